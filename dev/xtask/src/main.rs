@@ -1,2 +1,58 @@
-//! Tasks.
-fn main() {}
+//! Tasks of the repository: `cargo xtask test` runs every check, the others run one kind of it.
+//!
+//! Each task prints what it did and ends with `N passed, M failed` (and `K skipped` where a tool
+//! of the outside world may be missing); the exit status is 0 when nothing failed.
+
+#![forbid(unsafe_code)]
+
+mod conformance;
+mod count;
+mod interop;
+mod process;
+mod report;
+mod server;
+mod steps;
+mod tidy;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::count::Count;
+
+/// What a task answers: its counts, or why it could not run at all.
+pub(crate) type Outcome = Result<Count, String>;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Tasks of the repository")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Everything: style, lints, docs, tests, layering, conformance, interop, browser
+    Test(steps::Options),
+    /// The rules that neither compiler nor clippy knows: layers, lengths, unsafe, leftovers
+    Tidy,
+    /// The Autobahn suite against the server
+    Conformance(conformance::Options),
+    /// Clients and tools of other people against the server
+    Interop(interop::Options),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().task {
+        Task::Test(options) => steps::run(&options),
+        Task::Tidy => tidy::run(),
+        Task::Conformance(options) => conformance::run(&options),
+        Task::Interop(options) => interop::run(&options),
+    };
+    let count = outcome.unwrap_or_else(|why| {
+        println!("failed: {why}");
+        Count::FAILED
+    });
+    println!("{count}");
+    if count.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

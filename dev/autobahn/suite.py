@@ -1,0 +1,47 @@
+"""Entry points into the Autobahn|Testsuite, for CPython 2.7. Used by `cargo xtask conformance`.
+
+suite.py list PATTERN...             the ids of the matching cases, one a line, in the suite's order
+suite.py run SPEC [--count N]        the suite as a client, as SPEC (a JSON file) says
+
+The stock suite sends 1,000 messages in each compression case (sections 12 and 13). `--count`
+changes that number: the decisions under test are made in the handshake and the first few messages,
+the other hundreds only repeat them. Nothing else of the suite is touched.
+"""
+import sys
+
+from autobahntestsuite import wstest
+from autobahntestsuite.case import CaseBasename, CaseCategories, Cases, CaseSetname, CaseSubCategories
+from autobahntestsuite.caseset import CaseSet
+
+
+def list_cases(patterns):
+    cases = CaseSet(CaseSetname, CaseBasename, Cases, CaseCategories, CaseSubCategories)
+    for case in cases.parseSpecCases({"cases": patterns}):
+        # A full id is passed through by the suite whether it exists or not.
+        if case in cases.CasesById:
+            print(case)
+        else:
+            sys.exit("no such case: " + case)
+
+
+def run(spec, count):
+    if count is not None:
+        for case in Cases:
+            if case.__name__.startswith(("Case12_", "Case13_")):
+                case.COUNT = count
+    sys.argv = ["wstest", "--mode", "fuzzingclient", "--spec", spec]
+    wstest.run()
+
+
+def main(args):
+    if len(args) >= 2 and args[0] == "list":
+        list_cases(args[1:])
+    elif len(args) == 2 and args[0] == "run":
+        run(args[1], None)
+    elif len(args) == 4 and args[0] == "run" and args[2] == "--count":
+        run(args[1], int(args[3]))
+    else:
+        sys.exit(__doc__)
+
+
+main(sys.argv[1:])

@@ -1,0 +1,99 @@
+//! How many checks passed, failed or were skipped, and how that is written and read.
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::Add;
+
+/// Written as `N passed, M failed, K skipped`, the last line of every task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Count {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: u64,
+}
+
+impl Count {
+    pub(crate) const PASSED: Self = Self { passed: 1, failed: 0, skipped: 0 };
+    pub(crate) const FAILED: Self = Self { passed: 0, failed: 1, skipped: 0 };
+    pub(crate) const SKIPPED: Self = Self { passed: 0, failed: 0, skipped: 1 };
+
+    /// One check that passed or failed.
+    pub(crate) const fn of(passed: bool) -> Self {
+        if passed { Self::PASSED } else { Self::FAILED }
+    }
+
+    /// Finds `N passed`, `M failed`, `K skipped` or `K ignored` in one line of text, in any order,
+    /// so that both our own last lines and cargo's `test result:` lines are understood.
+    pub(crate) fn parse(line: &str) -> Option<Self> {
+        let words: Vec<&str> = line.split(|c: char| c == ';' || c == ',' || c.is_whitespace()).collect();
+        let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        let before = |name: &[&str]| {
+            words.windows(2).find(|pair| name.contains(&pair[1])).and_then(|pair| pair[0].parse::<u64>().ok())
+        };
+        let (passed, failed) = (before(&["passed"])?, before(&["failed"])?);
+        Some(Self { passed, failed, skipped: before(&["skipped", "ignored"]).unwrap_or(0) })
+    }
+
+    /// The sum of what cargo says about each test binary and each crate's doc tests.
+    pub(crate) fn parse_cargo_test(log: &str) -> Self {
+        log.lines().filter(|line| line.starts_with("test result:")).filter_map(Self::parse).sum()
+    }
+
+    /// What the last line that holds counts says.
+    pub(crate) fn parse_last(log: &str) -> Option<Self> {
+        log.lines().rev().find_map(Self::parse)
+    }
+}
+
+impl Add for Count {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            passed: self.passed + other.passed,
+            failed: self.failed + other.failed,
+            skipped: self.skipped + other.skipped,
+        }
+    }
+}
+
+impl Sum for Count {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), Add::add)
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_reads_back_what_it_writes() {
+        let count = Count { passed: 517, failed: 2, skipped: 3 };
+        assert_eq!(Count::parse(&count.to_string()), Some(count));
+        assert_eq!(Count::parse("5 passed, 0 failed"), Some(Count { passed: 5, failed: 0, skipped: 0 }));
+        assert_eq!(Count::parse("all is well"), None);
+        assert_eq!(Count::parse("5 passed"), None);
+    }
+
+    #[test]
+    fn cargo_test_is_summed_over_its_binaries() {
+        let log = "running 3 tests\n\
+            test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+            test result: FAILED. 1 passed; 2 failed; 4 ignored; 0 measured; 0 filtered out\n";
+        assert_eq!(Count::parse_cargo_test(log), Count { passed: 4, failed: 2, skipped: 4 });
+        assert_eq!(Count::parse_cargo_test("error: could not compile"), Count::default());
+    }
+
+    #[test]
+    fn the_last_counts_of_a_log_win() {
+        let log = "1 passed, 1 failed\nsomething\n7 passed, 0 failed, 1 skipped\n\n";
+        assert_eq!(Count::parse_last(log), Some(Count { passed: 7, failed: 0, skipped: 1 }));
+    }
+}

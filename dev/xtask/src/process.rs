@@ -1,0 +1,199 @@
+//! Outside programs: found, run with a time limit, and ended by their process id only.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often a running program is looked at. Short against any program's run time, long against
+/// the cost of asking.
+const POLL_EVERY: Duration = Duration::from_millis(10);
+
+/// The root of the repository: two levels above this package.
+pub(crate) fn root() -> PathBuf {
+    let here = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let here = PathBuf::from(here);
+    here.ancestors().nth(2).map_or_else(|| here.clone(), Path::to_path_buf)
+}
+
+/// Where cargo builds to.
+pub(crate) fn target() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
+}
+
+/// Where tools of other people are installed. Ignored by git, kept between runs.
+pub(crate) fn cache(name: &str) -> PathBuf {
+    root().join(".cache").join(name)
+}
+
+/// The cargo that runs us, so that one toolchain does everything.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+/// The program's path, if it is an executable file or found on the search path.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(PathBuf::from(name)).filter(|path| path.is_file());
+    }
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|dir| dir.join(name)).find(|candidate| candidate.is_file())
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// It ended by itself.
+    Exit(ExitStatus),
+    /// It was ended by us after this long.
+    TimeOut(Duration),
+}
+
+impl End {
+    pub(crate) fn success(&self) -> bool {
+        matches!(self, Self::Exit(status) if status.success())
+    }
+
+    /// `Ok` if the program succeeded, otherwise what it was, how it ended and what it said last.
+    pub(crate) fn check(&self, what: &str, log: &Path) -> Result<(), String> {
+        let how = match self {
+            Self::Exit(status) if status.success() => return Ok(()),
+            Self::Exit(status) => format!("{status}"),
+            Self::TimeOut(limit) => format!("not done within {} s", limit.as_secs()),
+        };
+        Err(format!("{what}: {how}\n{}", tail(log, 15)))
+    }
+}
+
+/// Runs the program without standard input, its output and its errors in the file `log`.
+pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<End, String> {
+    if let Some(dir) = log.parent() {
+        fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    }
+    let output = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
+    let errors = output.try_clone().map_err(|error| format!("{}: {error}", log.display()))?;
+    let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn();
+    let child = child.map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))?;
+    wait(child, limit).map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))
+}
+
+/// Runs the program and returns its standard output if it succeeded.
+pub(crate) fn output_of(command: &mut Command) -> Option<String> {
+    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn wait(mut child: Child, limit: Duration) -> io::Result<End> {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(End::Exit(status));
+        }
+        if Instant::now() >= deadline {
+            kill_descendants(child.id());
+            child.kill()?;
+            child.wait()?;
+            return Ok(End::TimeOut(limit));
+        }
+        thread::sleep(POLL_EVERY);
+    }
+}
+
+/// Ends what the process has started and what that has started. A program past its limit is often
+/// a cargo whose test binary hangs: ending cargo alone would leave the test running.
+fn kill_descendants(ancestor: u32) {
+    let family = descendants(ancestor, &parents());
+    if !family.is_empty() {
+        let ids = family.iter().map(u32::to_string);
+        let _ = Command::new("kill").arg("-KILL").args(ids).stderr(Stdio::null()).status();
+    }
+}
+
+/// Each process with its parent, from `/proc`; empty where there is none.
+fn parents() -> BTreeMap<u32, u32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return BTreeMap::new() };
+    let processes = entries.flatten().filter_map(|entry| {
+        let id = entry.file_name().to_str()?.parse().ok()?;
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        // The name, field 2, is in parentheses and may itself hold any character; field 4 is the parent.
+        let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+        Some((id, parent))
+    });
+    processes.collect()
+}
+
+fn descendants(ancestor: u32, parents: &BTreeMap<u32, u32>) -> Vec<u32> {
+    let mut family = vec![ancestor];
+    let mut next = 0;
+    while next < family.len() {
+        let parent = family[next];
+        family.extend(parents.iter().filter(|(_, of)| **of == parent).map(|(id, _)| *id));
+        next += 1;
+    }
+    family.split_off(1)
+}
+
+/// The last lines of a file; empty if it cannot be read.
+pub(crate) fn tail(path: &Path, lines: usize) -> String {
+    let text = fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+
+    use super::*;
+
+    #[test]
+    fn the_root_holds_the_workspace() {
+        assert!(root().join("Cargo.toml").is_file());
+        assert!(root().join("dev/xtask").is_dir());
+    }
+
+    #[test]
+    fn descendants_are_found_over_generations() {
+        let parents = BTreeMap::from([(2, 1), (3, 2), (4, 3), (5, 1), (6, 9)]);
+        assert_eq!(descendants(2, &parents), [3, 4]);
+        assert_eq!(descendants(1, &parents), [2, 5, 3, 4]);
+        assert_eq!(descendants(4, &parents), [0_u32; 0]);
+    }
+
+    #[test]
+    fn a_program_past_its_limit_is_ended_with_its_children() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 600 & echo $!; wait"]).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("sh runs");
+        let mut line = String::new();
+        let output = child.stdout.take().expect("it was asked for");
+        BufReader::new(output).read_line(&mut line).expect("sh prints a line");
+        let sleeper: u32 = line.trim().parse().expect("the line is a process id");
+
+        let end = wait(child, Duration::ZERO).expect("a child can be waited for");
+        assert!(matches!(end, End::TimeOut(_)), "{end:?}");
+        let gone = (0..1000).any(|_| {
+            thread::sleep(POLL_EVERY);
+            // Until its new parent collects it, an ended process remains as a zombie (state Z).
+            fs::read_to_string(format!("/proc/{sleeper}/stat")).map_or(true, |stat| stat.contains(") Z"))
+        });
+        assert!(gone, "process {sleeper} outlived its limit");
+    }
+
+    #[test]
+    fn a_failure_says_what_the_program_said_last() {
+        let log = target().join("xtask/self-test-failure.log");
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo first; echo last words >&2; exit 3"]);
+        let end = run(&mut command, &log, Duration::from_secs(60)).expect("sh runs");
+        let message = end.check("the thing", &log).expect_err("exit status 3 is a failure");
+        assert!(message.starts_with("the thing: exit status: 3"), "{message}");
+        assert!(message.ends_with("last words"), "{message}");
+    }
+}

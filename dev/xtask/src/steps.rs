@@ -1,0 +1,238 @@
+//! `cargo xtask test`: every check of the repository, one after the other.
+
+use std::env;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+
+use crate::Outcome;
+use crate::count::Count;
+use crate::process;
+use crate::server;
+
+/// For any one command. The longest, a release build or a full test build from nothing, needs
+/// about five minutes on two cores; what hangs is ended here.
+const COMMAND_LIMIT: Duration = Duration::from_secs(20 * 60);
+/// How much of its log a failed step shows.
+const TAIL_LINES: usize = 40;
+/// A processor without an operating system, so without `std`.
+const BARE_TARGET: &str = "thumbv7em-none-eabihf";
+
+type Run = fn(&Path) -> Outcome;
+
+/// Cheap steps first: what is wrong shows early.
+const STEPS: [(&str, Run); 11] = [
+    ("fmt", fmt),
+    ("clippy", clippy),
+    ("tidy", tidy),
+    ("doc", doc),
+    ("no_std", no_std),
+    ("tests", tests),
+    ("fuzz", fuzz),
+    ("build", build),
+    ("conformance", conformance),
+    ("interop", interop),
+    ("browser", browser),
+];
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Only these steps
+    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(STEPS.map(|(name, _)| name)))]
+    only: Vec<String>,
+    /// All but these steps
+    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(STEPS.map(|(name, _)| name)))]
+    skip: Vec<String>,
+}
+
+pub(crate) fn run(options: &Options) -> Outcome {
+    let chosen = |name: &str| {
+        let is_in = |list: &[String]| list.iter().any(|entry| entry == name);
+        (options.only.is_empty() || is_in(&options.only)) && !is_in(&options.skip)
+    };
+    let started = Instant::now();
+    let mut rows = Vec::new();
+    for (name, run) in STEPS.into_iter().filter(|(name, _)| chosen(name)) {
+        rows.push(run_step(name, run));
+    }
+    println!("\n{:<12} {:>7} {:>7} {:>7} {:>8}", "step", "passed", "failed", "skipped", "seconds");
+    for (name, count, duration) in &rows {
+        print_row(name, *count, *duration);
+    }
+    let total = rows.iter().map(|(_, count, _)| *count).sum();
+    print_row("all", total, started.elapsed());
+    Ok(total)
+}
+
+fn print_row(name: &str, count: Count, duration: Duration) {
+    let Count { passed, failed, skipped } = count;
+    println!("{name:<12} {passed:>7} {failed:>7} {skipped:>7} {:>8.1}", duration.as_secs_f64());
+}
+
+fn run_step(name: &'static str, run: Run) -> (&'static str, Count, Duration) {
+    print!("{name:<12} ");
+    // A line that appears late is only ugly.
+    let _ = io::stdout().flush();
+    let log = process::target().join("xtask").join(format!("{name}.log"));
+    let started = Instant::now();
+    let outcome = run(&log);
+    let duration = started.elapsed();
+    let count = outcome.as_ref().map_or(Count::FAILED, |count| *count);
+    let word = if count.failed > 0 { "FAILED" } else { "ok" };
+    println!("{word} in {:.1} s: {count}", duration.as_secs_f64());
+    for line in log_lines(&log).iter().filter(|line| line.starts_with("skipped:")) {
+        println!("    {line}");
+    }
+    if count.failed > 0 {
+        let shown = outcome.err().unwrap_or_else(|| process::tail(&log, TAIL_LINES));
+        shown.lines().for_each(|line| println!("    {line}"));
+        println!("    (all of it in {})", log.display());
+    }
+    (name, count, duration)
+}
+
+fn fmt(log: &Path) -> Outcome {
+    single(process::cargo().args(["fmt", "--all", "--check"]), log)
+}
+
+fn clippy(log: &Path) -> Outcome {
+    single(process::cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]), log)
+}
+
+fn doc(log: &Path) -> Outcome {
+    let mut command = process::cargo();
+    command.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+    single(&mut command, log)
+}
+
+/// The protocol without its `std` feature, and for a machine that has no `std` where that target
+/// is installed: on this machine a stray `std::` would still compile.
+fn no_std(log: &Path) -> Outcome {
+    let check = ["check", "--package", "sinews-proto", "--no-default-features"];
+    let count = single(process::cargo().args(check), log)?;
+    let mut library = Command::new("rustc");
+    library.args(["--print", "target-libdir", "--target", BARE_TARGET]);
+    let installed = process::output_of(&mut library).is_some_and(|dir| PathBuf::from(dir.trim()).is_dir());
+    if !installed {
+        return Ok(count + skip(log, &format!("no bare target (rustup target add {BARE_TARGET})")));
+    }
+    Ok(count + single(process::cargo().args(check).args(["--target", BARE_TARGET]), log)?)
+}
+
+fn tests(log: &Path) -> Outcome {
+    let mut command = process::cargo();
+    command.args(["test", "--workspace", "--exclude", "sinews-fuzz", "--no-fail-fast"]);
+    counted(&mut command, log, Count::parse_cargo_test)
+}
+
+fn fuzz(log: &Path) -> Outcome {
+    let mut command = process::cargo();
+    command.args(["test", "--package", "sinews-fuzz", "--no-fail-fast"]);
+    counted(&mut command, log, Count::parse_cargo_test)
+}
+
+fn build(log: &Path) -> Outcome {
+    single(process::cargo().args(["build", "--release", "--package", "sinews-cli", "--bin", "sinews"]), log)
+}
+
+fn tidy(log: &Path) -> Outcome {
+    task(&["tidy"], log)
+}
+
+fn conformance(log: &Path) -> Outcome {
+    task(&["conformance"], log)
+}
+
+fn interop(log: &Path) -> Outcome {
+    task(&["interop"], log)
+}
+
+fn browser(log: &Path) -> Outcome {
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    if !names.into_iter().any(|name| process::find_program(name).is_some())
+        || process::find_program("chromedriver").is_none()
+    {
+        return Ok(skip(log, "no Chromium with its driver (apt-get install chromium chromium-driver)"));
+    }
+    let binary = server::binary(None)?;
+    let mut command = process::cargo();
+    command.args(["run", "--quiet", "--package", "sinews-browser", "--"]).arg(binary);
+    counted(&mut command, log, |text| Count::parse_last(text).unwrap_or(Count::PASSED))
+}
+
+/// A command that is one check.
+fn single(command: &mut Command, log: &Path) -> Outcome {
+    counted(command, log, |_| Count::PASSED)
+}
+
+/// A task of this program, as a process of its own so that its output goes to the log.
+fn task(arguments: &[&str], log: &Path) -> Outcome {
+    let own = env::current_exe().map_err(|error| format!("this program: {error}"))?;
+    let mut command = Command::new(own);
+    command.args(arguments).current_dir(process::root());
+    counted(&mut command, log, |text| Count::parse_last(text).unwrap_or_default())
+}
+
+/// A command whose output says how many checks it made. That it failed counts once if no check did.
+fn counted(command: &mut Command, log: &Path, count: fn(&str) -> Count) -> Outcome {
+    command.env("CARGO_TERM_COLOR", "never");
+    let end = process::run(command, log, COMMAND_LIMIT)?;
+    let found = count(&log_lines(log).join("\n"));
+    match (end.success(), found.failed) {
+        (true, _) | (false, 1..) => Ok(found),
+        (false, 0) => end.check("the command failed", log).map(|()| found),
+    }
+}
+
+/// Notes in the log why something was not run.
+fn skip(log: &Path, why: &str) -> Count {
+    let text = format!("{}\nskipped: {why}\n", log_lines(log).join("\n"));
+    if let Err(error) = fs::write(log, text) {
+        println!("{}: {error}", log.display());
+    }
+    Count::SKIPPED
+}
+
+fn log_lines(log: &Path) -> Vec<String> {
+    let text = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests_of_steps {
+    use super::*;
+
+    fn sh(script: &str, name: &str) -> Outcome {
+        let log = process::target().join("xtask").join(format!("self-test-{name}.log"));
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        counted(&mut command, &log, |text| Count::parse_last(text).unwrap_or_default())
+    }
+
+    #[test]
+    fn counts_come_from_the_output() {
+        assert_eq!(sh("echo 3 passed, 0 failed", "ok"), Ok(Count { passed: 3, failed: 0, skipped: 0 }));
+        let failed = Count { passed: 3, failed: 2, skipped: 0 };
+        assert_eq!(sh("echo 3 passed, 2 failed; exit 1", "counted"), Ok(failed));
+    }
+
+    #[test]
+    fn a_failure_without_counts_is_a_failure() {
+        assert!(sh("echo 3 passed, 0 failed; exit 1", "crash").is_err());
+        assert!(sh("exit 1", "silent").is_err());
+    }
+
+    #[test]
+    fn a_skip_is_noted_where_the_summary_looks_for_it() {
+        let log = process::target().join("xtask/self-test-skip.log");
+        fs::create_dir_all(process::target().join("xtask")).expect("the target folder is writable");
+        fs::write(&log, "earlier\n").expect("the target folder is writable");
+        assert_eq!(skip(&log, "no tool"), Count::SKIPPED);
+        assert_eq!(log_lines(&log), ["earlier", "skipped: no tool"]);
+    }
+}

@@ -1,0 +1,102 @@
+//! Things that must not be left behind.
+
+use crate::tidy::Violation;
+use crate::tidy::tree::Tree;
+
+const MACROS: [&str; 3] = ["todo", "unimplemented", "dbg"];
+const MARKERS: [&str; 3] = ["FIXME", "TODO", "XXX"];
+/// Written in two halves so that this file does not hold what it looks for.
+const MACHINE_PATHS: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
+
+/// Macros and comments that say "not finished".
+pub(super) fn markers(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for source in &tree.sources {
+        for window in source.tokens.windows(3) {
+            let is_macro = window[1].is_mark('!') && !window[2].is_mark('=');
+            if let Some(name) = window[0].name().filter(|name| is_macro && MACROS.contains(name)) {
+                found.push(Violation::new(&source.path, window[0].line, format!("{name}!")));
+            }
+        }
+        for (index, line) in source.text_without_literals().lines().enumerate() {
+            if let Some(marker) = MARKERS.iter().find(|marker| has_word(line, marker)) {
+                found.push(Violation::new(&source.path, index + 1, format!("a comment with {marker}")));
+            }
+        }
+    }
+    found
+}
+
+/// Examples in documentation that no test runs.
+pub(super) fn ignored_examples(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let documented = |path: &str| path.ends_with(".rs") || path.ends_with(".md");
+    for (path, text) in tree.files.iter().filter(|(path, _)| documented(path)) {
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim_start().trim_start_matches(['/', '!', '*']).trim_start();
+            if line.strip_prefix("```").is_some_and(|info| has_word(info, "ignore")) {
+                found.push(Violation::new(path, index + 1, "an example that is not run"));
+            }
+        }
+    }
+    found
+}
+
+/// Absolute paths of the machine somebody worked on.
+pub(super) fn machine_paths(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (path, text) in &tree.files {
+        for (index, line) in text.lines().enumerate() {
+            if let Some(place) = MACHINE_PATHS.iter().find(|place| line.contains(**place)) {
+                found.push(Violation::new(path, index + 1, format!("holds {place}")));
+            }
+        }
+    }
+    found
+}
+
+/// Whether the word occurs between characters that belong to no word.
+pub(super) fn has_word(line: &str, word: &str) -> bool {
+    let belongs = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(start, _)| {
+        !line[..start].ends_with(belongs) && !line[start + word.len()..].starts_with(belongs)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::tree::tests::tree;
+
+    #[test]
+    fn unfinished_code_is_found() {
+        let found = |text: &str| markers(&tree(&[("a.rs", text)])).len();
+        for name in MACROS {
+            assert_eq!(found(&format!("fn a() {{ {name}!(); }}")), 1, "{name}");
+            assert_eq!(found(&format!("fn a() {{ {name} != 1; }}")), 0, "{name}");
+        }
+        for marker in MARKERS {
+            assert_eq!(found(&format!("// {marker}: later\n")), 1, "{marker}");
+            assert_eq!(found(&format!("/// {marker} later\nfn a() {{}}")), 1, "{marker}");
+            assert_eq!(found(&format!("fn a() {{ \"{marker}\"; }} // {marker}{marker}")), 0, "{marker}");
+        }
+    }
+
+    #[test]
+    fn ignored_examples_are_found() {
+        let fence = "```";
+        let found = |path, text: String| ignored_examples(&tree(&[(path, &text)])).len();
+        assert_eq!(found("a.rs", format!("/// {fence}ignore\n/// a();\n/// {fence}\nfn a() {{}}")), 1);
+        assert_eq!(found("a.rs", format!("//! {fence}rust,ignore\n//! {fence}\n")), 1);
+        assert_eq!(found("a.md", format!("{fence}ignore\n{fence}\n")), 1);
+        assert_eq!(found("a.rs", format!("/// {fence}no_run\n/// ignore\n/// {fence}\nfn a() {{}}")), 0);
+    }
+
+    #[test]
+    fn machine_paths_are_found_in_any_file() {
+        for place in MACHINE_PATHS {
+            assert_eq!(machine_paths(&tree(&[("a.sh", &format!("cd {place}x\n"))])).len(), 1);
+        }
+        assert_eq!(machine_paths(&tree(&[("a.sh", "cd /tmp/x\n")])), []);
+    }
+}

@@ -1,0 +1,120 @@
+//! Where unsafe code may be, and that it says why it is sound.
+
+use crate::tidy::Violation;
+use crate::tidy::source::{Source, Token};
+use crate::tidy::tree::Tree;
+
+/// Files and folders that may hold unsafe code. All else forbids it at the crate's root.
+const UNSAFE: [&str; 1] = ["crates/simd/"];
+
+/// Each crate root forbids unsafe code, and a crate that cannot has it in the listed files only.
+pub(super) fn forbidden(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for source in &tree.sources {
+        let listed = UNSAFE.iter().any(|allowed| source.path.starts_with(allowed));
+        if let Some(dir) = crate_of_root(&source.path) {
+            let has_listed = UNSAFE.iter().any(|allowed| allowed.starts_with(&format!("{dir}/")));
+            if !has_listed && !forbids(&source.tokens) {
+                found.push(Violation::new(&source.path, 1, "a crate root without #![forbid(unsafe_code)]"));
+            }
+        }
+        let code = source.code().map(|place| &source.tokens[place]);
+        for token in code.filter(|token| !listed && token.is_name("unsafe")) {
+            found.push(Violation::new(&source.path, token.line, "unsafe code in a file that is not listed"));
+        }
+    }
+    found
+}
+
+/// Every unsafe block and implementation has a comment that names the condition and who ensures it.
+pub(super) fn explained(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for source in &tree.sources {
+        for pair in source.tokens.windows(2) {
+            let opens = pair[1].is_open('{') || pair[1].is_name("impl");
+            if pair[0].is_name("unsafe") && opens && !is_explained(source, pair[0].line) {
+                found.push(Violation::new(&source.path, pair[0].line, "unsafe without a SAFETY comment"));
+            }
+        }
+    }
+    found
+}
+
+/// The folder of the crate whose root this file is.
+fn crate_of_root(path: &str) -> Option<&str> {
+    let (dir, file) = path.rsplit_once("/src/")?;
+    let is_program = file.strip_prefix("bin/").is_some_and(|name| !name.contains('/'));
+    (matches!(file, "lib.rs" | "main.rs") || is_program).then_some(dir)
+}
+
+fn forbids(tokens: &[Token]) -> bool {
+    tokens.windows(6).any(|window| {
+        let [hash, bang, open, forbid, paren, name] = window else { return false };
+        hash.is_mark('#')
+            && bang.is_mark('!')
+            && open.is_open('[')
+            && forbid.is_name("forbid")
+            && paren.is_open('(')
+            && name.is_name("unsafe_code")
+    })
+}
+
+/// Looks upwards from the line to the comment above the statement: past lines of the same
+/// statement and attributes, but not past the end of another one.
+fn is_explained(source: &Source, line: usize) -> bool {
+    let above: Vec<&str> = source.text.lines().take(line).collect();
+    for (index, text) in above.iter().rev().map(|text| text.trim()).enumerate() {
+        let comment = text.find("//").map_or("", |start| &text[start..]);
+        if comment.contains("SAFETY") {
+            return true;
+        }
+        let code = text[..text.len() - comment.len()].trim();
+        let ends_another = code.is_empty() && comment.is_empty() || code.ends_with([';', '}', '{']);
+        if index > 0 && ends_another {
+            return false;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::tree::tests::tree;
+
+    #[test]
+    fn a_crate_root_must_forbid_unsafe_code() {
+        let found = |path, text| forbidden(&tree(&[(path, text)])).len();
+        for root in ["crates/a/src/lib.rs", "crates/a/src/main.rs", "crates/a/src/bin/b.rs"] {
+            assert_eq!(found(root, "fn a() {}"), 1, "{root}");
+            assert_eq!(found(root, "//! A.\n#![forbid(unsafe_code)]\nfn a() {}"), 0, "{root}");
+            assert_eq!(found(root, "// #![forbid(unsafe_code)]\n"), 1, "{root}");
+        }
+        assert_eq!(found("crates/a/src/b.rs", "fn a() {}"), 0);
+        assert_eq!(found("crates/simd/src/lib.rs", "fn a() {}"), 0);
+    }
+
+    #[test]
+    fn unsafe_code_stays_in_the_listed_files() {
+        let found = |path, text| forbidden(&tree(&[(path, text)])).len();
+        assert_eq!(found("crates/a/src/b.rs", "fn a() { unsafe { b() } }"), 1);
+        assert_eq!(found("crates/a/src/b.rs", "// unsafe { }\nfn a() { \"unsafe\"; }"), 0);
+        assert_eq!(found("crates/simd/src/b.rs", "fn a() { unsafe { b() } }"), 0);
+    }
+
+    #[test]
+    fn unsafe_code_must_be_explained() {
+        let found = |text| explained(&tree(&[("crates/simd/src/a.rs", text)])).len();
+        assert_eq!(found("fn a() {\n    unsafe { b() }\n}"), 1);
+        assert_eq!(found("fn a() {\n    // SAFETY: b is fine.\n    unsafe { b() }\n}"), 0);
+        assert_eq!(
+            found("fn a() {\n    // SAFETY: b is\n    // fine.\n    let c =\n        unsafe { b() };\n}"),
+            0
+        );
+        assert_eq!(found("fn a() {\n    // SAFETY: b is fine.\n    b();\n    unsafe { b() }\n}"), 1);
+        assert_eq!(found("// SAFETY: yes.\nfn a() {\n    unsafe { b() }\n}"), 1);
+        assert_eq!(found("unsafe impl A for B {}"), 1);
+        assert_eq!(found("// SAFETY: B is plain.\nunsafe impl A for B {}"), 0);
+        assert_eq!(found("unsafe fn a() {}"), 0);
+    }
+}

@@ -1,0 +1,119 @@
+//! The files of the repository as the rules see them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use crate::tidy::Violation;
+use crate::tidy::source::Source;
+
+/// Folders that hold nothing written here: builds, installations, what fuzzing found.
+const SKIPPED: [&str; 7] = [".git", ".cache", "target", "node_modules", "corpus", "artifacts", "__pycache__"];
+
+pub(super) struct Tree {
+    /// Path, relative to the root, and content of every text file.
+    pub(super) files: Vec<(String, String)>,
+    /// The Rust files among them that could be read as Rust.
+    pub(super) sources: Vec<Source>,
+    unreadable: Vec<Violation>,
+}
+
+impl Tree {
+    /// Every file below `root`, committed or not: what is about to be committed counts.
+    pub(super) fn read(root: &Path) -> Result<Self, String> {
+        let mut files = Vec::new();
+        collect(root, "", &mut files)?;
+        files.sort();
+        Ok(Self::new(files))
+    }
+
+    pub(super) fn new(files: Vec<(String, String)>) -> Self {
+        let mut sources = Vec::new();
+        let mut unreadable = Vec::new();
+        for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".rs")) {
+            match Source::parse(path, text) {
+                Ok(source) => sources.push(source),
+                Err(violation) => unreadable.push(violation),
+            }
+        }
+        let test_modules: BTreeSet<String> = sources.iter().flat_map(Source::test_modules).collect();
+        for source in &mut sources {
+            source.is_test |= test_modules.iter().any(|module| {
+                source.path == format!("{module}.rs") || source.path.starts_with(&format!("{module}/"))
+            });
+        }
+        Self { files, sources, unreadable }
+    }
+
+    /// The content of one file.
+    pub(super) fn file(&self, path: &str) -> Option<&str> {
+        self.files.iter().find(|(name, _)| name == path).map(|(_, text)| &**text)
+    }
+}
+
+/// A file that does not parse would otherwise pass every rule.
+pub(super) fn unreadable(tree: &Tree) -> Vec<Violation> {
+    let again = |violation: &Violation| Violation::new(&violation.path, violation.line, &*violation.what);
+    tree.unreadable.iter().map(again).collect()
+}
+
+fn collect(dir: &Path, prefix: &str, files: &mut Vec<(String, String)>) -> Result<(), String> {
+    let fault = |error| format!("{}: {error}", dir.display());
+    for entry in fs::read_dir(dir).map_err(fault)? {
+        let entry = entry.map_err(fault)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let kind = entry.file_type().map_err(fault)?;
+        if SKIPPED.contains(&&*name) {
+            continue;
+        }
+        let path = format!("{prefix}{name}");
+        if kind.is_dir() {
+            collect(&entry.path(), &format!("{path}/"), files)?;
+        } else if kind.is_file() {
+            let bytes = fs::read(entry.path()).map_err(fault)?;
+            // Pictures and other binary files have no lines for a rule to read.
+            files.extend(String::from_utf8(bytes).ok().map(|text| (path, text)));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::process;
+
+    /// A tree of the given paths and texts.
+    pub(in crate::tidy) fn tree(files: &[(&str, &str)]) -> Tree {
+        Tree::new(files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect())
+    }
+
+    #[test]
+    fn a_file_that_is_no_rust_is_found() {
+        let found = unreadable(&tree(&[("a.rs", "fn a() {\n    (\n}\n"), ("b.rs", "fn b() {}")]));
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].path, "a.rs");
+    }
+
+    #[test]
+    fn test_modules_in_files_of_their_own_are_tests() {
+        let tree = tree(&[
+            ("crates/a/src/lib.rs", "#[cfg(test)]\nmod tests;\nmod code;\n"),
+            ("crates/a/src/tests.rs", "mod more;"),
+            ("crates/a/src/tests/more.rs", ""),
+            ("crates/a/src/code.rs", "#[cfg(test)] mod checks;"),
+            ("crates/a/src/code/checks.rs", ""),
+            ("crates/a/tests/outside.rs", ""),
+        ]);
+        let code: Vec<&str> =
+            tree.sources.iter().filter(|source| !source.is_test).map(|source| &*source.path).collect();
+        assert_eq!(code, ["crates/a/src/lib.rs", "crates/a/src/code.rs"]);
+    }
+
+    #[test]
+    fn the_repository_itself_is_read() {
+        let tree = Tree::read(&process::root()).expect("the repository can be read");
+        assert!(tree.file("dev/xtask/src/tidy/tree.rs").is_some());
+        assert!(tree.file("Cargo.toml").is_some());
+    }
+}
