@@ -1,0 +1,248 @@
+//! Negotiation of permessage-deflate (RFC 7692 sections 5 and 7.1).
+
+use alloc::string::String;
+use core::fmt::Write as _;
+
+use super::extensions::{Item, Malformed, Value, items};
+use crate::deflate::{DeflateConfig, DeflateParams};
+
+const NAME: &[u8] = b"permessage-deflate";
+/// The largest window, which is meant where no parameter says otherwise.
+const BITS_MAX: u8 = 15;
+/// The smallest window that a raw deflate stream of zlib can be made with; the format knows 8.
+const BITS_MIN_OURS: u8 = 9;
+
+/// The server's side: the answer to the first offer that can be met, and what it agrees to.
+///
+/// Offers that cannot be met, or are nonsense, are declined one by one, and extensions of other names are
+/// passed over; neither fails the handshake.
+pub(super) fn agree<'v>(
+    lines: impl Iterator<Item = &'v [u8]>,
+    config: Option<&DeflateConfig>,
+) -> Result<Option<(DeflateParams, String)>, Malformed> {
+    let mut agreed = None;
+    for_each_extension(lines, |name, parameters| {
+        if let Some(config) = config
+            && agreed.is_none()
+            && name == NAME
+        {
+            agreed = answer(&parameters, config);
+        }
+    })?;
+    Ok(agreed)
+}
+
+/// The answer to one offer, if it can be met.
+fn answer(offer: &Parameters, config: &DeflateConfig) -> Option<(DeflateParams, String)> {
+    if offer.nonsense {
+        return None;
+    }
+    let server_bits = match offer.server_bits {
+        Bits::Absent => config.server_max_window_bits(),
+        Bits::Given(bits) if bits >= BITS_MIN_OURS => bits.min(config.server_max_window_bits()),
+        // We would have to compress with a window of 256 bytes. A value is required in an offer too
+        // (RFC 7692 section 7.1.2.1).
+        Bits::Given(_) | Bits::NoValue => return None,
+    };
+    // A limit may be answered only where the client says that it understands one (section 7.1.2.2). One
+    // that announces 8 for itself is not held to it: it may not be able to more than we are.
+    let client_bits = match offer.client_bits {
+        Bits::NoValue => config.client_max_window_bits(),
+        Bits::Given(bits) if bits >= BITS_MIN_OURS => bits.min(config.client_max_window_bits()),
+        Bits::Absent | Bits::Given(_) => BITS_MAX,
+    };
+    let params = DeflateParams {
+        server_no_context_takeover: offer.server_no_context_takeover || config.server_no_context_takeover(),
+        client_no_context_takeover: offer.client_no_context_takeover || config.client_no_context_takeover(),
+        server_max_window_bits: server_bits,
+        client_max_window_bits: client_bits,
+    };
+    let mut text = header_text(&params);
+    // The parameter in an offer is accepted by repeating it, even where it says nothing
+    // (section 7.1.2.1).
+    if offer.server_bits != Bits::Absent && server_bits == BITS_MAX {
+        push_bits(&mut text, "server_max_window_bits", BITS_MAX);
+    }
+    Some((params, text))
+}
+
+/// The client's side: what we offer.
+pub(super) fn offer(config: &DeflateConfig) -> String {
+    let mut text = header_text(&wishes(config));
+    // Without it the server could not limit our window; we can follow any limit but 8.
+    if config.client_max_window_bits() == BITS_MAX {
+        text.push_str("; client_max_window_bits");
+    }
+    text
+}
+
+/// Why the client cannot take the server's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BadAnswer;
+
+/// The client's side: checks the answer against what was offered.
+pub(super) fn check<'v>(
+    lines: impl Iterator<Item = &'v [u8]>,
+    config: Option<&DeflateConfig>,
+) -> Result<DeflateParams, BadAnswer> {
+    let mut found = None;
+    let mut count = 0;
+    for_each_extension(lines, |name, parameters| {
+        count += 1;
+        found = (name == NAME).then_some(parameters);
+    })
+    .map_err(|Malformed| BadAnswer)?;
+    match (config, found) {
+        (Some(config), Some(answer)) if count == 1 => check_answer(&answer, config).ok_or(BadAnswer),
+        _ => Err(BadAnswer),
+    }
+}
+
+fn check_answer(answer: &Parameters, config: &DeflateConfig) -> Option<DeflateParams> {
+    let wishes = wishes(config);
+    // Whoever accepts an offer with the parameter repeats it (RFC 7692 section 7.1.1.1).
+    if answer.nonsense || (wishes.server_no_context_takeover && !answer.server_no_context_takeover) {
+        return None;
+    }
+    let within = |bits: Bits, limit: u8, least: u8| match bits {
+        Bits::Absent => Some(BITS_MAX),
+        Bits::Given(bits) => (least..=limit).contains(&bits).then_some(bits),
+        // An answer has a value (section 7.1.2.2).
+        Bits::NoValue => None,
+    };
+    let server_bits = within(answer.server_bits, wishes.server_max_window_bits, 8)?;
+    // We compress with at most this, so 8 is a limit that we cannot keep.
+    let client_bits = within(answer.client_bits, wishes.client_max_window_bits, BITS_MIN_OURS)?;
+    // An offered limit is accepted by an answer with the same or a lower one (section 7.1.2.1).
+    if server_bits > wishes.server_max_window_bits {
+        return None;
+    }
+    Some(DeflateParams {
+        server_no_context_takeover: answer.server_no_context_takeover,
+        // What we announced for ourselves we keep, answered or not (section 7.1.1.2).
+        client_no_context_takeover: answer.client_no_context_takeover || wishes.client_no_context_takeover,
+        server_max_window_bits: server_bits,
+        client_max_window_bits: client_bits.min(wishes.client_max_window_bits),
+    })
+}
+
+const fn wishes(config: &DeflateConfig) -> DeflateParams {
+    DeflateParams {
+        server_no_context_takeover: config.server_no_context_takeover(),
+        client_no_context_takeover: config.client_no_context_takeover(),
+        server_max_window_bits: config.server_max_window_bits(),
+        client_max_window_bits: config.client_max_window_bits(),
+    }
+}
+
+/// The extension with each parameter that differs from what its absence means.
+fn header_text(params: &DeflateParams) -> String {
+    let mut text = String::with_capacity(128);
+    text.push_str("permessage-deflate");
+    if params.server_no_context_takeover {
+        text.push_str("; server_no_context_takeover");
+    }
+    if params.client_no_context_takeover {
+        text.push_str("; client_no_context_takeover");
+    }
+    if params.server_max_window_bits < BITS_MAX {
+        push_bits(&mut text, "server_max_window_bits", params.server_max_window_bits);
+    }
+    if params.client_max_window_bits < BITS_MAX {
+        push_bits(&mut text, "client_max_window_bits", params.client_max_window_bits);
+    }
+    text
+}
+
+fn push_bits(text: &mut String, name: &str, bits: u8) {
+    // Writing to a String cannot fail.
+    let _ = write!(text, "; {name}={bits}");
+}
+
+/// The parameters of one permessage-deflate, in an offer or in an answer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Parameters {
+    server_no_context_takeover: bool,
+    client_no_context_takeover: bool,
+    server_bits: Bits,
+    client_bits: Bits,
+    /// A parameter is unknown, repeated, or has a value that it may not have (section 7.1).
+    nonsense: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Bits {
+    #[default]
+    Absent,
+    NoValue,
+    /// 8 to 15.
+    Given(u8),
+}
+
+impl Parameters {
+    fn add(&mut self, name: &[u8], value: Option<Value<'_>>) {
+        let sound = match name {
+            b"server_no_context_takeover" => set_flag(&mut self.server_no_context_takeover, value),
+            b"client_no_context_takeover" => set_flag(&mut self.client_no_context_takeover, value),
+            b"server_max_window_bits" => set_bits(&mut self.server_bits, value),
+            b"client_max_window_bits" => set_bits(&mut self.client_bits, value),
+            _ => false,
+        };
+        self.nonsense |= !sound;
+    }
+}
+
+fn set_flag(flag: &mut bool, value: Option<Value<'_>>) -> bool {
+    let repeated = core::mem::replace(flag, true);
+    !repeated && value.is_none()
+}
+
+fn set_bits(bits: &mut Bits, value: Option<Value<'_>>) -> bool {
+    let parsed = match value {
+        None => Bits::NoValue,
+        Some(value) => match window_bits(value) {
+            Some(number) => Bits::Given(number),
+            None => return false,
+        },
+    };
+    core::mem::replace(bits, parsed) == Bits::Absent
+}
+
+/// 8 to 15 without leading zeros (section 7.1.2.1).
+fn window_bits(value: Value<'_>) -> Option<u8> {
+    let mut characters = value.characters();
+    match (characters.next()?, characters.next(), characters.next()) {
+        (digit @ b'8'..=b'9', None, None) => Some(digit - b'0'),
+        (b'1', Some(digit @ b'0'..=b'5'), None) => Some(10 + digit - b'0'),
+        _ => None,
+    }
+}
+
+/// Calls back for each extension of the lines, its parameters read as those of permessage-deflate.
+///
+/// The list has at least one element, so lines without any are malformed (RFC 6455 section 9.1).
+fn for_each_extension<'v>(
+    lines: impl Iterator<Item = &'v [u8]>,
+    mut found: impl FnMut(&[u8], Parameters),
+) -> Result<(), Malformed> {
+    let mut present = false;
+    let mut current: Option<(&[u8], Parameters)> = None;
+    let mut any = false;
+    for item in items(lines.inspect(|_| present = true)) {
+        match (item?, &mut current) {
+            (Item::Extension(name), current) => {
+                any = true;
+                if let Some((name, parameters)) = current.replace((name, Parameters::default())) {
+                    found(name, parameters);
+                }
+            }
+            (Item::Parameter(name, value), Some((_, parameters))) => parameters.add(name, value),
+            // The grammar gives no parameter before an extension.
+            (Item::Parameter(..), None) => return Err(Malformed),
+        }
+    }
+    if let Some((name, parameters)) = current {
+        found(name, parameters);
+    }
+    if present && !any { Err(Malformed) } else { Ok(()) }
+}

@@ -1,0 +1,211 @@
+//! The grammar of `Sec-WebSocket-Extensions` (RFC 6455 section 9.1):
+//!
+//! ```text
+//! extension-list = 1#extension
+//! extension      = token *( ";" token [ "=" ( token | quoted-string ) ] )
+//! ```
+//!
+//! Spaces may stand around each separator, the list may be spread over several lines, and a quoted string
+//! must be a token once its quotes and backslashes are gone. Who receives anything else must fail the
+//! connection (same section), so a server answers with 400: this is about the header as a whole, unlike an
+//! offer that is well written and asks for the impossible, which is merely declined (RFC 7692 section 5).
+
+use crate::http::text::is_token_byte;
+
+/// The header does not follow the grammar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Malformed;
+
+/// A step through the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Item<'a> {
+    /// An extension begins.
+    Extension(&'a [u8]),
+    /// A parameter of the extension that began last.
+    Parameter(&'a [u8], Option<Value<'a>>),
+}
+
+/// The value of a parameter, a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Value<'a> {
+    /// Inside a quoted string, backslashes may stand before characters.
+    raw: &'a [u8],
+}
+
+impl<'a> Value<'a> {
+    /// The characters that are meant. A backslash is no token character, so none is meant itself.
+    pub(super) fn characters(self) -> impl Iterator<Item = u8> + use<'a> {
+        self.raw.iter().copied().filter(|&byte| byte != b'\\')
+    }
+}
+
+/// Steps through the lists of all header lines. Ends at the first error.
+pub(super) fn items<'a>(
+    lines: impl Iterator<Item = &'a [u8]>,
+) -> impl Iterator<Item = Result<Item<'a>, Malformed>> {
+    lines.flat_map(|line| Items { rest: line, inside: false })
+}
+
+/// Steps through the list of one header line.
+struct Items<'a> {
+    rest: &'a [u8],
+    /// Behind the name or a parameter of an extension, where only a separator or the end may follow.
+    inside: bool,
+}
+
+impl<'a> Iterator for Items<'a> {
+    type Item = Result<Item<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.skip(|byte| matches!(byte, b' ' | b'\t'));
+        if self.inside {
+            match self.rest.split_first()? {
+                (b';', rest) => {
+                    self.rest = rest;
+                    return Some(self.parameter());
+                }
+                (b',', _) => self.inside = false,
+                _ => return Some(self.fail()),
+            }
+        }
+        // Empty elements of a list are passed over (RFC 9110 section 5.6.1.2).
+        self.skip(|byte| matches!(byte, b' ' | b'\t' | b','));
+        if self.rest.is_empty() {
+            return None;
+        }
+        self.inside = true;
+        Some(self.token().map(Item::Extension))
+    }
+}
+
+impl<'a> Items<'a> {
+    fn parameter(&mut self) -> Result<Item<'a>, Malformed> {
+        self.skip(|byte| matches!(byte, b' ' | b'\t'));
+        let name = self.token()?;
+        self.skip(|byte| matches!(byte, b' ' | b'\t'));
+        let Some(rest) = self.rest.strip_prefix(b"=") else {
+            return Ok(Item::Parameter(name, None));
+        };
+        self.rest = rest;
+        self.skip(|byte| matches!(byte, b' ' | b'\t'));
+        let raw = if self.rest.first() == Some(&b'"') { self.quoted()? } else { self.token()? };
+        Ok(Item::Parameter(name, Some(Value { raw })))
+    }
+
+    fn token(&mut self) -> Result<&'a [u8], Malformed> {
+        let len = self.rest.iter().take_while(|&&byte| is_token_byte(byte)).count();
+        if len == 0 {
+            return self.fail();
+        }
+        Ok(self.take(len))
+    }
+
+    /// What stands between the quotes, if it is a token with or without backslashes.
+    fn quoted(&mut self) -> Result<&'a [u8], Malformed> {
+        self.take(1);
+        let mut escaped = false;
+        for (at, &byte) in self.rest.iter().enumerate() {
+            match byte {
+                b'\\' if !escaped => escaped = true,
+                b'"' if !escaped && at > 0 => {
+                    let text = self.take(at);
+                    self.take(1);
+                    return Ok(text);
+                }
+                _ if is_token_byte(byte) => escaped = false,
+                _ => break,
+            }
+        }
+        self.fail()
+    }
+
+    fn take(&mut self, len: usize) -> &'a [u8] {
+        let (taken, rest) = self.rest.split_at(len);
+        self.rest = rest;
+        taken
+    }
+
+    fn skip(&mut self, blank: impl Fn(u8) -> bool) {
+        let len = self.rest.iter().take_while(|&&byte| blank(byte)).count();
+        self.take(len);
+    }
+
+    /// Nothing follows an error.
+    fn fail<T>(&mut self) -> Result<T, Malformed> {
+        self.rest = &[];
+        Err(Malformed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The list as text: extensions by name, parameters behind a `;`, errors as `!`.
+    fn read(lines: &[&str]) -> String {
+        let mut text = String::new();
+        for item in items(lines.iter().map(|line| line.as_bytes())) {
+            match item {
+                Ok(Item::Extension(name)) => text += &format!("[{}]", name.escape_ascii()),
+                Ok(Item::Parameter(name, None)) => text += &format!("{};", name.escape_ascii()),
+                Ok(Item::Parameter(name, Some(value))) => {
+                    let value: Vec<u8> = value.characters().collect();
+                    text += &format!("{}={};", name.escape_ascii(), value.escape_ascii());
+                }
+                Err(Malformed) => text.push('!'),
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn lists_follow_rfc_6455_section_9_1() {
+        for (line, expected) in [
+            ("foo", "[foo]"),
+            ("foo; a; b=1, bar;c=\"2\"", "[foo]a;b=1;[bar]c=2;"),
+            ("foo;a, foo;b", "[foo]a;[foo]b;"),
+            (" foo\t; a = 1 ,\tbar ", "[foo]a=1;[bar]"),
+            ("foo;a=\"\\1\\0\"", "[foo]a=10;"),
+            (",foo,,bar,", "[foo][bar]"),
+            ("", ""),
+            (" , ", ""),
+        ] {
+            assert_eq!(read(&[line]), expected, "{line}");
+        }
+        assert_eq!(read(&["foo;a", "bar", "foo;b=1"]), "[foo]a;[bar][foo]b=1;");
+    }
+
+    #[test]
+    fn what_the_grammar_has_no_place_for_is_malformed() {
+        for (line, expected) in [
+            (";a", "!"),
+            ("foo;", "[foo]!"),
+            ("foo;;a", "[foo]!"),
+            ("foo bar", "[foo]!"),
+            ("foo;a=", "[foo]!"),
+            ("foo;=1", "[foo]!"),
+            ("foo;a=1=2", "[foo]a=1;!"),
+            ("foo;a b", "[foo]a;!"),
+            ("foo;a=\"1", "[foo]!"),
+            ("foo;a=\"1\\\"", "[foo]!"),
+            ("foo;a=\"1\"2", "[foo]a=1;!"),
+            ("foo/bar", "[foo]!"),
+            ("f\u{f6}\u{f6}", "[f]!"),
+        ] {
+            assert_eq!(read(&[line]), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_quoted_string_must_be_a_token_once_unquoted() {
+        for line in ["foo;a=\"\"", "foo;a=\"1 2\"", "foo;a=\"\\\\\"", "foo;a=\"\\\"\"", "foo;a=\"\u{e4}\""] {
+            assert_eq!(read(&[line]), "[foo]!", "{line}");
+        }
+    }
+
+    #[test]
+    fn a_comma_inside_quotes_does_not_split_the_list() {
+        // It would be two extensions if the quotes were not seen; as it is, a comma makes no token.
+        assert_eq!(read(&["foo;a=\"1,bar\", baz"]), "[foo]!");
+    }
+}

@@ -1,0 +1,74 @@
+//! `Sec-WebSocket-Key` and `Sec-WebSocket-Accept` (RFC 6455 sections 4.1 and 4.2.2).
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sha1::{Digest as _, Sha1};
+
+/// A key as text: 16 bytes in base64.
+pub(super) type KeyText = [u8; 24];
+/// An accept value as text: 20 bytes in base64.
+pub(super) type AcceptText = [u8; 28];
+
+/// The fixed identifier that a server appends to the key.
+const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+/// The text of a key.
+pub(super) fn key_text(key: [u8; 16]) -> KeyText {
+    let mut text = [0; 24];
+    // 16 bytes become 24 characters, padding included: the slice cannot be too short.
+    STANDARD.encode_slice(key, &mut text).expect("24 characters hold 16 bytes");
+    text
+}
+
+/// The key as it came, if it stands for 16 bytes in canonical base64: right alphabet, padded, no bits
+/// left over.
+pub(super) fn valid_key(value: &[u8]) -> Option<&KeyText> {
+    let text: &KeyText = value.try_into().ok()?;
+    // Decoding wants room for whole groups of three.
+    let mut key = [0; 18];
+    let len = STANDARD.decode_slice(text, &mut key).ok()?;
+    (len == 16).then_some(text)
+}
+
+/// The proof that the key was read: base64 of SHA-1 over key and identifier.
+pub(super) fn accept_text(key: &KeyText) -> AcceptText {
+    let digest = Sha1::new().chain_update(key).chain_update(GUID).finalize();
+    let mut text = [0; 28];
+    // 20 bytes become 28 characters, padding included: the slice cannot be too short.
+    STANDARD.encode_slice(digest, &mut text).expect("28 characters hold 20 bytes");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_of_rfc_6455_section_1_3() {
+        assert_eq!(accept_text(b"dGhlIHNhbXBsZSBub25jZQ=="), *b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        assert_eq!(key_text(*b"the sample nonce"), *b"dGhlIHNhbXBsZSBub25jZQ==");
+    }
+
+    #[test]
+    fn a_key_is_sixteen_bytes_in_canonical_base64() {
+        let valid: [&[u8]; 2] = [b"dGhlIHNhbXBsZSBub25jZQ==", b"AAAAAAAAAAAAAAAAAAAAAA=="];
+        for key in valid {
+            assert!(valid_key(key).is_some());
+        }
+        let invalid: [&[u8]; 10] = [
+            b"",
+            b"dGhlIHNhbXBsZSBub25jZQ",   // no padding
+            b"dGhlIHNhbXBsZSBub25jZR==", // bits left over
+            b"dGhlIHNhbXBsZSBub25jZQ= ", // half the padding
+            b"dGhlIHNhbXBsZSBub25jZWFi", // 18 bytes in the same length
+            b"dGhlIHNhbXBsZSBub25jZWE=", // 17 bytes in the same length
+            b"dGhlIHNhbXBsZSBub25j",     // 15 bytes
+            b"dGhlIHNhbXBsZSBub25-_Q==", // the URL alphabet
+            b"not base64 but 24 bytes!",
+            b"dGhlIHNhbXBsZSBub25jZQ==\r\n",
+        ];
+        for key in invalid {
+            assert!(valid_key(key).is_none(), "{}", key.escape_ascii());
+        }
+    }
+}

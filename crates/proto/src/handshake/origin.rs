@@ -1,0 +1,131 @@
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::str;
+
+use super::refusal::Refusal;
+use super::{HandshakeMisuse, RequestView};
+use crate::http::text::{is_authority, is_token};
+
+/// From which pages browsers may connect (RFC 6455 section 10.2).
+///
+/// A browser lets every page open a WebSocket to any host and sends the user's cookies with it; only the
+/// server can tell its own pages from others, by the `Origin` header that pages cannot change. Clients that
+/// are no browsers send none, or what they like: this protects users of browsers and replaces no
+/// authentication.
+///
+/// ```
+/// use sinews_proto::handshake::OriginPolicy;
+///
+/// let policy = OriginPolicy::list(["https://example.com", "http://localhost:3000"])?;
+/// # Ok::<(), sinews_proto::handshake::HandshakeMisuse>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginPolicy {
+    rule: Rule,
+    required: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Rule {
+    Any,
+    SameOrigin,
+    List(Vec<String>),
+}
+
+impl OriginPolicy {
+    /// Pages of any origin: for services that trust nothing a browser sends on its own, such as cookies.
+    #[must_use]
+    pub const fn any() -> Self {
+        Self { rule: Rule::Any, required: false }
+    }
+
+    /// Pages that this very host served, as [`same_origin`] tells. The default. Behind a proxy that
+    /// rewrites `Host` no page has the same origin: list the public one there.
+    #[must_use]
+    pub const fn same_origin() -> Self {
+        Self { rule: Rule::SameOrigin, required: false }
+    }
+
+    /// Pages of these origins, each `scheme://host` or `scheme://host:port` as browsers write them, or
+    /// `null`. Compared as a whole, without regard to case.
+    ///
+    /// # Errors
+    /// [`HandshakeMisuse::Origin`] for anything else, such as an origin with a path or a `/` at its end,
+    /// which no browser would ever send.
+    pub fn list<S: Into<String>>(origins: impl IntoIterator<Item = S>) -> Result<Self, HandshakeMisuse> {
+        let origins: Vec<String> = origins.into_iter().map(Into::into).collect();
+        if origins.iter().any(|origin| origin != "null" && split(origin).is_none()) {
+            return Err(HandshakeMisuse::Origin);
+        }
+        Ok(Self { rule: Rule::List(origins), required: false })
+    }
+
+    /// Refuses requests without `Origin` too, that is clients that are no browsers. Default: they pass,
+    /// since no user's cookies are at stake there.
+    #[must_use]
+    pub const fn require_origin(mut self) -> Self {
+        self.required = true;
+        self
+    }
+
+    /// Whether the request may go on.
+    ///
+    /// # Errors
+    /// A [`Refusal`] with status 403 (RFC 6455 section 4.2.2).
+    pub fn check(&self, request: &impl RequestView) -> Result<(), Refusal> {
+        if request.header("origin").next().is_none() {
+            if self.required {
+                return Err(Refusal::because(403, "Origin required"));
+            }
+            return Ok(());
+        }
+        let allowed = match &self.rule {
+            Rule::Any => true,
+            Rule::SameOrigin => same_origin(request),
+            Rule::List(origins) => request.only("origin").is_some_and(|found| {
+                origins.iter().any(|origin| origin.as_bytes().eq_ignore_ascii_case(found))
+            }),
+        };
+        if allowed { Ok(()) } else { Err(Refusal::because(403, "Origin not allowed")) }
+    }
+}
+
+impl Default for OriginPolicy {
+    fn default() -> Self {
+        Self::same_origin()
+    }
+}
+
+/// Whether the page that made the request came from the host that it now calls: host and port of its one
+/// `Origin` are those of the request's authority.
+///
+/// The scheme is not compared: behind a proxy that ends TLS the server does not know it. A request without
+/// `Origin`, or with `null`, is of no origin.
+#[must_use]
+pub fn same_origin(request: &impl RequestView) -> bool {
+    let origin = request.only("origin").and_then(|origin| str::from_utf8(origin).ok()).and_then(split);
+    let (Some((scheme, origin)), Some(authority)) = (origin, request.authority()) else {
+        return false;
+    };
+    // Browsers leave out the default port in both, other clients may write it in either.
+    let default_port = if scheme.eq_ignore_ascii_case("https") {
+        ":443"
+    } else if scheme.eq_ignore_ascii_case("http") {
+        ":80"
+    } else {
+        return false;
+    };
+    let host = |authority: &'_ str| authority.len() - suffix_len(authority, default_port);
+    origin[..host(origin)].eq_ignore_ascii_case(&authority[..host(authority)])
+}
+
+fn suffix_len(text: &str, suffix: &str) -> usize {
+    if text.ends_with(suffix) { suffix.len() } else { 0 }
+}
+
+/// Scheme and authority of an origin (RFC 6454 section 6.2).
+fn split(origin: &str) -> Option<(&str, &str)> {
+    let (scheme, authority) = origin.split_once("://")?;
+    let sound = is_token(scheme.as_bytes()) && !authority.is_empty() && is_authority(authority.as_bytes());
+    sound.then_some((scheme, authority))
+}

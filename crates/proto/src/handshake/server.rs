@@ -1,0 +1,284 @@
+use alloc::borrow::ToOwned as _;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::str;
+
+use super::key::{AcceptText, KeyText, accept_text, valid_key};
+use super::refusal::{FRAMING_HEADERS, check_header};
+use super::{
+    HandshakeMisuse, Negotiated, OriginPolicy, Refusal, RequestView, Role, VERSION, deflate, subprotocol,
+};
+use crate::deflate::DeflateConfig;
+use crate::http::Version;
+use crate::http::text::{lists_token, push_header};
+
+/// What a server offers to those who ask.
+///
+/// ```
+/// use sinews_proto::deflate::DeflateConfig;
+/// use sinews_proto::handshake::{OriginPolicy, ServerOptions};
+///
+/// let options = ServerOptions::new()
+///     .with_subprotocol("v2.chat")?
+///     .with_subprotocol("v1.chat")?
+///     .with_deflate(DeflateConfig::new())
+///     .with_origin(OriginPolicy::list(["https://example.com"])?);
+/// # Ok::<(), sinews_proto::handshake::HandshakeMisuse>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ServerOptions {
+    subprotocols: Vec<String>,
+    deflate: Option<DeflateConfig>,
+    origin: OriginPolicy,
+}
+
+impl ServerOptions {
+    /// The most subprotocols that a server may support and a client may offer.
+    pub const SUBPROTOCOLS_MAX: usize = subprotocol::SUBPROTOCOLS_MAX;
+
+    /// No subprotocols, no compression, pages of the [same origin](OriginPolicy::same_origin).
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { subprotocols: Vec::new(), deflate: None, origin: OriginPolicy::same_origin() }
+    }
+
+    /// Adds a subprotocol, behind those added before in preference. A client that offers none of them
+    /// gets a connection without; whether that is of use is for the application to say.
+    ///
+    /// # Errors
+    /// [`HandshakeMisuse::Subprotocol`] if it is no token, [`HandshakeMisuse::SubprotocolList`] if it is
+    /// there already or one too many.
+    pub fn with_subprotocol(mut self, name: impl Into<String>) -> Result<Self, HandshakeMisuse> {
+        subprotocol::add(&mut self.subprotocols, name.into())?;
+        Ok(self)
+    }
+
+    /// Accepts permessage-deflate (RFC 7692). Default: not, since compression costs more time than it
+    /// saves where messages are small or the network is near.
+    #[must_use]
+    pub const fn with_deflate(mut self, config: DeflateConfig) -> Self {
+        self.deflate = Some(config);
+        self
+    }
+
+    /// From which pages browsers may connect. Default: [`OriginPolicy::same_origin`], as what a server
+    /// forgets to set must not let foreign pages in.
+    #[must_use]
+    pub fn with_origin(mut self, policy: OriginPolicy) -> Self {
+        self.origin = policy;
+        self
+    }
+
+    /// The subprotocols in order of preference.
+    pub fn subprotocols(&self) -> impl Iterator<Item = &str> {
+        self.subprotocols.iter().map(String::as_str)
+    }
+
+    /// How compression is negotiated, if at all.
+    #[must_use]
+    pub const fn deflate(&self) -> Option<&DeflateConfig> {
+        self.deflate.as_ref()
+    }
+
+    /// From which pages browsers may connect.
+    #[must_use]
+    pub const fn origin(&self) -> &OriginPolicy {
+        &self.origin
+    }
+}
+
+/// Decides on a request to become a WebSocket, whichever way it came.
+///
+/// Over HTTP/1.1 this is the list of RFC 6455 section 4.2.1, over HTTP/2 and HTTP/3 that of RFC 8441
+/// section 5, which has no key and no `Upgrade`.
+///
+/// # Errors
+/// A [`Refusal`], ready to be sent:
+///
+/// | status | cause |
+/// |---|---|
+/// | 400 | `Host` not exactly once; key missing, repeated or not 16 bytes; a request body; a subprotocol repeated or no token; extensions against the grammar; HTTP/2 or HTTP/3 without extended CONNECT |
+/// | 403 | the origin is not [allowed](ServerOptions::with_origin) |
+/// | 405 | a method other than GET |
+/// | 426 | no `websocket` in `Upgrade`, no `Upgrade` in `Connection`, or HTTP/1.0, where `Upgrade` must be ignored (RFC 9110 section 7.8) and which is thus a request without; a version other than 13 |
+/// | 501 | an extended CONNECT for another protocol (RFC 9220 section 3) |
+///
+/// HTTP/1.0 is not answered with 505: that refuses a major version (RFC 9110 section 15.6.6), and major
+/// version 1 is what we speak.
+pub fn accept(request: &impl RequestView, options: &ServerOptions) -> Result<Accepted, Refusal> {
+    let key = match request.version() {
+        Version::Http10 | Version::Http11 => Some(check_upgrade(request)?),
+        Version::Http2 | Version::Http3 => {
+            check_connect(request)?;
+            None
+        }
+    };
+    options.origin.check(request)?;
+    let subprotocol = subprotocol::choose(request.header("sec-websocket-protocol"), &options.subprotocols)
+        .map_err(|_| Refusal::because(400, "malformed Sec-WebSocket-Protocol"))?;
+    let agreed = deflate::agree(request.header("sec-websocket-extensions"), options.deflate())
+        .map_err(|_| Refusal::because(400, "malformed Sec-WebSocket-Extensions"))?;
+    let (params, extensions) = agreed.unzip();
+    Ok(Accepted {
+        accept: key.map(accept_text),
+        subprotocol: subprotocol.map(str::to_owned),
+        extensions,
+        negotiated: Negotiated::new(Role::Server, params),
+    })
+}
+
+/// RFC 6455 section 4.2.1 and what RFC 9110 says of upgrades. Answers with the key.
+fn check_upgrade(request: &impl RequestView) -> Result<&KeyText, Refusal> {
+    if request.method() != "GET" {
+        let refusal = Refusal::because(405, "a WebSocket begins with GET").and("Allow", "GET");
+        return Err(if request.method() == "HEAD" { refusal.without_body() } else { refusal });
+    }
+    if request.only("host").is_none() {
+        return Err(Refusal::because(400, "Host missing or repeated"));
+    }
+    let upgrades = request.version() == Version::Http11
+        && lists_token(request.header("upgrade"), "websocket")
+        && lists_token(request.header("connection"), "upgrade");
+    if !upgrades {
+        return Err(upgrade_required("only WebSocket is spoken here"));
+    }
+    if !names_version(request) {
+        return Err(upgrade_required("unsupported WebSocket version"));
+    }
+    let Some(key) = request.only("sec-websocket-key").and_then(valid_key) else {
+        return Err(Refusal::because(400, "Sec-WebSocket-Key is not one key of 16 bytes"));
+    };
+    if has_body(request) {
+        return Err(Refusal::because(400, "request with a body"));
+    }
+    Ok(key)
+}
+
+/// The client learns what it could ask for instead (RFC 6455 section 4.4, RFC 9110 section 15.5.22).
+fn upgrade_required(reason: &'static str) -> Refusal {
+    Refusal::because(426, reason).and("Upgrade", "websocket").and("Sec-WebSocket-Version", VERSION)
+}
+
+/// A body would have to be read before the protocol changes (RFC 9110 section 7.8). Nobody sends one in
+/// good faith, and a proxy that takes it for frames, or frames for it, can be led astray.
+fn has_body(request: &impl RequestView) -> bool {
+    let lengths = || request.header("content-length");
+    request.header("transfer-encoding").next().is_some()
+        || lengths().count() > 1
+        || lengths().any(|length| length.is_empty() || length.iter().any(|&digit| digit != b'0'))
+}
+
+/// RFC 8441 section 5: the key, `Upgrade` and `Connection` have no meaning there.
+fn check_connect(request: &impl RequestView) -> Result<(), Refusal> {
+    match request.protocol() {
+        Some("websocket") if request.method() == "CONNECT" => {}
+        Some(_) if request.method() == "CONNECT" => {
+            return Err(Refusal::because(501, "unknown :protocol"));
+        }
+        _ => {
+            return Err(Refusal::because(
+                400,
+                "a WebSocket over HTTP/2 or HTTP/3 begins with extended CONNECT",
+            ));
+        }
+    }
+    if !names_version(request) {
+        // 426 is about the version of HTTP here, where `Upgrade` does not exist.
+        return Err(
+            Refusal::because(400, "unsupported WebSocket version").and("Sec-WebSocket-Version", VERSION)
+        );
+    }
+    Ok(())
+}
+
+fn names_version(request: &impl RequestView) -> bool {
+    request.only("sec-websocket-version") == Some(VERSION.as_bytes())
+}
+
+/// A request that becomes a WebSocket, and the answer that says so.
+#[derive(Clone, Debug)]
+pub struct Accepted {
+    /// Present over HTTP/1.1.
+    accept: Option<AcceptText>,
+    subprotocol: Option<String>,
+    extensions: Option<String>,
+    negotiated: Negotiated,
+}
+
+impl Accepted {
+    /// What was agreed on: the ticket into a connection.
+    #[must_use]
+    pub const fn negotiated(&self) -> Negotiated {
+        self.negotiated
+    }
+
+    /// The subprotocol, one of those that both ends named.
+    #[must_use]
+    pub fn subprotocol(&self) -> Option<&str> {
+        self.subprotocol.as_deref()
+    }
+
+    /// The value of `Sec-WebSocket-Extensions`, if the answer has one.
+    #[must_use]
+    pub fn extensions(&self) -> Option<&str> {
+        self.extensions.as_deref()
+    }
+
+    /// 101 over HTTP/1.1, 200 over HTTP/2 and HTTP/3 (RFC 8441 section 5).
+    #[must_use]
+    pub const fn status(&self) -> u16 {
+        if self.accept.is_some() { 101 } else { 200 }
+    }
+
+    /// The headers of the answer, for an HTTP stack that writes it itself.
+    pub fn headers(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let accept = self.accept.as_ref().map(|accept| {
+            // Base64 is ASCII.
+            let accept = str::from_utf8(accept).expect("base64 is ASCII");
+            [("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", accept)]
+        });
+        let subprotocol = self.subprotocol().map(|name| ("Sec-WebSocket-Protocol", name));
+        let extensions = self.extensions().map(|value| ("Sec-WebSocket-Extensions", value));
+        accept.into_iter().flatten().chain(subprotocol).chain(extensions)
+    }
+
+    /// Appends the whole HTTP/1.1 response, with further headers of the caller such as `Set-Cookie`.
+    ///
+    /// # Errors
+    /// [`HandshakeMisuse::HeaderName`], [`HandshakeMisuse::HeaderValue`] or
+    /// [`HandshakeMisuse::ReservedHeader`] for a header that may not be added, and
+    /// [`HandshakeMisuse::NotHttp1`] over HTTP/2 and HTTP/3. Nothing is appended then.
+    pub fn write_response(
+        &self,
+        extra_headers: &[(&str, &str)],
+        out: &mut Vec<u8>,
+    ) -> Result<(), HandshakeMisuse> {
+        if self.accept.is_none() {
+            return Err(HandshakeMisuse::NotHttp1);
+        }
+        for (name, value) in extra_headers {
+            check_header(name, value, &FRAMING_HEADERS)?;
+            check_header(name, value, &HANDSHAKE_HEADERS)?;
+        }
+        out.extend_from_slice(b"HTTP/1.1 101 Switching Protocols\r\n");
+        for (name, value) in self.headers() {
+            push_header(out, name, value);
+        }
+        for (name, value) in extra_headers {
+            push_header(out, name, value);
+        }
+        out.extend_from_slice(b"\r\n");
+        Ok(())
+    }
+}
+
+/// Headers of either head that the handshake writes, beside those about framing.
+pub(super) const HANDSHAKE_HEADERS: [&str; 7] = [
+    "Host",
+    "Upgrade",
+    "Sec-WebSocket-Accept",
+    "Sec-WebSocket-Extensions",
+    "Sec-WebSocket-Key",
+    "Sec-WebSocket-Protocol",
+    "Sec-WebSocket-Version",
+];

@@ -1,0 +1,99 @@
+use super::text::{elements, is_authority};
+use super::{HeadError, Version};
+
+/// How the body of a request is delimited, and whether another request may follow it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Framing {
+    pub(super) content_length: Option<u64>,
+    pub(super) chunked: bool,
+    pub(super) keep_alive: bool,
+}
+
+impl Framing {
+    /// One pass over the headers; most are passed over by the length of their name.
+    pub(super) fn of_request(version: Version, headers: &[httparse::Header<'_>]) -> Result<Self, HeadError> {
+        let mut fields = Fields::default();
+        for header in headers {
+            fields.add(header)?;
+        }
+        let hosts_needed = usize::from(version != Version::Http10);
+        if fields.hosts > 1 || fields.hosts < hosts_needed {
+            return Err(HeadError::Host);
+        }
+        // A request with both is an attempt at smuggling until proven otherwise (RFC 9112 section 6.3),
+        // and HTTP/1.0 knows no transfer codings.
+        if fields.coded && (fields.content_length.is_some() || version == Version::Http10) {
+            return Err(HeadError::TransferEncoding);
+        }
+        if fields.coded && !fields.chunked {
+            return Err(HeadError::TransferEncoding);
+        }
+        if fields.coded && fields.codings > 1 {
+            return Err(HeadError::UnknownTransferCoding);
+        }
+        let keep_alive = !fields.close && (version != Version::Http10 || fields.keep_alive);
+        Ok(Self { content_length: fields.content_length, chunked: fields.chunked, keep_alive })
+    }
+}
+
+#[derive(Default)]
+struct Fields {
+    hosts: usize,
+    close: bool,
+    keep_alive: bool,
+    content_length: Option<u64>,
+    coded: bool,
+    codings: usize,
+    /// The last coding is `chunked`.
+    chunked: bool,
+}
+
+impl Fields {
+    fn add(&mut self, header: &httparse::Header<'_>) -> Result<(), HeadError> {
+        let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+        match header.name.len() {
+            4 if is("host") => {
+                self.hosts += 1;
+                if !is_authority(header.value) {
+                    return Err(HeadError::Host);
+                }
+            }
+            10 if is("connection") => {
+                for option in elements(header.value) {
+                    self.close |= option.eq_ignore_ascii_case(b"close");
+                    self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+                }
+            }
+            14 if is("content-length") => {
+                if self.content_length.is_some() {
+                    return Err(HeadError::ContentLength);
+                }
+                self.content_length = Some(decimal(header.value).ok_or(HeadError::ContentLength)?);
+            }
+            17 if is("transfer-encoding") => {
+                self.coded = true;
+                for coding in elements(header.value) {
+                    // Nothing may be applied over `chunked` (RFC 9112 section 6.1).
+                    if self.chunked {
+                        return Err(HeadError::TransferEncoding);
+                    }
+                    self.codings += 1;
+                    self.chunked = coding.eq_ignore_ascii_case(b"chunked");
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Digits only: no sign, no list, no space, nothing over 64 bits.
+pub(crate) fn decimal(value: &[u8]) -> Option<u64> {
+    if value.is_empty() {
+        return None;
+    }
+    value.iter().try_fold(0_u64, |number, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
+}

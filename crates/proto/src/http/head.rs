@@ -1,0 +1,254 @@
+use core::str;
+
+use super::framing::Framing;
+use super::text::{is_authority, is_target};
+use super::{HeadError, HeadLimits, Version};
+
+/// Room for the headers of one head, on the caller's stack.
+#[derive(Debug)]
+pub struct HeaderSlots<'b> {
+    slots: [httparse::Header<'b>; HeadLimits::HEADERS_MAX],
+}
+
+impl HeaderSlots<'_> {
+    /// Empty slots.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { slots: [httparse::EMPTY_HEADER; HeadLimits::HEADERS_MAX] }
+    }
+}
+
+impl Default for HeaderSlots<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The head of an HTTP/1.x request, borrowed from the bytes it came in.
+///
+/// That it exists means that its framing is sound: a request line in one of the four forms, `Host` once
+/// where HTTP/1.1 needs it, and at most one statement about the length of the body.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestHead<'b> {
+    method: &'b str,
+    target: &'b str,
+    version: Version,
+    headers: &'b [httparse::Header<'b>],
+    framing: Framing,
+    wire_len: usize,
+}
+
+impl<'h> RequestHead<'h> {
+    /// Parses a head as [`HeadScanner`](super::HeadScanner) delimits it. Bytes behind the head are
+    /// allowed and not looked at.
+    ///
+    /// # Errors
+    /// Any [`HeadError`]; a head that is not complete is [`HeadError::Syntax`], since waiting for more is
+    /// the scanner's part.
+    pub fn parse<'b: 'h>(
+        head: &'b [u8],
+        limits: &HeadLimits,
+        slots: &'h mut HeaderSlots<'b>,
+    ) -> Result<Self, HeadError> {
+        let mut request = httparse::Request::new(&mut slots.slots[..limits.max_headers()]);
+        let wire_len = match request.parse(head) {
+            Ok(httparse::Status::Complete(len)) => len,
+            Ok(httparse::Status::Partial) => return Err(HeadError::Syntax),
+            Err(httparse::Error::Version) if !names_a_version(head) => return Err(HeadError::Syntax),
+            Err(error) => return Err(error.into()),
+        };
+        let (Some(method), Some(target), Some(minor)) = (request.method, request.path, request.version)
+        else {
+            return Err(HeadError::Syntax);
+        };
+        if !fits_method(target, method) {
+            return Err(HeadError::Target);
+        }
+        let version = version(minor);
+        let headers: &[httparse::Header<'_>] = request.headers;
+        let framing = Framing::of_request(version, headers)?;
+        Ok(Self { method, target, version, headers, framing, wire_len })
+    }
+
+    /// The method, case-sensitive.
+    #[must_use]
+    pub const fn method(&self) -> &'h str {
+        self.method
+    }
+
+    /// The request target as it came.
+    #[must_use]
+    pub const fn target(&self) -> &'h str {
+        self.target
+    }
+
+    /// The path, percent-encoding untouched; `/` if a target in absolute form has none.
+    #[must_use]
+    pub fn path(&self) -> &'h str {
+        let target = self.origin_form();
+        let path = target.split_once('?').map_or(target, |(path, _)| path);
+        if path.is_empty() { "/" } else { path }
+    }
+
+    /// What follows the first `?` of the target.
+    #[must_use]
+    pub fn query(&self) -> Option<&'h str> {
+        self.origin_form().split_once('?').map(|(_, query)| query)
+    }
+
+    /// Whom the request is for: the authority of a target in absolute form, else `Host`
+    /// (RFC 9112 section 3.2.2).
+    #[must_use]
+    pub fn authority(&self) -> Option<&'h str> {
+        if let Some((authority, _)) = split_absolute(self.target) {
+            return Some(authority);
+        }
+        self.header("host").next().and_then(|host| str::from_utf8(host).ok())
+    }
+
+    /// HTTP/1.0 or HTTP/1.1.
+    #[must_use]
+    pub const fn version(&self) -> Version {
+        self.version
+    }
+
+    /// All headers in order; values without the spaces around them.
+    pub fn headers(&self) -> impl Iterator<Item = (&'h str, &'h [u8])> + use<'h> {
+        self.headers.iter().map(|header| (header.name, header.value))
+    }
+
+    /// The values of each line with this name, in any case, in order.
+    pub fn header<'n>(&self, name: &'n str) -> impl Iterator<Item = &'h [u8]> + use<'h, 'n> {
+        named(self.headers, name)
+    }
+
+    /// Bytes from the first of the head to its empty line, that included.
+    #[must_use]
+    pub const fn wire_len(&self) -> usize {
+        self.wire_len
+    }
+
+    /// The length of the body, if stated. A request that states none and [is not chunked](Self::is_chunked)
+    /// has no body (RFC 9112 section 6.3).
+    #[must_use]
+    pub const fn content_length(&self) -> Option<u64> {
+        self.framing.content_length
+    }
+
+    /// Whether the body comes in chunks (RFC 9112 section 7.1).
+    #[must_use]
+    pub const fn is_chunked(&self) -> bool {
+        self.framing.chunked
+    }
+
+    /// Whether the client takes another response on this connection (RFC 9112 section 9.3).
+    #[must_use]
+    pub const fn keep_alive(&self) -> bool {
+        self.framing.keep_alive
+    }
+
+    fn origin_form(&self) -> &'h str {
+        split_absolute(self.target).map_or(self.target, |(_, rest)| rest)
+    }
+}
+
+/// The head of an HTTP/1.x response, borrowed from the bytes it came in.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseHead<'b> {
+    status: u16,
+    version: Version,
+    headers: &'b [httparse::Header<'b>],
+    wire_len: usize,
+}
+
+impl<'h> ResponseHead<'h> {
+    /// Parses a head as [`HeadScanner`](super::HeadScanner) delimits it. Bytes behind the head are
+    /// allowed and not looked at.
+    ///
+    /// # Errors
+    /// [`HeadError::Syntax`], [`HeadError::Version`] or [`HeadError::TooManyHeaders`].
+    pub fn parse<'b: 'h>(
+        head: &'b [u8],
+        limits: &HeadLimits,
+        slots: &'h mut HeaderSlots<'b>,
+    ) -> Result<Self, HeadError> {
+        let mut response = httparse::Response::new(&mut slots.slots[..limits.max_headers()]);
+        let httparse::Status::Complete(wire_len) = response.parse(head)? else {
+            return Err(HeadError::Syntax);
+        };
+        let (Some(status @ 100..=999), Some(minor)) = (response.code, response.version) else {
+            return Err(HeadError::Syntax);
+        };
+        Ok(Self { status, version: version(minor), headers: response.headers, wire_len })
+    }
+
+    /// The status code, three digits.
+    #[must_use]
+    pub const fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// HTTP/1.0 or HTTP/1.1.
+    #[must_use]
+    pub const fn version(&self) -> Version {
+        self.version
+    }
+
+    /// All headers in order; values without the spaces around them.
+    pub fn headers(&self) -> impl Iterator<Item = (&'h str, &'h [u8])> + use<'h> {
+        self.headers.iter().map(|header| (header.name, header.value))
+    }
+
+    /// The values of each line with this name, in any case, in order.
+    pub fn header<'n>(&self, name: &'n str) -> impl Iterator<Item = &'h [u8]> + use<'h, 'n> {
+        named(self.headers, name)
+    }
+
+    /// Bytes from the first of the head to its empty line, that included.
+    #[must_use]
+    pub const fn wire_len(&self) -> usize {
+        self.wire_len
+    }
+}
+
+fn named<'h, 'n>(
+    headers: &'h [httparse::Header<'h>],
+    name: &'n str,
+) -> impl Iterator<Item = &'h [u8]> + use<'h, 'n> {
+    headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
+}
+
+const fn version(minor: u8) -> Version {
+    if minor == 0 { Version::Http10 } else { Version::Http11 }
+}
+
+/// The four forms of RFC 9112 section 3.2, each with the methods that use it.
+fn fits_method(target: &str, method: &str) -> bool {
+    if !is_target(target.as_bytes()) {
+        return false;
+    }
+    match method {
+        "CONNECT" => is_authority(target.as_bytes()),
+        "OPTIONS" if target == "*" => true,
+        _ => target.starts_with('/') || split_absolute(target).is_some(),
+    }
+}
+
+/// Authority and rest of a target in absolute form.
+fn split_absolute(target: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = target.split_once("://")?;
+    if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
+        return None;
+    }
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, rest) = rest.split_at(end);
+    (!authority.is_empty() && is_authority(authority.as_bytes())).then_some((authority, rest))
+}
+
+/// Tells a version that we do not speak (505) from a request line that ends in something else (400).
+fn names_a_version(head: &[u8]) -> bool {
+    let head = head.strip_prefix(b"\r\n").unwrap_or(head);
+    let line = head.split(|&byte| byte == b'\r').next().unwrap_or(head);
+    matches!(line, [.., b' ', b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
+        if major.is_ascii_digit() && minor.is_ascii_digit())
+}

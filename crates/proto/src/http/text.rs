@@ -1,0 +1,81 @@
+//! The words of HTTP: tokens, lists, field values (RFC 9110 section 5.6).
+
+use alloc::vec::Vec;
+
+/// Whether the byte may stand in a token (RFC 9110 section 5.6.2).
+pub(crate) const fn is_token_byte(byte: u8) -> bool {
+    matches!(byte,
+        b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+        | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z')
+}
+
+/// Whether this is a token: a method, a header name, a subprotocol.
+pub(crate) fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(|&byte| is_token_byte(byte))
+}
+
+/// Whether this may be written as a header value: no control byte but the tab, so that no CR, LF or NUL
+/// of a caller reaches the wire (RFC 9110 section 5.5).
+pub(crate) fn is_field_value(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == b'\t' || !byte.is_ascii_control())
+}
+
+/// Whether this may be the authority of a request: host, optional port, no user (RFC 9110 section 7.2).
+pub(crate) fn is_authority(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| {
+        byte.is_ascii_alphanumeric()
+            || matches!(
+                byte,
+                b'-' | b'.'
+                    | b'_'
+                    | b'~'
+                    | b'!'
+                    | b'$'
+                    | b'&'
+                    | b'\''
+                    | b'('
+                    | b')'
+                    | b'*'
+                    | b'+'
+                    | b','
+                    | b';'
+                    | b'='
+                    | b':'
+                    | b'['
+                    | b']'
+                    | b'%'
+            )
+    })
+}
+
+/// Whether this may be sent as a request target: visible ASCII without a fragment, which has no place in a
+/// request (RFC 9112 section 3.2) nor in a WebSocket address (RFC 6455 section 3).
+pub(crate) fn is_target(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(|&byte| byte.is_ascii_graphic() && byte != b'#')
+}
+
+/// Cuts spaces and tabs off both ends.
+pub(crate) const fn trim(mut bytes: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = bytes {
+        bytes = rest;
+    }
+    bytes
+}
+
+/// The elements of a comma-separated list without quoted strings; empty ones are passed over
+/// (RFC 9110 section 5.6.1.2).
+pub(crate) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&byte| byte == b',').map(trim).filter(|element| !element.is_empty())
+}
+
+/// Whether one of the list-valued header lines names the token, in any case.
+pub(crate) fn lists_token<'v>(values: impl IntoIterator<Item = &'v [u8]>, token: &str) -> bool {
+    values.into_iter().flat_map(elements).any(|element| element.eq_ignore_ascii_case(token.as_bytes()))
+}
+
+/// Appends a header line. Callers have checked both parts.
+pub(crate) fn push_header(out: &mut Vec<u8>, name: &str, value: &str) {
+    for part in [name, ": ", value, "\r\n"] {
+        out.extend_from_slice(part.as_bytes());
+    }
+}
