@@ -1,5 +1,11 @@
 //! permessage-deflate (RFC 7692): what is negotiated, and the codec behind it.
 
+mod codec;
+mod contexts;
 mod params;
+#[cfg(test)]
+mod tests;
 
+pub(crate) use codec::{BadDeflate, Deflater, Inflated, Inflater};
+pub(crate) use contexts::{Contexts, DeflateClass};
 pub use params::{DeflateConfig, DeflateMode, DeflateParams, InvalidDeflateConfig};
