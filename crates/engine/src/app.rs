@@ -1,0 +1,145 @@
+//! What the loop asks of the server above it.
+
+use std::io::{Cursor, IoSlice};
+use std::net::SocketAddr;
+
+use crate::{ConnId, Io};
+
+/// What lives on a loop. One value per thread; every callback runs on that thread, one at a time.
+///
+/// Callbacks may call any command of [`Io`] on any connection, also on one that has gone: commands are only
+/// recorded, and carried out when no callback is running.
+pub trait App: Sized {
+    /// Bytes that leave in one send.
+    type Chain: Chain;
+
+    /// What other threads may post to this loop, see [`Post`](crate::Post).
+    type Mail: Send + 'static;
+
+    /// A connection has come. From here to [`closed`](Self::closed), which follows exactly once, `conn`
+    /// names it.
+    fn accepted(&mut self, io: &mut Io, conn: ConnId, from: Accepted);
+
+    /// Bytes have come. `chunk` is never empty, is lent until return, and may be modified in place.
+    /// [`Flow::Pause`] stops receiving until [`Io::resume`].
+    fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow;
+
+    /// The peer ended its sending side (FIN): nothing more is received. Sending still works.
+    fn ended(&mut self, io: &mut Io, conn: ConnId);
+
+    /// Asked at the end of a turn, once, for each connection that called [`Io::send`] or [`Io::shutdown`]
+    /// and has no send in flight: everything queued, to leave together. `None`: nothing is queued.
+    fn start_send(&mut self, conn: ConnId) -> Option<Self::Chain>;
+
+    /// The kernel took `bytes` of the chain in flight, and the rest waits for the peer. A place to move the
+    /// deadline of a stalled peer.
+    fn progressed(&mut self, io: &mut Io, conn: ConnId, bytes: usize) {
+        let _ = (io, conn, bytes);
+    }
+
+    /// The chain is home. `complete` says that all of it was handed to the kernel; otherwise the connection
+    /// has failed or was closed, and [`closed`](Self::closed) follows.
+    fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: Self::Chain, complete: bool);
+
+    /// No operation is in flight and the socket is closed. The id is never seen again.
+    fn closed(&mut self, io: &mut Io, conn: ConnId, why: Closed);
+
+    /// The connection's timer, set by [`Io::set_timer`], is due. It is unset now.
+    fn timer(&mut self, io: &mut Io, conn: ConnId) {
+        let _ = (io, conn);
+    }
+
+    /// The loop's own timer, set by [`Io::set_app_timer`], is due. It is unset now.
+    fn app_timer(&mut self, io: &mut Io) {
+        let _ = io;
+    }
+
+    /// Everything other threads have posted since the last time, in order. What is left in `mail` on return
+    /// is dropped.
+    fn mail(&mut self, io: &mut Io, mail: &mut Vec<Self::Mail>);
+}
+
+/// Bytes that leave in one send: handed over by value in [`App::start_send`], returned by value in
+/// [`App::finish_send`], never copied by the loop.
+pub trait Chain {
+    /// Bytes that have not left yet.
+    fn len(&self) -> usize;
+
+    /// Whether all bytes have left.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Fills `out` from the front with the first slices of what has not left, none of them empty, and
+    /// returns how many it filled. It need not show everything: what does not fit is asked for again later.
+    fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize;
+
+    /// The first `bytes` have left: [`len`](Self::len) shrinks by as much. Never more than `len`.
+    fn advance(&mut self, bytes: usize);
+}
+
+/// The simplest chain: one vector, from the cursor's position on.
+impl Chain for Cursor<Vec<u8>> {
+    fn len(&self) -> usize {
+        // The position only moves by `advance`, within the vector.
+        self.get_ref().len().saturating_sub(self.position() as usize)
+    }
+
+    fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
+        if Chain::is_empty(self) {
+            return 0;
+        }
+        out[0] = IoSlice::new(&self.get_ref()[self.position() as usize..]);
+        1
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.set_position(self.position() + bytes as u64);
+    }
+}
+
+/// Whether to go on receiving on this connection.
+#[expect(clippy::exhaustive_enums, reason = "an application answers with it and never matches on it")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// The next chunk may come at once.
+    Continue,
+    /// Nothing more until [`Io::resume`]: what the peer sends waits in the kernel, and TCP holds the peer.
+    Pause,
+}
+
+/// Where a connection came from.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Accepted {
+    /// Which listener, by its place in the vector given to [`Engine::new`](crate::Engine::new).
+    pub listener: usize,
+    /// The peer's address.
+    pub peer: SocketAddr,
+}
+
+/// Why a connection was closed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Closed {
+    /// By [`Io::close`].
+    Requested,
+    /// Both directions ended in order: the peer's, and ours by [`Io::shutdown`].
+    Finished,
+    /// The peer reset the connection, or was gone when something was sent.
+    Reset,
+    /// The loop is stopping, by [`Io::stop`].
+    Stopped,
+    /// The socket failed in another way, for instance by a timeout of TCP.
+    Error(std::io::Error),
+}
+
+impl From<std::io::Error> for Closed {
+    fn from(error: std::io::Error) -> Self {
+        use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected};
+        match error.kind() {
+            BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected => Self::Reset,
+            _ => Self::Error(error),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! How a loop behaves. Every value has a default that is meant to be left alone.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Settings of one loop.
+///
+/// ```
+/// use sinews_engine::Config;
+/// let config = Config::default().receive_buffer(32 * 1024)?.mailbox(1024)?;
+/// assert!(Config::default().receive_buffer(0).is_err());
+/// # Ok::<(), sinews_engine::InvalidConfig>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub(crate) backend: BackendChoice,
+    pub(crate) receive_buffer: usize,
+    pub(crate) receives_per_turn: u32,
+    pub(crate) accepts_per_turn: u32,
+    pub(crate) accept_backoff: Duration,
+    pub(crate) mailbox: usize,
+    pub(crate) nodelay: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            backend: BackendChoice::Auto,
+            receive_buffer: 64 * 1024,
+            receives_per_turn: 4,
+            accepts_per_turn: 64,
+            accept_backoff: Duration::from_millis(100),
+            mailbox: 65_536,
+            nodelay: true,
+        }
+    }
+}
+
+impl Config {
+    /// Which backend serves. Default: [`BackendChoice::Auto`].
+    #[must_use]
+    pub fn backend(mut self, choice: BackendChoice) -> Self {
+        self.backend = choice;
+        self
+    }
+
+    /// Bytes of the loop's one receive buffer, 1 to 16 MiB. Default: 64 KiB, which stays in the
+    /// second-level cache while a chunk is worked on and is large enough that a receive costs little per
+    /// byte. A larger one saves system calls on bulk transfers and pays for them with cache misses.
+    ///
+    /// # Errors
+    ///
+    /// Outside of the range.
+    pub fn receive_buffer(mut self, bytes: usize) -> Result<Self, InvalidConfig> {
+        self.receive_buffer = within("receive_buffer", bytes, 1, 16 << 20)?;
+        Ok(self)
+    }
+
+    /// Receives on one connection in one turn, at least 1; then the others have theirs. Default: 4, so that
+    /// a peer that sends as fast as it can costs the others 256 KiB of work per turn at most.
+    ///
+    /// # Errors
+    ///
+    /// 0.
+    pub fn receives_per_turn(mut self, receives: u32) -> Result<Self, InvalidConfig> {
+        self.receives_per_turn = within("receives_per_turn", receives, 1, u32::MAX)?;
+        Ok(self)
+    }
+
+    /// Connections accepted from one listener in one turn, at least 1. Default: 64, so that a storm of new
+    /// connections delays the established ones by some hundred microseconds per turn at most.
+    ///
+    /// # Errors
+    ///
+    /// 0.
+    pub fn accepts_per_turn(mut self, accepts: u32) -> Result<Self, InvalidConfig> {
+        self.accepts_per_turn = within("accepts_per_turn", accepts, 1, u32::MAX)?;
+        Ok(self)
+    }
+
+    /// How long accepting pauses when descriptors or memory have run out, unless a connection of this loop
+    /// closes first. 1 ms to 60 s. Default: 100 ms: short enough for waiting peers, long enough to cost
+    /// nothing while the shortage lasts.
+    ///
+    /// # Errors
+    ///
+    /// Outside of the range.
+    pub fn accept_backoff(mut self, pause: Duration) -> Result<Self, InvalidConfig> {
+        self.accept_backoff =
+            within("accept_backoff", pause, Duration::from_millis(1), Duration::from_secs(60))?;
+        Ok(self)
+    }
+
+    /// Pieces of mail that may wait in the loop's box, at least 1; further ones are returned to the sender.
+    /// Default: 65,536. A loop empties its box every turn, so a box that full means a loop that is stuck or
+    /// overrun, and refusing is better than growing without end.
+    ///
+    /// # Errors
+    ///
+    /// 0.
+    pub fn mailbox(mut self, limit: usize) -> Result<Self, InvalidConfig> {
+        self.mailbox = within("mailbox", limit, 1, usize::MAX)?;
+        Ok(self)
+    }
+
+    /// Whether small segments leave without waiting for acknowledgements (`TCP_NODELAY`). Default: yes. The
+    /// loop already sends once per burst, so delaying would add latency and save nothing.
+    #[must_use]
+    pub fn nodelay(mut self, yes: bool) -> Self {
+        self.nodelay = yes;
+        self
+    }
+}
+
+/// Which backend a loop runs on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BackendChoice {
+    /// The best one that works here.
+    #[default]
+    Auto,
+    /// Readiness: epoll, or kqueue.
+    Poll,
+}
+
+/// A setting outside of its range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidConfig {
+    setting: &'static str,
+    range: String,
+}
+
+impl fmt::Display for InvalidConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} must lie within {}", self.setting, self.range)
+    }
+}
+
+impl std::error::Error for InvalidConfig {}
+
+fn within<T: PartialOrd + fmt::Debug>(
+    setting: &'static str,
+    value: T,
+    least: T,
+    most: T,
+) -> Result<T, InvalidConfig> {
+    if value < least || value > most {
+        return Err(InvalidConfig { setting, range: format!("{least:?} and {most:?}") });
+    }
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_checked_at_both_ends() {
+        let config = Config::default();
+        assert!(config.clone().receive_buffer(1).is_ok() && config.clone().receive_buffer(16 << 20).is_ok());
+        assert!(config.clone().receive_buffer((16 << 20) + 1).is_err());
+        assert!(config.clone().receives_per_turn(0).is_err());
+        assert!(config.clone().accepts_per_turn(0).is_err());
+        assert!(config.clone().mailbox(0).is_err());
+        assert!(config.clone().accept_backoff(Duration::from_secs(61)).is_err());
+        let error = config.accept_backoff(Duration::ZERO).unwrap_err();
+        assert_eq!(error.to_string(), "accept_backoff must lie within 1ms and 60s");
+    }
+}

@@ -1,0 +1,115 @@
+//! The loop: turns of waiting, handing over, and carrying out.
+
+use std::io;
+use std::time::Duration;
+
+use crate::backend::Backend;
+use crate::config::BackendChoice;
+use crate::mail::Inbox;
+use crate::poll::Poll;
+use crate::{App, Config, Io, Listener, Post, Stats};
+
+/// One loop: its sockets, timers and mailbox. Runs on one thread; may be made on another.
+pub struct Engine<A: App> {
+    io: Io,
+    backend: Poll<A::Chain>,
+    inbox: Inbox<A::Mail>,
+}
+
+impl<A: App> std::fmt::Debug for Engine<A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("io", &self.io).finish_non_exhaustive()
+    }
+}
+
+impl<A: App> Engine<A> {
+    /// A loop that accepts from `listeners`. Without any it has nothing to do, and [`run`](Self::run)
+    /// returns at once.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system, when it cannot make the poller or register the listeners.
+    pub fn new(config: Config, listeners: Vec<Listener>) -> io::Result<Self> {
+        let io = Io::new(!listeners.is_empty());
+        let (backend, waker) = match config.backend {
+            BackendChoice::Auto | BackendChoice::Poll => Poll::new(&config, listeners)?,
+        };
+        Ok(Self { io, backend, inbox: Inbox::new(waker, config.mailbox) })
+    }
+
+    /// A handle by which other threads post mail to this loop.
+    pub fn post(&self) -> Post<A::Mail> {
+        self.inbox.post()
+    }
+
+    /// Counters since the loop was made. From within a callback: [`Io::stats`].
+    pub fn stats(&self) -> Stats {
+        self.io.stats()
+    }
+
+    /// Runs until [`Io::stop`], or until accepting has been stopped and no connection is left. Every
+    /// connection accepted has been [`closed`](App::closed) by then.
+    ///
+    /// # Errors
+    ///
+    /// Only if waiting for the kernel fails as such. No connection, peer or shortage ends the loop.
+    pub fn run(&mut self, app: &mut A) -> io::Result<()> {
+        while !self.io.finished() {
+            self.turn(app, None)?;
+        }
+        Ok(())
+    }
+
+    /// One turn of the loop, waiting at most `max_wait` (`None`: as long as it takes). For tests, and for
+    /// embedding in another loop. Returns whether there is anything left to run for.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    pub fn turn(&mut self, app: &mut A, max_wait: Option<Duration>) -> io::Result<bool> {
+        self.wait(max_wait)?;
+        self.io.begin_turn();
+        self.backend.deliver(app, &mut self.io);
+        if let Some(mut burst) = self.inbox.take() {
+            app.mail(&mut self.io, &mut burst);
+            self.inbox.finish(burst);
+        }
+        while let Some(conn) = self.io.take_due() {
+            app.timer(&mut self.io, conn);
+        }
+        if self.io.take_app_due() {
+            app.app_timer(&mut self.io);
+        }
+        self.io.close_all_if_stopping();
+        self.backend.carry_out(app, &mut self.io);
+        Ok(!self.io.finished())
+    }
+
+    fn wait(&mut self, max_wait: Option<Duration>) -> io::Result<()> {
+        self.io.stats.turns += 1;
+        let work = self.io.has_commands() || self.backend_has_work();
+        let timeout = if work { Some(Duration::ZERO) } else { self.timeout(max_wait) };
+        if timeout == Some(Duration::ZERO) || !self.inbox.fall_asleep() {
+            let result = self.backend_wait(Some(Duration::ZERO));
+            self.inbox.wake_up();
+            return result;
+        }
+        let result = self.backend_wait(timeout);
+        self.inbox.wake_up();
+        result
+    }
+
+    /// The first of: the caller's bound, the next timer, the backend's own business.
+    fn timeout(&self, max_wait: Option<Duration>) -> Option<Duration> {
+        let backend = Backend::<A>::until_next_work(&self.backend, &self.io);
+        [max_wait, self.io.until_next_timer(), backend].into_iter().flatten().min()
+    }
+
+    fn backend_has_work(&self) -> bool {
+        Backend::<A>::has_work(&self.backend, &self.io)
+    }
+
+    fn backend_wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        Backend::<A>::wait(&mut self.backend, timeout)
+    }
+}

@@ -1,0 +1,334 @@
+//! The commands an application gives. They are recorded here and carried out by the backend.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::slots::{Receiving, Sending, Slots};
+use crate::wheel::Wheel;
+use crate::{Closed, ConnId, Stats};
+
+/// The loop as its application sees it: commands, the turn's time, counters.
+///
+/// Commands return at once and fail never. A command on a connection that has gone, or that is being
+/// closed, is ignored.
+#[derive(Debug)]
+pub struct Io {
+    pub(crate) now: Instant,
+    pub(crate) slots: Slots,
+    pub(crate) stats: Stats,
+    /// Connections with something to send or to shut down, each at most once.
+    pub(crate) sends: Vec<ConnId>,
+    /// Connections that were paused and may receive again, each at most once.
+    pub(crate) resumes: Vec<ConnId>,
+    /// Connections to close, each once.
+    pub(crate) closes: VecDeque<(ConnId, Closed)>,
+    accepting: bool,
+    stopping: bool,
+    app_timer: Option<Instant>,
+    wheel: Wheel,
+    /// Tick zero.
+    epoch: Instant,
+}
+
+/// What an application does.
+impl Io {
+    /// The time, read once per turn, just after waiting.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// There is something to send: at the end of the turn, or as soon as the send in flight is home,
+    /// [`App::start_send`](crate::App::start_send) is asked for it. Calling it often in a turn costs one
+    /// send all the same.
+    pub fn send(&mut self, conn: ConnId) {
+        let Some(slot) = self.slots.live_mut(conn) else { return };
+        if slot.sending != Sending::Shut {
+            slot.send_wanted = true;
+            self.list_send(conn);
+        }
+    }
+
+    /// Stops receiving, as [`Flow::Pause`](crate::Flow::Pause) does from within `received`. What the peer
+    /// sends waits in the kernel; so do its end and its reset, unless something is sent meanwhile.
+    pub fn pause(&mut self, conn: ConnId) {
+        let Some(slot) = self.slots.live_mut(conn) else { return };
+        if slot.receiving == Receiving::On {
+            slot.receiving = Receiving::Paused;
+        }
+    }
+
+    /// Receives again after a pause.
+    pub fn resume(&mut self, conn: ConnId) {
+        let Some(slot) = self.slots.live_mut(conn) else { return };
+        if slot.receiving == Receiving::Paused {
+            slot.receiving = Receiving::On;
+            if !std::mem::replace(&mut slot.resume_listed, true) {
+                self.resumes.push(conn);
+            }
+        }
+    }
+
+    /// Ends our sending side (FIN) after everything queued and in flight has left. Receiving goes on; when
+    /// the peer has ended its side too, the connection is closed as [`Closed::Finished`].
+    pub fn shutdown(&mut self, conn: ConnId) {
+        let Some(slot) = self.slots.live_mut(conn) else { return };
+        if slot.sending == Sending::Open {
+            slot.sending = Sending::Closing;
+            self.list_send(conn);
+        }
+    }
+
+    /// Closes at once, in this turn: nothing more is received; a chain in flight comes home incomplete
+    /// through `finish_send`; then [`App::closed`](crate::App::closed). What was queued and not started is
+    /// the application's to drop. The kernel goes on sending what it has taken, unless bytes of the peer
+    /// were left unread, which makes it reset the connection instead: to be sure that the last words
+    /// arrive, [`shutdown`](Self::shutdown) and wait for the peer's end.
+    pub fn close(&mut self, conn: ConnId) {
+        self.close_for(conn, || Closed::Requested);
+    }
+
+    /// Sets the connection's one timer, or moves it. It fires never early, and late by at most 4 ms plus
+    /// the length of a turn. Moving it later, the common case for an idle deadline, is one store.
+    pub fn set_timer(&mut self, conn: ConnId, at: Instant) {
+        if self.slots.live_mut(conn).is_some() {
+            let due = ticks_up(at.saturating_duration_since(self.epoch));
+            self.wheel.set(&mut self.slots, conn.index() as u32, due);
+        }
+    }
+
+    /// Clears the connection's timer, also one that is due in this turn and has not been called yet.
+    pub fn clear_timer(&mut self, conn: ConnId) {
+        if self.slots.live_mut(conn).is_some() {
+            self.wheel.clear(&mut self.slots, conn.index() as u32);
+        }
+    }
+
+    /// Sets the loop's own timer, for instance the deadline of a graceful stop, or moves it.
+    pub fn set_app_timer(&mut self, at: Instant) {
+        self.app_timer = Some(at);
+    }
+
+    /// Clears the loop's own timer.
+    pub fn clear_app_timer(&mut self) {
+        self.app_timer = None;
+    }
+
+    /// Closes the listeners at the end of the turn. The loop goes on until the last connection has closed
+    /// or [`stop`](Self::stop). Connections that wait in the kernel's backlog are reset by it.
+    pub fn stop_accepting(&mut self) {
+        self.accepting = false;
+    }
+
+    /// Stops the loop: every connection is closed at the end of the turn as [`Closed::Stopped`].
+    pub fn stop(&mut self) {
+        self.accepting = false;
+        self.stopping = true;
+    }
+
+    /// Connections between `accepted` and `closed`.
+    pub fn connections(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Counters since the loop was made.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+}
+
+/// What the engine and its backends do.
+impl Io {
+    pub(crate) fn new(accepting: bool) -> Self {
+        let now = Instant::now();
+        Self {
+            now,
+            slots: Slots::default(),
+            stats: Stats::default(),
+            sends: Vec::new(),
+            resumes: Vec::new(),
+            closes: VecDeque::new(),
+            accepting,
+            stopping: false,
+            app_timer: None,
+            wheel: Wheel::new(),
+            epoch: now,
+        }
+    }
+
+    pub(crate) fn accepting(&self) -> bool {
+        self.accepting
+    }
+
+    /// Nothing can happen any more.
+    pub(crate) fn finished(&self) -> bool {
+        !self.accepting && self.slots.len() == 0
+    }
+
+    /// Commands were recorded after the backend had carried them out: the next turn must not wait.
+    pub(crate) fn has_commands(&self) -> bool {
+        self.stopping || !(self.sends.is_empty() && self.resumes.is_empty() && self.closes.is_empty())
+    }
+
+    /// How long the loop may sleep for its timers.
+    pub(crate) fn until_next_timer(&self) -> Option<Duration> {
+        let wheel = self.wheel.next_tick().map(|tick| {
+            let at = Duration::from_millis(tick.saturating_mul(GRANULE_MS));
+            at.saturating_sub(self.now.saturating_duration_since(self.epoch))
+        });
+        let app = self.app_timer.map(|at| at.saturating_duration_since(self.now));
+        match (wheel, app) {
+            (Some(wheel), Some(app)) => Some(wheel.min(app)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    pub(crate) fn begin_turn(&mut self) {
+        self.now = Instant::now();
+        let now = ticks_down(self.now.saturating_duration_since(self.epoch));
+        self.wheel.advance(&mut self.slots, now);
+    }
+
+    /// The next connection whose timer is due.
+    pub(crate) fn take_due(&mut self) -> Option<ConnId> {
+        loop {
+            let index = self.wheel.pop_due(&mut self.slots)?;
+            let conn = self.slots.id_at(index as usize)?;
+            if self.slots.live_mut(conn).is_some() {
+                return Some(conn);
+            }
+        }
+    }
+
+    pub(crate) fn take_app_due(&mut self) -> bool {
+        self.app_timer.take_if(|at| *at <= self.now).is_some()
+    }
+
+    /// When the loop is stopping, everybody closes.
+    pub(crate) fn close_all_if_stopping(&mut self) {
+        if self.stopping {
+            self.stopping = false;
+            let all: Vec<ConnId> = self.slots.ids().collect();
+            for conn in all {
+                self.close_for(conn, || Closed::Stopped);
+            }
+        }
+    }
+
+    /// Records the first reason to close; later ones are ignored.
+    pub(crate) fn close_for(&mut self, conn: ConnId, why: impl FnOnce() -> Closed) {
+        if let Some(slot) = self.slots.live_mut(conn) {
+            slot.closing = true;
+            self.closes.push_back((conn, why()));
+        }
+    }
+
+    /// Has the backend look at the sending side of a connection, unless a send in flight will anyway.
+    pub(crate) fn list_send(&mut self, conn: ConnId) {
+        if let Some(slot) = self.slots.live_mut(conn)
+            && !slot.in_flight
+            && !std::mem::replace(&mut slot.send_listed, true)
+        {
+            self.sends.push(conn);
+        }
+    }
+
+    /// The chain has left: what was asked for meanwhile comes next, in the next turn.
+    pub(crate) fn send_finished(&mut self, conn: ConnId) {
+        let Some(slot) = self.slots.get_mut(conn) else { return };
+        slot.in_flight = false;
+        if slot.send_wanted || slot.sending == Sending::Closing {
+            self.list_send(conn);
+        }
+    }
+
+    /// Whether chunks may be handed over.
+    pub(crate) fn receives(&self, conn: ConnId) -> bool {
+        self.slots.get(conn).is_some_and(|slot| slot.receiving == Receiving::On && !slot.closing)
+    }
+
+    /// The peer's end has been received.
+    pub(crate) fn receive_ended(&mut self, conn: ConnId) {
+        if let Some(slot) = self.slots.get_mut(conn) {
+            slot.receiving = Receiving::Ended;
+        }
+    }
+
+    /// Both directions have ended: there is nothing left to do on this connection.
+    pub(crate) fn close_if_finished(&mut self, conn: ConnId) {
+        let both =
+            |slot: &crate::slots::Slot| slot.receiving == Receiving::Ended && slot.sending == Sending::Shut;
+        if self.slots.get(conn).is_some_and(both) {
+            self.close_for(conn, || Closed::Finished);
+        }
+    }
+
+    /// The slot is vacated; `closed` comes next.
+    pub(crate) fn remove(&mut self, conn: ConnId) {
+        self.wheel.clear(&mut self.slots, conn.index() as u32);
+        self.slots.remove(conn);
+        self.stats.closes += 1;
+    }
+}
+
+/// The precision of timers. Deadlines of network peers are seconds; a coarser tick lets timers that are set
+/// one by one fire together, and 4 ms is far below what a peer could notice.
+const GRANULE_MS: u64 = 4;
+const TICKS_PER_SECOND: u64 = 1_000 / GRANULE_MS;
+const GRANULE_NS: u32 = GRANULE_MS as u32 * 1_000_000;
+
+/// The first tick that is not before this time: a timer is never early.
+fn ticks_up(time: Duration) -> u64 {
+    let whole = time.as_secs().saturating_mul(TICKS_PER_SECOND);
+    whole.saturating_add(u64::from(time.subsec_nanos().div_ceil(GRANULE_NS)))
+}
+
+/// The last tick that is not after this time.
+fn ticks_down(time: Duration) -> u64 {
+    let whole = time.as_secs().saturating_mul(TICKS_PER_SECOND);
+    whole.saturating_add(u64::from(time.subsec_nanos() / GRANULE_NS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_never_early() {
+        for (nanos, down, up) in [
+            (0, 0, 0),
+            (1, 0, 1),
+            (3_999_999, 0, 1),
+            (4_000_000, 1, 1),
+            (4_000_001, 1, 2),
+            (999_999_999, 249, 250),
+        ] {
+            let time = Duration::from_nanos(nanos);
+            assert_eq!((ticks_down(time), ticks_up(time)), (down, up), "{nanos} ns");
+        }
+        assert_eq!(ticks_up(Duration::from_secs(2)), 500);
+        assert_eq!(ticks_up(Duration::MAX), u64::MAX, "a deadline without end saturates");
+    }
+
+    #[test]
+    fn the_first_reason_to_close_wins() {
+        let mut io = Io::new(true);
+        let conn = io.slots.insert();
+        io.close_for(conn, || Closed::Reset);
+        io.close(conn);
+        assert_eq!(io.closes.len(), 1);
+        assert!(matches!(io.closes[0], (_, Closed::Reset)));
+    }
+
+    #[test]
+    fn lists_hold_a_connection_once() {
+        let mut io = Io::new(true);
+        let conn = io.slots.insert();
+        for _ in 0..3 {
+            io.send(conn);
+            io.pause(conn);
+            io.resume(conn);
+            io.shutdown(conn);
+        }
+        assert_eq!((io.sends.len(), io.resumes.len()), (1, 1));
+    }
+}

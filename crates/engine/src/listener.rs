@@ -1,0 +1,133 @@
+//! Listening sockets: one, or one per thread on the same port.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// Options of a listening socket.
+#[derive(Clone, Debug)]
+pub struct ListenOptions {
+    reuse_port: bool,
+    backlog: u32,
+    send_buffer: Option<usize>,
+    receive_buffer: Option<usize>,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self { reuse_port: false, backlog: 4096, send_buffer: None, receive_buffer: None }
+    }
+}
+
+impl ListenOptions {
+    /// Lets further sockets of the same user listen on the same port (`SO_REUSEPORT`); Linux spreads new
+    /// connections over them. Default: no. [`Listener::bind_all`] sets it by itself where it is needed.
+    ///
+    /// Note what it gives up: a second server started by mistake is then no error, it silently takes a
+    /// share of the connections.
+    #[must_use]
+    pub fn reuse_port(mut self, yes: bool) -> Self {
+        self.reuse_port = yes;
+        self
+    }
+
+    /// Connections the kernel keeps while they wait to be accepted. Default: 4096, the limit that Linux
+    /// itself sets by default (`net.core.somaxconn`).
+    #[must_use]
+    pub fn backlog(mut self, connections: u32) -> Self {
+        self.backlog = connections;
+        self
+    }
+
+    /// The kernel's send buffer of each connection, in bytes (`SO_SNDBUF`, which Linux doubles). Default:
+    /// left to the kernel, which adapts it to the path; a fixed value bounds memory and throughput.
+    #[must_use]
+    pub fn send_buffer(mut self, bytes: usize) -> Self {
+        self.send_buffer = Some(bytes);
+        self
+    }
+
+    /// The kernel's receive buffer of each connection, in bytes (`SO_RCVBUF`, which Linux doubles).
+    /// Default: left to the kernel, as above.
+    #[must_use]
+    pub fn receive_buffer(mut self, bytes: usize) -> Self {
+        self.receive_buffer = Some(bytes);
+        self
+    }
+}
+
+/// A listening socket, to be given to an [`Engine`](crate::Engine).
+#[derive(Debug)]
+pub struct Listener {
+    pub(crate) socket: TcpListener,
+}
+
+impl Listener {
+    /// Listens on `address`; port 0 lets the kernel choose. A port whose former connections linger
+    /// (`TIME_WAIT`) may be bound again at once (`SO_REUSEADDR`).
+    ///
+    /// # Errors
+    ///
+    /// Those of the system: the address is in use, is not ours, or is not permitted.
+    pub fn bind(address: SocketAddr, options: &ListenOptions) -> io::Result<Self> {
+        let socket = bound(address, options)?;
+        socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
+        Ok(Self { socket: socket.into() })
+    }
+
+    /// Listens `count` times on `address`, for as many threads. Port 0 lets the kernel choose one port for
+    /// all.
+    ///
+    /// `SO_REUSEPORT` alone would let a second server of the same user share the port without an error. So
+    /// a given port is first bound without it, which fails when anyone listens there, and released. (Two
+    /// servers that start within the same millisecond can still miss each other.)
+    ///
+    /// # Errors
+    ///
+    /// As [`bind`](Self::bind). `count` 0 is [`io::ErrorKind::InvalidInput`].
+    pub fn bind_all(address: SocketAddr, count: usize, options: &ListenOptions) -> io::Result<Vec<Self>> {
+        let alone = options.clone().reuse_port(false);
+        match count {
+            0 => return Err(io::Error::new(io::ErrorKind::InvalidInput, "no listener asked for")),
+            1 => return Ok(vec![Self::bind(address, &alone)?]),
+            _ => {}
+        }
+        if address.port() != 0 {
+            drop(bound(address, &alone)?);
+        }
+        // A port chosen by the kernel is never one that is shared already.
+        let shared = options.clone().reuse_port(true);
+        let mut listeners = vec![Self::bind(address, &shared)?];
+        let address = listeners[0].local_addr()?;
+        while listeners.len() < count {
+            listeners.push(Self::bind(address, &shared)?);
+        }
+        Ok(listeners)
+    }
+
+    /// The address it listens on, with the port that the kernel chose if it was asked to.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+}
+
+/// A socket bound to `address` that does not listen yet. Accepted sockets inherit its buffers' sizes.
+fn bound(address: SocketAddr, options: &ListenOptions) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(options.reuse_port)?;
+    if let Some(bytes) = options.send_buffer {
+        socket.set_send_buffer_size(bytes)?;
+    }
+    if let Some(bytes) = options.receive_buffer {
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket)
+}

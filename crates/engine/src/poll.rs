@@ -1,0 +1,362 @@
+//! The readiness backend: epoll or kqueue through mio, edge-triggered.
+//!
+//! A socket is registered once, for both directions, and never again. An edge marks the connection readable;
+//! it stays so until a receive takes less than was asked for, which says that the kernel had no more, so the
+//! usual message costs one receive and no second one to learn that nothing is left. A send that is taken
+//! whole costs one send; only one that is cut short waits for the edge of the other direction.
+
+mod accept;
+
+use std::io::{self, IoSlice, Read, Write};
+use std::mem;
+use std::time::Duration;
+
+use mio::event::Event;
+use mio::net::TcpStream;
+use mio::{Events, Token, Waker};
+use socket2::SockRef;
+
+use self::accept::Acceptors;
+use crate::backend::Backend;
+use crate::slots::{Receiving, Sending};
+use crate::{App, Chain, Closed, Config, ConnId, Flow, Io, Listener};
+
+pub(crate) struct Poll<C> {
+    poll: mio::Poll,
+    events: Events,
+    acceptors: Acceptors,
+    /// The kernel's end of each connection, by slot.
+    links: Vec<Option<Link<C>>>,
+    /// Lent to the application chunk by chunk.
+    buffer: Box<[u8]>,
+    receives_per_turn: u32,
+    /// Connections with something to receive, each at most once.
+    readable: Vec<ConnId>,
+    /// Connections whose chain waited for room in the kernel, which there is now.
+    writable: Vec<ConnId>,
+    /// Empty between turns: swapped with a list while that is worked off, to keep its memory.
+    batch: Vec<ConnId>,
+}
+
+/// What this backend knows of a connection.
+struct Link<C> {
+    stream: TcpStream,
+    /// There may be something to receive.
+    readable: bool,
+    /// The end or an error is to be received, so a short receive does not mean that nothing is left.
+    hangup: bool,
+    /// The connection is on the readable list.
+    queued: bool,
+    /// The kernel refused part of the chain; the edge that ends it is still to come.
+    blocked: bool,
+    /// The chain in flight.
+    chain: Option<C>,
+}
+
+impl<A: App> Backend<A> for Poll<A::Chain> {
+    fn has_work(&self, io: &Io) -> bool {
+        !self.readable.is_empty() || !self.writable.is_empty() || self.acceptors.have_work(io)
+    }
+
+    fn until_next_work(&self, io: &Io) -> Option<Duration> {
+        self.acceptors.until_retry(io)
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        match self.poll.poll(&mut self.events, timeout) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                self.events.clear();
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    fn deliver(&mut self, app: &mut A, io: &mut Io) {
+        self.sort_events(io);
+        let mut batch = mem::replace(&mut self.readable, mem::take(&mut self.batch));
+        for conn in batch.drain(..) {
+            self.receive_turn(app, io, conn);
+        }
+        self.batch = batch;
+        self.accept_turn(app, io);
+    }
+
+    fn carry_out(&mut self, app: &mut A, io: &mut Io) {
+        self.close_listed(app, io);
+        while let Some(conn) = io.resumes.pop() {
+            self.resume(io, conn);
+        }
+        // No connection is on both lists: a chain in flight is on the first, none in flight on the second.
+        let mut batch = mem::replace(&mut self.writable, mem::take(&mut self.batch));
+        for conn in batch.drain(..) {
+            self.continue_send(app, io, conn);
+        }
+        self.batch = batch;
+        let mut batch = mem::replace(&mut io.sends, mem::take(&mut self.batch));
+        for conn in batch.drain(..) {
+            self.start_send(app, io, conn);
+        }
+        self.batch = batch;
+        self.close_listed(app, io);
+        if !io.accepting() {
+            self.acceptors.close();
+        }
+    }
+}
+
+impl<C: Chain> Poll<C> {
+    pub(crate) fn new(config: &Config, listeners: Vec<Listener>) -> io::Result<(Self, Waker)> {
+        let poll = mio::Poll::new()?;
+        let waker = Waker::new(poll.registry(), WAKER)?;
+        let acceptors = Acceptors::new(config, listeners, poll.registry())?;
+        let poll = Self {
+            poll,
+            events: Events::with_capacity(EVENTS_PER_TURN),
+            acceptors,
+            links: Vec::new(),
+            buffer: vec![0; config.receive_buffer].into_boxed_slice(),
+            receives_per_turn: config.receives_per_turn,
+            readable: Vec::new(),
+            writable: Vec::new(),
+            batch: Vec::new(),
+        };
+        Ok((poll, waker))
+    }
+
+    /// Turns events into marks and lists. No callback runs here, so all of them name living connections.
+    fn sort_events(&mut self, io: &mut Io) {
+        let first = self.acceptors.first_free_token();
+        for event in &self.events {
+            let Token(token) = event.token();
+            if event.token() == WAKER {
+                io.stats.wakes += 1;
+            } else if token < first {
+                self.acceptors.mark_ready(token);
+            } else if let Some(conn) = io.slots.id_at(token - first)
+                && let Some(Some(link)) = self.links.get_mut(token - first)
+            {
+                if link.mark_writable(event) {
+                    self.writable.push(conn);
+                }
+                if link.mark_readable(event, io, conn) {
+                    self.readable.push(conn);
+                }
+            }
+        }
+    }
+
+    /// Receives until nothing is left, the application pauses or closes, or others must have their turn.
+    fn receive_turn<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) {
+        if let Some(link) = self.link(io, conn) {
+            link.queued = false;
+        }
+        for _ in 0..self.receives_per_turn {
+            if !io.receives(conn) {
+                return;
+            }
+            let Some(Some(link)) = self.links.get_mut(conn.index()) else { return };
+            io.stats.receives += 1;
+            match link.stream.read(&mut self.buffer) {
+                Ok(0) => {
+                    link.readable = false;
+                    io.receive_ended(conn);
+                    app.ended(io, conn);
+                    return io.close_if_finished(conn);
+                }
+                Ok(bytes) => {
+                    io.stats.received_bytes += bytes as u64;
+                    let more = bytes == self.buffer.len() || link.hangup;
+                    link.readable = more;
+                    if app.received(io, conn, &mut self.buffer[..bytes]) == Flow::Pause {
+                        io.pause(conn);
+                    }
+                    if !more {
+                        return;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    link.readable = false;
+                    return;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return io.close_for(conn, || error.into()),
+            }
+        }
+        self.queue_if_readable(io, conn);
+    }
+
+    fn resume(&mut self, io: &mut Io, conn: ConnId) {
+        if let Some(slot) = io.slots.live_mut(conn) {
+            slot.resume_listed = false;
+            // An edge that came during the pause has left its mark, so none is lost.
+            self.queue_if_readable(io, conn);
+        }
+    }
+
+    fn queue_if_readable(&mut self, io: &Io, conn: ConnId) {
+        if io.receives(conn)
+            && let Some(link) = self.link(io, conn)
+            && link.readable
+            && !mem::replace(&mut link.queued, true)
+        {
+            self.readable.push(conn);
+        }
+    }
+
+    /// Asks the application for everything it has queued, and sends it.
+    fn start_send<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) {
+        let Some(slot) = io.slots.live_mut(conn) else { return };
+        slot.send_listed = false;
+        slot.send_wanted = false;
+        if slot.sending == Sending::Shut {
+            return;
+        }
+        let Some(chain) = app.start_send(conn) else { return self.shutdown_if_asked(io, conn) };
+        slot.in_flight = true;
+        if let Some(link) = self.link(io, conn) {
+            link.chain = Some(chain);
+            self.continue_send(app, io, conn);
+        }
+    }
+
+    /// Hands the chain in flight to the kernel: one system call.
+    fn continue_send<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) {
+        if io.slots.live_mut(conn).is_none() {
+            return;
+        }
+        let Some(Some(link)) = self.links.get_mut(conn.index()) else { return };
+        let Some(mut chain) = link.chain.take() else { return };
+        let outcome = if chain.is_empty() { Ok(Sent::default()) } else { send(&mut link.stream, &chain, io) };
+        match outcome {
+            Ok(sent) => {
+                chain.advance(sent.bytes);
+                if chain.is_empty() {
+                    app.finish_send(io, conn, chain, true);
+                    return io.send_finished(conn);
+                }
+                link.blocked = sent.short;
+                link.chain = Some(chain);
+                if !sent.short {
+                    self.writable.push(conn);
+                }
+                app.progressed(io, conn, sent.bytes);
+            }
+            Err(error) => {
+                link.chain = Some(chain);
+                match error.kind() {
+                    io::ErrorKind::WouldBlock => link.blocked = true,
+                    io::ErrorKind::Interrupted => self.writable.push(conn),
+                    _ => io.close_for(conn, || error.into()),
+                }
+            }
+        }
+    }
+
+    /// Everything has left; the end of our side follows if it was asked for.
+    fn shutdown_if_asked(&mut self, io: &mut Io, conn: ConnId) {
+        let Some(slot) = io.slots.live_mut(conn) else { return };
+        if slot.sending != Sending::Closing {
+            return;
+        }
+        slot.sending = Sending::Shut;
+        let Some(link) = self.link(io, conn) else { return };
+        match link.stream.shutdown(std::net::Shutdown::Write) {
+            Ok(()) => io.close_if_finished(conn),
+            Err(error) => io.close_for(conn, || error.into()),
+        }
+    }
+
+    /// Closes everything listed, also what the callbacks of closing list.
+    fn close_listed<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
+        while let Some((conn, why)) = io.closes.pop_front() {
+            if let Some(link) = self.links.get_mut(conn.index()).and_then(Option::take) {
+                // Closing the descriptor is what takes it off the poller.
+                drop(link.stream);
+                if let Some(chain) = link.chain {
+                    app.finish_send(io, conn, chain, false);
+                }
+            }
+            io.remove(conn);
+            self.acceptors.retry_now();
+            app.closed(io, conn, why);
+        }
+    }
+
+    /// The link of a connection that has not gone.
+    fn link(&mut self, io: &Io, conn: ConnId) -> Option<&mut Link<C>> {
+        io.slots.get(conn)?;
+        self.links.get_mut(conn.index())?.as_mut()
+    }
+}
+
+impl<C> Link<C> {
+    fn new(stream: TcpStream) -> Self {
+        Self { stream, readable: false, hangup: false, queued: false, blocked: false, chain: None }
+    }
+
+    /// Whether the event ends the wait of a blocked chain: there is room, or an error for the send to find.
+    fn mark_writable(&mut self, event: &Event) -> bool {
+        (event.is_writable() || event.is_write_closed() || event.is_error()) && mem::take(&mut self.blocked)
+    }
+
+    /// Whether the connection has to be queued for receiving.
+    fn mark_readable(&mut self, event: &Event, io: &mut Io, conn: ConnId) -> bool {
+        if !(event.is_readable() || event.is_read_closed() || event.is_error()) {
+            return false;
+        }
+        self.readable = true;
+        self.hangup |= event.is_read_closed() || event.is_error();
+        if io.slots.get(conn).is_some_and(|slot| slot.receiving == Receiving::Ended) {
+            // After the peer's end a receive reports no error any more, so a reset is asked for by name.
+            if event.is_error() {
+                let error = self.stream.take_error().ok().flatten();
+                io.close_for(conn, || error.map_or(Closed::Reset, Closed::from));
+            }
+            return false;
+        }
+        io.receives(conn) && !mem::replace(&mut self.queued, true)
+    }
+}
+
+/// What the kernel took of a chain.
+#[derive(Default)]
+struct Sent {
+    bytes: usize,
+    /// It took less than it was offered: it has no room for more.
+    short: bool,
+}
+
+/// One send: `send` for a single slice, `sendmsg` for several.
+fn send<C: Chain>(stream: &mut TcpStream, chain: &C, io: &mut Io) -> io::Result<Sent> {
+    let mut slices = [IoSlice::new(&[]); SLICES];
+    let count = chain.slices(&mut slices);
+    let slices = &slices[..count.min(SLICES)];
+    let offered: usize = slices.iter().map(|slice| slice.len()).sum();
+    if offered == 0 {
+        // A chain that has a length and no bytes would wait for ever.
+        return Err(io::Error::new(io::ErrorKind::WriteZero, "a chain showed no bytes"));
+    }
+    io.stats.sends += 1;
+    let bytes = match slices {
+        [one] => stream.write(one)?,
+        several => SockRef::from(&*stream).send_vectored_with_flags(several, NO_SIGNAL)?,
+    };
+    io.stats.sent_bytes += bytes as u64;
+    Ok(Sent { bytes, short: bytes < offered })
+}
+
+const WAKER: Token = Token(0);
+
+/// Events taken from the kernel at once; further ones come with the next turn.
+const EVENTS_PER_TURN: usize = 1024;
+
+/// Slices of a chain offered to one send; a longer chain goes on in the next turn. Sixteen bytes each, on
+/// the stack.
+const SLICES: usize = 64;
+
+/// A send to a peer that has gone is an error, not a signal.
+#[cfg(not(target_vendor = "apple"))]
+const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
+#[cfg(target_vendor = "apple")]
+const NO_SIGNAL: i32 = 0;

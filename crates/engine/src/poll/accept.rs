@@ -1,0 +1,211 @@
+//! Accepting, which no peer and no shortage may end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Registry, Token};
+use socket2::SockRef;
+
+use super::{Link, Poll};
+use crate::{Accepted, App, Chain, Config, Io, Listener};
+
+/// The listeners of one loop, and whether accepting pauses for lack of resources.
+pub(super) struct Acceptors {
+    listeners: Vec<Acceptor>,
+    /// Token of the first connection; listeners come before it, the waker before them.
+    first_free: usize,
+    per_turn: u32,
+    backoff: Duration,
+    retry_at: Option<Instant>,
+    /// The shortage has been logged. It lasts until a backlog has been emptied, so that a server at its
+    /// limit logs one line and not one per connection that comes and goes.
+    stalled: bool,
+}
+
+struct Acceptor {
+    socket: TcpListener,
+    /// The backlog may hold connections.
+    ready: bool,
+}
+
+impl Acceptors {
+    pub(super) fn new(config: &Config, listeners: Vec<Listener>, registry: &Registry) -> io::Result<Self> {
+        let mut acceptors = Vec::with_capacity(listeners.len());
+        for (index, listener) in listeners.into_iter().enumerate() {
+            // Accepted sockets inherit it (Linux, the BSDs, macOS): no system call per connection.
+            SockRef::from(&listener.socket).set_tcp_nodelay(config.nodelay)?;
+            let mut socket = TcpListener::from_std(listener.socket);
+            registry.register(&mut socket, Token(FIRST + index), Interest::READABLE)?;
+            acceptors.push(Acceptor { socket, ready: false });
+        }
+        Ok(Self {
+            first_free: FIRST + acceptors.len(),
+            listeners: acceptors,
+            per_turn: config.accepts_per_turn,
+            backoff: config.accept_backoff,
+            retry_at: None,
+            stalled: false,
+        })
+    }
+
+    pub(super) fn first_free_token(&self) -> usize {
+        self.first_free
+    }
+
+    pub(super) fn mark_ready(&mut self, token: usize) {
+        if let Some(acceptor) = self.listeners.get_mut(token - FIRST) {
+            acceptor.ready = true;
+        }
+    }
+
+    /// A backlog is not empty and nothing hinders.
+    pub(super) fn have_work(&self, io: &Io) -> bool {
+        io.accepting() && self.retry_at.is_none() && self.listeners.iter().any(|acceptor| acceptor.ready)
+    }
+
+    /// How long accepting still pauses.
+    pub(super) fn until_retry(&self, io: &Io) -> Option<Duration> {
+        let at = self.retry_at.filter(|_| io.accepting())?;
+        Some(at.saturating_duration_since(io.now()))
+    }
+
+    /// A connection has closed: its descriptor is free.
+    pub(super) fn retry_now(&mut self) {
+        self.retry_at = None;
+    }
+
+    /// Closes the listeners.
+    pub(super) fn close(&mut self) {
+        self.listeners.clear();
+    }
+
+    fn accept(&mut self, listener: usize, io: &mut Io) -> Attempt {
+        let acceptor = &mut self.listeners[listener];
+        if !acceptor.ready || self.retry_at.is_some() {
+            return Attempt::Nothing;
+        }
+        match acceptor.socket.accept() {
+            Ok((stream, peer)) => Attempt::Connection(stream, peer),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                acceptor.ready = false;
+                self.stalled = false;
+                Attempt::Nothing
+            }
+            Err(error) if concerns_one_connection(&error) => Attempt::Skipped,
+            Err(error) => {
+                self.stall(&error, io);
+                Attempt::Nothing
+            }
+        }
+    }
+
+    /// Pauses accepting. Whatever the error is, trying again later is right: only the pause keeps the loop
+    /// from spinning, and ending the server would help nobody.
+    fn stall(&mut self, error: &io::Error, io: &mut Io) {
+        self.retry_at = Some(io.now() + self.backoff);
+        if !std::mem::replace(&mut self.stalled, true) {
+            io.stats.accept_stalls += 1;
+            let connections = io.connections();
+            tracing::warn!(%error, connections, remedy = remedy(error), "cannot accept connections for now");
+        }
+    }
+}
+
+impl<C: Chain> Poll<C> {
+    pub(super) fn accept_turn<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
+        self.acceptors.retry_at.take_if(|at| *at <= io.now());
+        for listener in 0..self.acceptors.listeners.len() {
+            for _ in 0..self.acceptors.per_turn {
+                if !io.accepting() {
+                    return;
+                }
+                match self.acceptors.accept(listener, io) {
+                    Attempt::Connection(stream, peer) => {
+                        self.admit(app, io, stream, Accepted { listener, peer })
+                    }
+                    Attempt::Skipped => {}
+                    Attempt::Nothing => break,
+                }
+            }
+        }
+    }
+
+    fn admit<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, stream: TcpStream, from: Accepted) {
+        let conn = io.slots.insert();
+        let mut link = Link::new(stream);
+        let token = Token(self.acceptors.first_free + conn.index());
+        // Bytes that came before this are reported too: registering looks at the present state.
+        let both = Interest::READABLE | Interest::WRITABLE;
+        if let Err(error) = self.poll.registry().register(&mut link.stream, token, both) {
+            io.slots.remove(conn);
+            return self.acceptors.stall(&error, io);
+        }
+        if self.links.len() <= conn.index() {
+            self.links.resize_with(conn.index() + 1, || None);
+        }
+        self.links[conn.index()] = Some(link);
+        io.stats.accepts += 1;
+        app.accepted(io, conn, from);
+    }
+}
+
+enum Attempt {
+    Connection(TcpStream, SocketAddr),
+    /// One connection was lost before it was accepted; the next may be fine.
+    Skipped,
+    Nothing,
+}
+
+/// Errors that belong to the connection at the head of the backlog, not to the listener. Linux reports
+/// network errors of a new connection this way and says to go on (accept(2), "Error handling").
+fn concerns_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, TimedOut};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted | TimedOut)
+        || matches!(
+            error.raw_os_error(),
+            Some(
+                libc::EPROTO
+                    | libc::EPERM
+                    | libc::ENETDOWN
+                    | libc::ENETUNREACH
+                    | libc::EHOSTDOWN
+                    | libc::EHOSTUNREACH
+                    | libc::ENOPROTOOPT
+                    | libc::EOPNOTSUPP
+            )
+        )
+}
+
+/// What the operator can do.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EMFILE) => "raise the process's descriptor limit: ulimit -n, or LimitNOFILE= of systemd",
+        Some(libc::ENFILE) => "raise the system's descriptor limit: sysctl fs.file-max",
+        Some(libc::ENOBUFS | libc::ENOMEM) => {
+            "the kernel is out of memory for sockets: see sysctl net.ipv4.tcp_mem"
+        }
+        _ => "accepting is tried again by itself",
+    }
+}
+
+/// Token of the first listener; the waker has the one before.
+const FIRST: usize = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_shortages_pause_accepting() {
+        for code in [libc::ECONNABORTED, libc::EPROTO, libc::EINTR, libc::EPERM, libc::EHOSTUNREACH] {
+            assert!(concerns_one_connection(&io::Error::from_raw_os_error(code)), "{code}");
+        }
+        // EBADF stands for what cannot happen: it must pause too, or the loop would spin.
+        for code in [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::EBADF] {
+            assert!(!concerns_one_connection(&io::Error::from_raw_os_error(code)), "{code}");
+        }
+        assert!(remedy(&io::Error::from_raw_os_error(libc::EMFILE)).contains("ulimit -n"));
+    }
+}

@@ -1,0 +1,293 @@
+//! The timer wheel: constant time to set, move and clear, and no allocation, since the list nodes live in
+//! the connections' slots.
+//!
+//! Eleven levels of 64 places cover every 64-bit tick. A timer sits on the level of the highest 6-bit digit
+//! in which its tick differs from the current one; when the wheel reaches its place there it moves down, so
+//! a timer is touched at most once a level. Most timers are never reached: they are cleared, or moved later.
+//! Moving later is a single store, because the node keeps its early place and is sorted in anew when that
+//! comes up.
+
+/// List nodes by index. Implemented by whoever stores them.
+pub(crate) trait Nodes {
+    fn node(&mut self, index: u32) -> &mut Node;
+}
+
+/// One timer: unset, or linked into the list of one place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node {
+    due: u64,
+    previous: u32,
+    next: u32,
+    place: u16,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self { due: 0, previous: NIL, next: NIL, place: UNSET }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Wheel {
+    /// Every timer due at or before this tick is on the list of due ones.
+    current: u64,
+    /// Head of the list of each place, level by level, and of the due timers at the end.
+    heads: Box<[u32]>,
+    /// Per level a bit for each place that holds a timer.
+    occupied: [u64; LEVELS],
+}
+
+impl Wheel {
+    pub(crate) fn new() -> Self {
+        Self { current: 0, heads: vec![NIL; HEADS].into_boxed_slice(), occupied: [0; LEVELS] }
+    }
+
+    /// Sets or moves a timer. A tick that has passed means the next one: a timer set while the due ones are
+    /// being taken never joins them, or a callback that sets its timer again could hold the loop.
+    pub(crate) fn set(&mut self, nodes: &mut impl Nodes, index: u32, due: u64) {
+        let due = due.max(self.current + 1);
+        let node = nodes.node(index);
+        if node.place < DUE && node.due <= due {
+            node.due = due;
+            return;
+        }
+        self.clear(nodes, index);
+        nodes.node(index).due = due;
+        self.link(nodes, index, self.place_of(due));
+    }
+
+    pub(crate) fn clear(&mut self, nodes: &mut impl Nodes, index: u32) {
+        let Node { previous, next, place, .. } = *nodes.node(index);
+        if place == UNSET {
+            return;
+        }
+        if next != NIL {
+            nodes.node(next).previous = previous;
+        }
+        if previous == NIL {
+            self.heads[place as usize] = next;
+            if next == NIL && place < DUE {
+                self.occupied[place as usize / PLACES] &= !(1 << (place as usize % PLACES));
+            }
+        } else {
+            nodes.node(previous).next = next;
+        }
+        *nodes.node(index) = Node::default();
+    }
+
+    /// Moves the wheel to `now` (backwards is ignored) and every timer due by then to the due list.
+    pub(crate) fn advance(&mut self, nodes: &mut impl Nodes, now: u64) {
+        while let Some((level, place)) = self.earliest() {
+            let start = self.start_of(level, place);
+            if start > now {
+                break;
+            }
+            self.current = start;
+            self.scatter(nodes, level * PLACES + place);
+        }
+        self.current = self.current.max(now);
+    }
+
+    /// Takes one of the due timers; it is unset from then on. Their order is not specified.
+    pub(crate) fn pop_due(&mut self, nodes: &mut impl Nodes) -> Option<u32> {
+        let index = self.heads[DUE as usize];
+        if index == NIL {
+            return None;
+        }
+        self.clear(nodes, index);
+        Some(index)
+    }
+
+    /// The tick at which the wheel wants to be advanced next. No timer is due before it; on the upper levels
+    /// it is the start of a place, so now and then the wheel is moved and nothing is due.
+    pub(crate) fn next_tick(&self) -> Option<u64> {
+        if self.heads[DUE as usize] != NIL {
+            return Some(self.current);
+        }
+        self.earliest().map(|(level, place)| self.start_of(level, place))
+    }
+
+    /// Sorts the timers of one place in anew, the due ones into the due list.
+    fn scatter(&mut self, nodes: &mut impl Nodes, from: usize) {
+        let mut index = self.heads[from];
+        self.heads[from] = NIL;
+        self.occupied[from / PLACES] &= !(1 << (from % PLACES));
+        while index != NIL {
+            let Node { due, next, .. } = *nodes.node(index);
+            let place = if due <= self.current { DUE } else { self.place_of(due) };
+            self.link(nodes, index, place);
+            index = next;
+        }
+    }
+
+    fn link(&mut self, nodes: &mut impl Nodes, index: u32, place: u16) {
+        let head = std::mem::replace(&mut self.heads[place as usize], index);
+        if head != NIL {
+            nodes.node(head).previous = index;
+        }
+        if place < DUE {
+            self.occupied[place as usize / PLACES] |= 1 << (place as usize % PLACES);
+        }
+        let node = nodes.node(index);
+        (node.previous, node.next, node.place) = (NIL, head, place);
+    }
+
+    /// Where a tick after the current one belongs.
+    fn place_of(&self, due: u64) -> u16 {
+        debug_assert!(due > self.current);
+        let level = (due ^ self.current).ilog2() / BITS;
+        let place = (due >> (level * BITS)) % PLACES as u64;
+        (level as usize * PLACES) as u16 + place as u16
+    }
+
+    /// The first place to be reached. All places on a level lie beyond those of the levels below, and none
+    /// lies behind the current tick, so this is the lowest bit of the lowest level in use.
+    fn earliest(&self) -> Option<(usize, usize)> {
+        let level = self.occupied.iter().position(|&bits| bits != 0)?;
+        Some((level, self.occupied[level].trailing_zeros() as usize))
+    }
+
+    /// The first tick that belongs to a place: the digits above from the current tick, zeros below.
+    fn start_of(&self, level: usize, place: usize) -> u64 {
+        let shift = level as u32 * BITS;
+        let above = self.current.checked_shr(shift + BITS).map_or(0, |digits| digits << (shift + BITS));
+        above | (place as u64) << shift
+    }
+}
+
+/// Bits of a digit.
+const BITS: u32 = 6;
+/// Places on a level: one bit each in a word.
+const PLACES: usize = 1 << BITS;
+/// As many digits as a 64-bit tick has, so that no deadline needs clamping.
+const LEVELS: usize = u64::BITS.div_ceil(BITS) as usize;
+/// The list of due timers comes after the places.
+const DUE: u16 = (LEVELS * PLACES) as u16;
+const HEADS: usize = DUE as usize + 1;
+const UNSET: u16 = DUE + 1;
+/// The end of a list.
+const NIL: u32 = u32::MAX;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+
+    impl Nodes for Vec<Node> {
+        fn node(&mut self, index: u32) -> &mut Node {
+            &mut self[index as usize]
+        }
+    }
+
+    /// xorshift64*: a seed is a whole test.
+    struct Random(u64);
+
+    impl Random {
+        fn next(&mut self) -> u64 {
+            self.0 ^= self.0 >> 12;
+            self.0 ^= self.0 << 25;
+            self.0 ^= self.0 >> 27;
+            self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+        }
+
+        fn below(&mut self, bound: u64) -> u64 {
+            self.next() % bound
+        }
+    }
+
+    fn drain(wheel: &mut Wheel, nodes: &mut Vec<Node>) -> BTreeSet<u32> {
+        let mut due = BTreeSet::new();
+        while let Some(index) = wheel.pop_due(nodes) {
+            assert!(due.insert(index), "a timer fires once");
+        }
+        due
+    }
+
+    /// Random operations, compared after each with a map from timer to tick.
+    fn model(seed: u64, operations: usize) {
+        const TIMERS: u64 = 40;
+        let mut random = Random(seed);
+        let mut nodes = vec![Node::default(); TIMERS as usize];
+        let (mut wheel, mut map, mut now) = (Wheel::new(), BTreeMap::new(), 0_u64);
+        for _ in 0..operations {
+            let index = random.below(TIMERS) as u32;
+            // Distances of every magnitude: all levels are used, also the past (distance 0).
+            let bits = random.below(40) as u32;
+            let distance = random.below(1 << bits);
+            match random.below(8) {
+                0..=3 => {
+                    wheel.set(&mut nodes, index, now + distance);
+                    map.insert(index, (now + distance).max(now + 1));
+                }
+                4 => {
+                    wheel.clear(&mut nodes, index);
+                    map.remove(&index);
+                }
+                step => {
+                    // Either some distance, or exactly to the next timer or just before it.
+                    let next = map.values().min().copied().unwrap_or(now);
+                    now = if step == 5 { now + distance } else { now.max(next - (step - 6).min(next)) };
+                    wheel.advance(&mut nodes, now);
+                    let expected =
+                        map.iter().filter(|(_, due)| **due <= now).map(|(index, _)| *index).collect();
+                    assert_eq!(drain(&mut wheel, &mut nodes), expected, "seed {seed}, tick {now}");
+                    map.retain(|_, due| *due > now);
+                }
+            }
+            let earliest = map.values().min().copied();
+            assert_eq!(wheel.next_tick().is_some(), earliest.is_some(), "seed {seed}");
+            assert!(wheel.next_tick() <= earliest, "never late: seed {seed}");
+            assert!(wheel.next_tick().is_none_or(|tick| tick > now), "waiting makes progress: seed {seed}");
+        }
+    }
+
+    #[test]
+    fn agrees_with_a_map_over_random_operations() {
+        for seed in 1..=200 {
+            model(seed, 500);
+        }
+    }
+
+    #[test]
+    fn a_timer_set_while_the_due_ones_are_taken_waits_for_the_next_tick() {
+        let mut nodes = vec![Node::default(); 2];
+        let mut wheel = Wheel::new();
+        wheel.set(&mut nodes, 0, 5);
+        wheel.set(&mut nodes, 1, 5);
+        wheel.advance(&mut nodes, 9);
+        let first = wheel.pop_due(&mut nodes).unwrap();
+        wheel.set(&mut nodes, first, 5);
+        let second = 1 - first;
+        wheel.clear(&mut nodes, second);
+        assert_eq!(wheel.pop_due(&mut nodes), None, "one was set anew, the other cleared");
+        wheel.advance(&mut nodes, 10);
+        assert_eq!(wheel.pop_due(&mut nodes), Some(first));
+    }
+
+    #[test]
+    fn the_ends_of_time_are_places_like_others() {
+        let mut nodes = vec![Node::default(); 2];
+        let mut wheel = Wheel::new();
+        wheel.set(&mut nodes, 0, u64::MAX);
+        wheel.advance(&mut nodes, u64::MAX - 1);
+        assert_eq!(wheel.pop_due(&mut nodes), None);
+        wheel.advance(&mut nodes, u64::MAX);
+        assert_eq!(wheel.pop_due(&mut nodes), Some(0));
+        assert_eq!(wheel.next_tick(), None);
+    }
+
+    #[test]
+    fn moving_later_leaves_the_node_and_costs_no_relinking() {
+        let mut nodes = vec![Node::default(); 1];
+        let mut wheel = Wheel::new();
+        wheel.set(&mut nodes, 0, 10);
+        let place = nodes[0].place;
+        wheel.set(&mut nodes, 0, 1_000_000);
+        assert_eq!(nodes[0].place, place);
+        wheel.advance(&mut nodes, 999_999);
+        assert_eq!(wheel.pop_due(&mut nodes), None);
+        wheel.advance(&mut nodes, 1_000_000);
+        assert_eq!(wheel.pop_due(&mut nodes), Some(0));
+    }
+}
