@@ -1,0 +1,78 @@
+//! Close codes (RFC 6455 section 7.4).
+
+use core::fmt;
+
+/// A status code that may stand in a Close frame.
+///
+/// Valid are 1000–1003, 1007–1014 (1012–1014 by the IANA registry) and 3000–4999. The codes 1004, 1005,
+/// 1006 and 1015 never appear on the wire, so this type cannot hold them: "no code" is an `Option`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CloseCode(u16);
+
+impl CloseCode {
+    /// 1000: the purpose of the connection is fulfilled.
+    pub const NORMAL: Self = Self(1000);
+    /// 1001: the server stops, or the browser leaves the page.
+    pub const GOING_AWAY: Self = Self(1001);
+    /// 1002: the peer broke the protocol.
+    pub const PROTOCOL: Self = Self(1002);
+    /// 1003: a type of data that this end does not take.
+    pub const UNSUPPORTED: Self = Self(1003);
+    /// 1007: the payload is not what its type promises (text that is not UTF-8, broken deflate data).
+    pub const INVALID_DATA: Self = Self(1007);
+    /// 1008: a rule of this end that no other code names.
+    pub const POLICY: Self = Self(1008);
+    /// 1009: larger than this end takes.
+    pub const TOO_BIG: Self = Self(1009);
+    /// 1010: the client needs an extension that the server did not take.
+    pub const MANDATORY_EXTENSION: Self = Self(1010);
+    /// 1011: the sender met something that it cannot handle.
+    pub const INTERNAL: Self = Self(1011);
+    /// 1012: the service restarts; come again.
+    pub const SERVICE_RESTART: Self = Self(1012);
+    /// 1013: overloaded; come again later.
+    pub const TRY_AGAIN_LATER: Self = Self(1013);
+    /// 1014: a gateway got a bad answer from behind.
+    pub const BAD_GATEWAY: Self = Self(1014);
+
+    /// The code, if it may stand in a Close frame.
+    #[must_use]
+    pub const fn new(code: u16) -> Option<Self> {
+        match code {
+            1000..=1003 | 1007..=1014 | 3000..=4999 => Some(Self(code)),
+            _ => None,
+        }
+    }
+
+    /// The number on the wire.
+    #[must_use]
+    pub const fn as_u16(self) -> u16 {
+        self.0
+    }
+}
+
+impl fmt::Debug for CloseCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CloseCode({})", self.0)
+    }
+}
+
+impl fmt::Display for CloseCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CloseCode;
+
+    #[test]
+    fn only_codes_that_may_be_on_the_wire_exist() {
+        let valid = |code: &u16| CloseCode::new(*code).is_some();
+        let ranges: Vec<u16> = (0..=u16::MAX).filter(valid).collect();
+        let expected: Vec<u16> =
+            (1000..=1003).chain(1007..=1014).chain(3000..=4999).collect();
+        assert_eq!(ranges, expected);
+    }
+}

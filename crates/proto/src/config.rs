@@ -1,0 +1,125 @@
+//! Limits and waits of a connection.
+
+use core::time::Duration;
+
+/// Limits and waits. Every buffer, counter and wait of a connection has its setting here.
+///
+/// One value serves many connections: it is shared by reference count.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub(crate) max_message: u64,
+    pub(crate) max_frame: u64,
+    pub(crate) max_fragments: u32,
+    pub(crate) max_empty_fragments: u32,
+    pub(crate) ping_rate: PingRate,
+    pub(crate) idle_timeout: Option<Duration>,
+    pub(crate) ping_interval: Option<Duration>,
+    pub(crate) pong_timeout: Duration,
+    pub(crate) write_timeout: Duration,
+    pub(crate) close_timeout: Duration,
+    pub(crate) high_water: usize,
+    pub(crate) max_outbound: usize,
+    pub(crate) overflow: Overflow,
+}
+
+/// How many pings a peer may send: a bucket of `burst` pings that refills at `per_second`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_structs, reason = "a pair of numbers")]
+pub struct PingRate {
+    /// Pings a second, in the long run.
+    pub per_second: u32,
+    /// Pings at once after a quiet time.
+    pub burst: u32,
+}
+
+/// What happens to a message when [`Config::max_outbound`] bytes wait already: the slow-consumer policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[allow(clippy::exhaustive_enums, reason = "a policy that a caller cannot match is none")]
+pub enum Overflow {
+    /// The connection ends with 1008: a consumer that lags this far is better served by a reconnect
+    /// than by a gap. The default, since no message is lost unnoticed.
+    #[default]
+    Close,
+    /// The new message is dropped; the sender is told.
+    DropNewest,
+    /// The oldest published messages still waiting are dropped to make room. Messages that were sent to
+    /// this connection alone are never dropped.
+    DropOldest,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            max_message: 16 << 20,
+            max_frame: 16 << 20,
+            max_fragments: 131_072,
+            max_empty_fragments: 1_024,
+            ping_rate: PingRate { per_second: 64, burst: 256 },
+            idle_timeout: Some(Duration::from_secs(120)),
+            ping_interval: Some(Duration::from_secs(25)),
+            pong_timeout: Duration::from_secs(20),
+            write_timeout: Duration::from_secs(30),
+            close_timeout: Duration::from_secs(5),
+            high_water: 64 << 10,
+            max_outbound: 1 << 20,
+            overflow: Overflow::Close,
+        }
+    }
+}
+
+/// Defines a setter and a getter for one setting; both carry the same text.
+macro_rules! settings {
+    ($($(#[$doc:meta])* $name:ident / $with:ident: $type:ty;)*) => {
+        impl Config {
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub const fn $name(&self) -> $type {
+                    self.$name
+                }
+
+                #[doc = concat!("Sets [`", stringify!($name), "`](Self::", stringify!($name), ").")]
+                #[must_use]
+                pub const fn $with(mut self, $name: $type) -> Self {
+                    self.$name = $name;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+settings! {
+    /// Bytes in one message, after inflating. Default 16 MiB: what a peer may make us hold, and what the
+    /// Autobahn suite sends. In fragment delivery it bounds a stream and costs no memory: raise it there.
+    max_message / with_max_message: u64;
+    /// Bytes that one frame may declare. Default 16 MiB: a message in a single frame.
+    max_frame / with_max_frame: u64;
+    /// Fragments in one message. Default 131,072, as Node's `ws`; Autobahn sends 65,536.
+    max_fragments / with_max_fragments: u32;
+    /// Empty fragments in one message: legal, without use, and free for the sender. Default 1,024.
+    max_empty_fragments / with_max_empty_fragments: u32;
+    /// Pings that a peer may send. Default 64 a second, 256 at once: far above any keepalive.
+    ping_rate / with_ping_rate: PingRate;
+    /// How long nothing at all may come from the peer. Default 120 s; `None` waits for ever. Then the
+    /// connection closes with 1001.
+    idle_timeout / with_idle_timeout: Option<Duration>;
+    /// A ping leaves after so long without a byte from the peer. Default 25 s, below the 30 s at which
+    /// the strictest proxies cut; `None` sends none.
+    ping_interval / with_ping_interval: Option<Duration>;
+    /// How long a ping may stay without a byte in answer. Default 20 s, then 1011.
+    pong_timeout / with_pong_timeout: Duration;
+    /// How long the peer may take nothing of what waits to be sent. Default 30 s, then the connection is
+    /// dropped: a Close frame would only wait behind the rest.
+    write_timeout / with_write_timeout: Duration;
+    /// How long the peer may take to answer our Close, and then to end the transport. Default 5 s.
+    close_timeout / with_close_timeout: Duration;
+    /// Bytes waiting to be sent above which reading pauses and senders are told to slow down. Default
+    /// 64 KiB: a socket's send buffer holds about as much again.
+    high_water / with_high_water: usize;
+    /// Bytes waiting to be sent at which further messages meet [`overflow`](Self::overflow). Compared
+    /// before a message is queued, so that one message may always overshoot. Default 1 MiB.
+    max_outbound / with_max_outbound: usize;
+    /// What happens to a message when [`max_outbound`](Self::max_outbound) bytes wait already.
+    overflow / with_overflow: Overflow;
+}

@@ -1,0 +1,238 @@
+//! The sending half: messages and fragments become frames.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::closing::Sending;
+use super::{Connection, Kind, PerThread};
+use super::DeflateSetup;
+use crate::deflate::{DeflateClass, Deflater};
+use crate::frame::{self, Opcode, Outgoing};
+use crate::{Misuse, Role};
+
+/// A message whose last fragment has not been sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenMessage {
+    kind: Kind,
+    compressed: bool,
+}
+
+/// How our messages are compressed.
+pub(super) struct Deflate {
+    class: DeflateClass,
+    /// Our window lives on from message to message.
+    takeover: bool,
+    /// Shorter messages are sent as they are.
+    threshold: usize,
+    context: Option<Box<Deflater>>,
+}
+
+impl core::fmt::Debug for Deflate {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Deflate").field("class", &self.class).finish_non_exhaustive()
+    }
+}
+
+impl Deflate {
+    pub(super) fn new(setup: DeflateSetup, role: Role) -> Self {
+        let params = setup.params;
+        let (no_takeover, window_bits) = match role {
+            Role::Server => (params.server_no_context_takeover, params.server_max_window_bits),
+            Role::Client => (params.client_no_context_takeover, params.client_max_window_bits),
+        };
+        let class = DeflateClass { level: setup.level, window_bits };
+        Self { class, takeover: !no_takeover, threshold: setup.threshold, context: None }
+    }
+
+    fn write(&mut self, payload: &[u8], last: bool, shared: &mut PerThread, out: &mut Vec<u8>) {
+        let class = self.class;
+        let context = self.context.get_or_insert_with(|| match self.takeover {
+            true => Box::new(Deflater::new(class.level, class.window_bits)),
+            false => shared.contexts.take_deflater(class),
+        });
+        context.deflate(payload, out, last);
+        if last && !self.takeover {
+            if let Some(context) = self.context.take() {
+                shared.contexts.put_deflater(class, context);
+            }
+        }
+    }
+}
+
+impl Kind {
+    const fn opcode(self) -> Opcode {
+        match self {
+            Self::Text => Opcode::Text,
+            Self::Binary => Opcode::Binary,
+        }
+    }
+}
+
+impl Connection {
+    /// Appends a whole message as one frame, compressed if that was negotiated and the message reaches
+    /// the threshold.
+    ///
+    /// Text must be UTF-8; that is not checked here, since it comes from a `str` or from a message that
+    /// was checked on receipt.
+    ///
+    /// # Errors
+    /// [`Misuse::Closing`], [`Misuse::MessageOpen`]: nothing was appended.
+    #[inline]
+    pub fn send(
+        &mut self,
+        kind: Kind,
+        payload: &[u8],
+        shared: &mut PerThread,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Misuse> {
+        self.may_start()?;
+        if self.compresses(payload.len()) {
+            self.send_deflated(kind.opcode(), payload, true, shared, out);
+        } else {
+            let key = shared.mask_for(self.role);
+            let frame = Outgoing { opcode: kind.opcode(), fin: true, compressed: false, key };
+            frame::write_frame(frame, payload, out);
+        }
+        Ok(())
+    }
+
+    /// Whether a message of `len` bytes would be compressed.
+    #[must_use]
+    #[inline]
+    pub fn compresses(&self, len: usize) -> bool {
+        self.deflate.as_ref().is_some_and(|deflate| len >= deflate.threshold)
+    }
+
+    /// Appends only the head of an uncompressed message of `len` bytes; the caller sends the payload
+    /// behind it by reference. Servers only, since a client's payload must be masked.
+    ///
+    /// # Errors
+    /// [`Misuse::MustMask`] from a client; [`Misuse::Closing`], [`Misuse::MessageOpen`].
+    pub fn send_head(&mut self, kind: Kind, len: u64, out: &mut Vec<u8>) -> Result<(), Misuse> {
+        self.may_start()?;
+        if self.role == Role::Client {
+            return Err(Misuse::MustMask);
+        }
+        frame::write_head(
+            Outgoing { opcode: kind.opcode(), fin: true, compressed: false, key: None },
+            len,
+            out,
+        );
+        Ok(())
+    }
+
+    /// Appends a piece of a message whose length need not be known, `last` with its end (RFC 6455
+    /// section 5.4). The first piece decides whether the message is compressed: it is, where that was
+    /// negotiated, whatever the piece's length.
+    ///
+    /// # Errors
+    /// [`Misuse::MessageOpen`] if `kind` differs from the piece before; [`Misuse::Closing`].
+    pub fn send_fragment(
+        &mut self,
+        kind: Kind,
+        piece: &[u8],
+        last: bool,
+        shared: &mut PerThread,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Misuse> {
+        if self.sending != Sending::Open {
+            return Err(Misuse::Closing);
+        }
+        let (opcode, compressed) = match self.open_message {
+            Some(open) if open.kind != kind => return Err(Misuse::MessageOpen),
+            Some(open) => (Opcode::Continuation, open.compressed),
+            None => (kind.opcode(), self.deflate.is_some()),
+        };
+        self.open_message = (!last).then_some(OpenMessage { kind, compressed });
+        if compressed {
+            self.send_deflated(opcode, piece, last, shared, out);
+        } else {
+            let key = shared.mask_for(self.role);
+            frame::write_frame(Outgoing { opcode, fin: last, compressed: false, key }, piece, out);
+        }
+        Ok(())
+    }
+
+    /// Checks that a frame prepared by [`write_prepared`] may be sent now, and tells the compressor that
+    /// it was: a compressed frame that did not come from this connection's compressor ends what that may
+    /// refer to.
+    ///
+    /// # Errors
+    /// [`Misuse::MustMask`] from a client; [`Misuse::Closing`], [`Misuse::MessageOpen`].
+    #[inline]
+    pub fn send_prepared(&mut self, compressed: bool) -> Result<(), Misuse> {
+        self.may_start()?;
+        if self.role == Role::Client {
+            return Err(Misuse::MustMask);
+        }
+        if compressed {
+            if let Some(context) = self.deflate.as_mut().and_then(|deflate| deflate.context.as_mut()) {
+                context.reset();
+            }
+        }
+        Ok(())
+    }
+
+    /// The class of compressed frames that this connection takes for a message of `len` bytes; `None`:
+    /// the plain frame.
+    #[must_use]
+    #[inline]
+    pub fn prepared_class(&self, len: usize) -> Option<DeflateClass> {
+        self.deflate.as_ref().filter(|deflate| len >= deflate.threshold).map(|deflate| deflate.class)
+    }
+
+    fn may_start(&self) -> Result<(), Misuse> {
+        if self.sending != Sending::Open {
+            Err(Misuse::Closing)
+        } else if self.open_message.is_some() {
+            Err(Misuse::MessageOpen)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Compresses behind room for the longest head, then closes the gap: the length is known only
+    /// afterwards.
+    #[inline(never)]
+    fn send_deflated(
+        &mut self,
+        opcode: Opcode,
+        payload: &[u8],
+        last: bool,
+        shared: &mut PerThread,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(deflate) = &mut self.deflate else { return };
+        let mut body = core::mem::take(&mut shared.scratch);
+        deflate.write(payload, last, shared, &mut body);
+        let key = shared.mask_for(self.role);
+        let compressed = opcode != Opcode::Continuation;
+        frame::write_frame(Outgoing { opcode, fin: last, compressed, key }, &body, out);
+        shared.keep_scratch(body);
+    }
+}
+
+/// Appends an unmasked frame that can be sent to any number of clients: plain, or compressed for all
+/// connections of a class ([`Connection::prepared_class`]).
+pub fn write_prepared(
+    kind: Kind,
+    payload: &[u8],
+    class: Option<DeflateClass>,
+    shared: &mut PerThread,
+    out: &mut Vec<u8>,
+) {
+    let opcode = kind.opcode();
+    let Some(class) = class else {
+        frame::write_frame(Outgoing { opcode, fin: true, compressed: false, key: None }, payload, out);
+        return;
+    };
+    let mut context = shared.contexts.take_deflater(class);
+    let mut body = core::mem::take(&mut shared.scratch);
+    context.deflate(payload, &mut body, true);
+    shared.contexts.put_deflater(class, context);
+    frame::write_frame(Outgoing { opcode, fin: true, compressed: true, key: None }, &body, out);
+    shared.keep_scratch(body);
+}
+
+/// Boxed so that a connection without compression does not pay for it.
+const _: () = assert!(size_of::<Option<Box<Deflate>>>() == 8);

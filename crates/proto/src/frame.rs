@@ -1,0 +1,186 @@
+//! The frame head (RFC 6455 section 5.2), parsed and written.
+
+use alloc::vec::Vec;
+
+use crate::{PeerMisbehaved, Role};
+
+/// A parsed frame head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) opcode: Opcode,
+    pub(crate) fin: bool,
+    /// RSV1: the first frame of a compressed message (RFC 7692 6).
+    pub(crate) compressed: bool,
+    pub(crate) len: u64,
+    /// All zero from a server, which does not mask.
+    pub(crate) key: [u8; 4],
+    /// Bytes of the head itself, 2 to 14.
+    pub(crate) size: usize,
+}
+
+/// The six opcodes that exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opcode {
+    Continuation,
+    Text,
+    Binary,
+    Close,
+    Ping,
+    Pong,
+}
+
+/// A whole head, or how many bytes of it are missing at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parsed {
+    Head(Head),
+    NeedMore(usize),
+}
+
+impl Opcode {
+    const fn parse(nibble: u8) -> Option<Self> {
+        Some(match nibble {
+            0 => Self::Continuation,
+            1 => Self::Text,
+            2 => Self::Binary,
+            8 => Self::Close,
+            9 => Self::Ping,
+            10 => Self::Pong,
+            _ => return None,
+        })
+    }
+
+    const fn nibble(self) -> u8 {
+        match self {
+            Self::Continuation => 0,
+            Self::Text => 1,
+            Self::Binary => 2,
+            Self::Close => 8,
+            Self::Ping => 9,
+            Self::Pong => 10,
+        }
+    }
+
+    pub(crate) const fn is_control(self) -> bool {
+        self.nibble() & 8 != 0
+    }
+}
+
+/// Largest payload of a control frame (RFC 6455 5.5).
+pub(crate) const CONTROL_MAX: usize = 125;
+
+/// Parses the head at the start of `bytes`, as `role` receives it. Fails as early as the bytes allow:
+/// what the first two bytes make wrong is wrong before the rest of the head is there.
+#[inline]
+pub(crate) fn parse(bytes: &[u8], role: Role) -> Result<Parsed, PeerMisbehaved> {
+    let &[first, second, ..] = bytes else {
+        return Ok(Parsed::NeedMore(2 - bytes.len()));
+    };
+    if first & 0x30 != 0 {
+        return Err(PeerMisbehaved::ReservedBits);
+    }
+    let Some(opcode) = Opcode::parse(first & 0x0f) else {
+        return Err(PeerMisbehaved::UnknownOpcode(first & 0x0f));
+    };
+    let (fin, compressed) = (first & 0x80 != 0, first & 0x40 != 0);
+    let (masked, short) = (second & 0x80 != 0, second & 0x7f);
+    match (role, masked) {
+        (Role::Server, false) => return Err(PeerMisbehaved::UnmaskedFrame),
+        (Role::Client, true) => return Err(PeerMisbehaved::MaskedFrame),
+        _ => {}
+    }
+    if opcode.is_control() {
+        if short as usize > CONTROL_MAX {
+            return Err(PeerMisbehaved::ControlTooLong);
+        }
+        if !fin {
+            return Err(PeerMisbehaved::ControlFragmented);
+        }
+    }
+    let (len, before_key) = match short {
+        126 => match bytes.get(2..4) {
+            Some(&[a, b]) => (u64::from(u16::from_be_bytes([a, b])), 4),
+            _ => return Ok(Parsed::NeedMore(4 - bytes.len())),
+        },
+        127 => match bytes.get(2..10).and_then(|long| <[u8; 8]>::try_from(long).ok()) {
+            Some(long) => (u64::from_be_bytes(long), 10),
+            None => return Ok(Parsed::NeedMore(10 - bytes.len())),
+        },
+        short => (u64::from(short), 2),
+    };
+    check_length(len, before_key)?;
+    if !masked {
+        let head = Head { opcode, fin, compressed, len, key: [0; 4], size: before_key };
+        return Ok(Parsed::Head(head));
+    }
+    match bytes.get(before_key..before_key + 4) {
+        Some(&[a, b, c, d]) => {
+            let key = [a, b, c, d];
+            Ok(Parsed::Head(Head { opcode, fin, compressed, len, key, size: before_key + 4 }))
+        }
+        _ => Ok(Parsed::NeedMore(before_key + 4 - bytes.len())),
+    }
+}
+
+/// The shortest of the three forms must be used, and the top bit of the longest must be zero.
+#[inline]
+const fn check_length(len: u64, before_key: usize) -> Result<(), PeerMisbehaved> {
+    if len >> 63 != 0 {
+        return Err(PeerMisbehaved::LengthTopBit);
+    }
+    let least = match before_key {
+        2 => 0,
+        4 => 126,
+        _ => 65_536,
+    };
+    if len < least { Err(PeerMisbehaved::LengthNotMinimal) } else { Ok(()) }
+}
+
+/// What a frame head is made of when we write one.
+#[derive(Clone, Copy)]
+pub(crate) struct Outgoing {
+    pub(crate) opcode: Opcode,
+    pub(crate) fin: bool,
+    pub(crate) compressed: bool,
+    /// The mask key: clients must have one, servers must not.
+    pub(crate) key: Option<[u8; 4]>,
+}
+
+/// Appends a head for `len` bytes of payload.
+#[inline]
+pub(crate) fn write_head(frame: Outgoing, len: u64, out: &mut Vec<u8>) {
+    let mut head = [0; 14];
+    head[0] = u8::from(frame.fin) << 7 | u8::from(frame.compressed) << 6 | frame.opcode.nibble();
+    let mut size = match len {
+        0..=125 => {
+            head[1] = len as u8;
+            2
+        }
+        126..=65_535 => {
+            head[1] = 126;
+            head[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+            4
+        }
+        _ => {
+            head[1] = 127;
+            head[2..10].copy_from_slice(&len.to_be_bytes());
+            10
+        }
+    };
+    if let Some(key) = frame.key {
+        head[1] |= 0x80;
+        head[size..size + 4].copy_from_slice(&key);
+        size += 4;
+    }
+    out.extend_from_slice(&head[..size]);
+}
+
+/// Appends a whole frame; a client's payload is masked on the way.
+#[inline]
+pub(crate) fn write_frame(frame: Outgoing, payload: &[u8], out: &mut Vec<u8>) {
+    out.reserve(14 + payload.len());
+    write_head(frame, payload.len() as u64, out);
+    match frame.key {
+        Some(key) => sinews_simd::extend_masked(out, payload, key, 0),
+        None => out.extend_from_slice(payload),
+    }
+}

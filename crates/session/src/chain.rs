@@ -1,0 +1,194 @@
+//! What leaves in one send: small pieces in one arena, large ones by reference between them.
+
+use std::io::IoSlice;
+
+use bytes::Bytes;
+
+/// Bytes in the order in which they leave. A driver takes it by value for the length of a send, tells
+/// it how far the kernel came, and brings it home.
+#[derive(Debug, Default)]
+pub struct Chain {
+    /// Heads and small payloads, one behind the other.
+    arena: Vec<u8>,
+    /// Payloads that stand between them.
+    large: Vec<Large>,
+    /// Bytes of the arena that have left.
+    arena_sent: usize,
+    /// Entries of `large` that have left.
+    large_sent: usize,
+    /// Bytes that have not left.
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Large {
+    /// The arena bytes before this offset go first.
+    at: usize,
+    bytes: Bytes,
+    /// A whole published message, which the overflow policy may drop.
+    droppable: bool,
+}
+
+impl Chain {
+    /// Bytes that have not left yet.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether everything has left.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Fills `out` with what leaves next and answers how many entries it filled.
+    pub fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
+        let mut filled = 0;
+        let mut arena_at = self.arena_sent;
+        let mut put = |bytes: &'a [u8]| match out.get_mut(filled) {
+            Some(slot) if !bytes.is_empty() => {
+                *slot = IoSlice::new(bytes);
+                filled += 1;
+                true
+            }
+            slot => slot.is_some(),
+        };
+        for large in &self.large[self.large_sent..] {
+            if !put(&self.arena[arena_at..large.at]) || !put(&large.bytes) {
+                return filled;
+            }
+            arena_at = large.at;
+        }
+        put(&self.arena[arena_at..]);
+        filled
+    }
+
+    /// The next `count` bytes have left.
+    pub fn advance(&mut self, count: usize) {
+        debug_assert!(count <= self.len, "more left than was there");
+        let mut count = count.min(self.len);
+        self.len -= count;
+        while count > 0 {
+            let until = self.large.get(self.large_sent).map_or(self.arena.len(), |large| large.at);
+            let step = count.min(until - self.arena_sent);
+            self.arena_sent += step;
+            count -= step;
+            if count == 0 {
+                break;
+            }
+            let Some(large) = self.large.get_mut(self.large_sent) else { break };
+            let step = count.min(large.bytes.len());
+            bytes::Buf::advance(&mut large.bytes, step);
+            count -= step;
+            if large.bytes.is_empty() {
+                self.large_sent += 1;
+            }
+        }
+    }
+
+    /// Appends what `write` puts into the arena.
+    #[inline]
+    pub(crate) fn write<R>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        let before = self.arena.len();
+        let result = write(&mut self.arena);
+        self.len += self.arena.len() - before;
+        result
+    }
+
+    /// Appends by reference.
+    pub(crate) fn push(&mut self, bytes: Bytes, droppable: bool) {
+        self.len += bytes.len();
+        self.large.push(Large { at: self.arena.len(), bytes, droppable });
+    }
+
+    /// Drops the oldest droppable messages until at least `count` bytes are gone or none is left.
+    pub(crate) fn drop_oldest(&mut self, count: usize) -> usize {
+        let mut dropped = 0;
+        self.large.retain(|large| {
+            let keep = !large.droppable || dropped >= count;
+            if !keep {
+                dropped += large.bytes.len();
+            }
+            keep
+        });
+        self.len -= dropped;
+        dropped
+    }
+
+    /// An empty chain that writes into `arena`.
+    pub(crate) fn with_arena(arena: Vec<u8>) -> Self {
+        Self { arena, ..Self::default() }
+    }
+
+    pub(crate) fn has_arena(&self) -> bool {
+        self.arena.capacity() > 0
+    }
+
+    pub(crate) fn into_arena(self) -> Vec<u8> {
+        self.arena
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> (Chain, Vec<u8>) {
+        let mut chain = Chain::default();
+        chain.write(|arena| arena.extend_from_slice(b"ab"));
+        chain.push(Bytes::from_static(b"CDE"), false);
+        chain.push(Bytes::from_static(b"FG"), true);
+        chain.write(|arena| arena.extend_from_slice(b"hij"));
+        (chain, b"abCDEFGhij".to_vec())
+    }
+
+    fn content(chain: &Chain) -> Vec<u8> {
+        let mut slices = [IoSlice::new(&[]); 8];
+        let filled = chain.slices(&mut slices);
+        slices[..filled].iter().flat_map(|slice| slice.to_vec()).collect()
+    }
+
+    #[test]
+    fn bytes_leave_in_order_however_they_are_taken() {
+        let (whole, expected) = sample();
+        assert_eq!(content(&whole), expected);
+        for first in 0..=expected.len() {
+            for second in 0..=expected.len() - first {
+                let (mut chain, _) = sample();
+                chain.advance(first);
+                assert_eq!(content(&chain), expected[first..]);
+                chain.advance(second);
+                assert_eq!(content(&chain), expected[first + second..], "{first} then {second}");
+                assert_eq!(chain.len(), expected.len() - first - second);
+            }
+        }
+    }
+
+    #[test]
+    fn few_entries_give_a_prefix() {
+        let (chain, expected) = sample();
+        for entries in 0..4 {
+            let mut slices = vec![IoSlice::new(&[]); entries];
+            let filled = chain.slices(&mut slices);
+            let prefix: Vec<u8> = slices[..filled].iter().flat_map(|slice| slice.to_vec()).collect();
+            assert!(expected.starts_with(&prefix));
+            assert_eq!(filled, entries);
+        }
+    }
+
+    #[test]
+    fn only_published_messages_are_dropped_and_the_oldest_first() {
+        let mut chain = Chain::default();
+        chain.push(Bytes::from_static(b"own"), false);
+        chain.push(Bytes::from_static(b"old"), true);
+        chain.push(Bytes::from_static(b"new"), true);
+        assert_eq!(chain.drop_oldest(1), 3);
+        assert_eq!(content(&chain), b"ownnew");
+        assert_eq!(chain.drop_oldest(100), 3);
+        assert_eq!(content(&chain), b"own");
+        assert_eq!(chain.len(), 3);
+    }
+}

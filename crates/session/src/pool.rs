@@ -1,0 +1,65 @@
+//! Spare buffers of one thread.
+
+/// Buffers that connections borrow while they have something to hold, so that an idle one owns none.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    spare: Vec<Vec<u8>>,
+}
+
+/// Most buffers kept.
+const SPARE_MAX: usize = 256;
+
+/// Largest buffer kept: one large message must not raise the thread's memory for good.
+const CAPACITY_MAX: usize = 64 << 10;
+
+impl Pool {
+    /// An empty buffer, with capacity if one was spare.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// A buffer that stays with a connection, with hardly more capacity than it needs: memory follows
+    /// the bytes received.
+    pub(crate) fn keep_tight(&mut self, buffer: Vec<u8>) -> Vec<u8> {
+        if buffer.capacity() <= 2 * buffer.len() {
+            return buffer;
+        }
+        let tight = Vec::from(&buffer[..]);
+        self.give(buffer);
+        tight
+    }
+
+    /// Takes a buffer back; it is freed if it is too large or enough are there.
+    pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
+        let fits = (1..=CAPACITY_MAX).contains(&buffer.capacity());
+        if fits && self.spare.len() < SPARE_MAX {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_comes_back_empty_and_a_large_one_does_not() {
+        let mut pool = Pool::default();
+        assert_eq!(pool.take().capacity(), 0);
+        pool.give(vec![1; 100]);
+        let again = pool.take();
+        assert!(again.is_empty() && again.capacity() >= 100);
+        pool.give(Vec::with_capacity(CAPACITY_MAX + 1));
+        assert_eq!(pool.take().capacity(), 0);
+    }
+
+    #[test]
+    fn the_number_of_spare_buffers_is_bounded() {
+        let mut pool = Pool::default();
+        for _ in 0..2 * SPARE_MAX {
+            pool.give(vec![0; 1]);
+        }
+        assert_eq!(pool.spare.len(), SPARE_MAX);
+    }
+}

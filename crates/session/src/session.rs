@@ -1,0 +1,456 @@
+//! One connection: its protocol machine, its memory, what is in flight, when it must be looked at.
+
+use std::sync::Arc;
+
+use sinews_proto::{
+    CloseCode, Config, Connection, Event, Expired, Negotiated, PerThread, Place, Received, Time, Transport,
+};
+
+use crate::chain::Chain;
+use crate::closed::{Cause, Closed};
+use crate::payload::{Fragment, Payload};
+use crate::pool::Pool;
+use crate::tx::{Outbound, Tx};
+
+/// What the connections of one thread share: spare buffers, deflate contexts, mask keys.
+#[derive(Debug)]
+pub struct Resources {
+    pub(crate) shared: PerThread,
+    pub(crate) pool: Pool,
+}
+
+impl Resources {
+    /// Resources whose mask keys come from the operating system's random source.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_masks(crate::masks::from_os())
+    }
+
+    /// Resources with mask keys of the caller's; tests want them from a seed.
+    pub fn with_masks(masks: impl FnMut() -> [u8; 4] + Send + 'static) -> Self {
+        Self { shared: PerThread::new(masks), pool: Pool::default() }
+    }
+}
+
+impl Default for Resources {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What a connection's owner wants to hear. The views are lent for the call.
+pub trait Events {
+    /// A whole message.
+    fn message(&mut self, payload: Payload<'_>, tx: &mut Tx<'_>);
+
+    /// A piece of a message, after [`Session::deliver_fragments`].
+    fn fragment(&mut self, fragment: Fragment<'_>, tx: &mut Tx<'_>) {
+        let _ = (fragment, tx);
+    }
+
+    /// A ping; it is answered without our help.
+    fn ping(&mut self, payload: &[u8], tx: &mut Tx<'_>) {
+        let _ = (payload, tx);
+    }
+
+    /// A pong; `answers` tells how long our newest keepalive ping took, if this answers it.
+    fn pong(&mut self, payload: &[u8], answers: Option<std::time::Duration>, tx: &mut Tx<'_>) {
+        let _ = (payload, answers, tx);
+    }
+}
+
+/// Whether the driver goes on receiving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+#[allow(clippy::exhaustive_enums, reason = "a driver must handle both")]
+pub enum Flow {
+    /// Give the next bytes when they come.
+    Continue,
+    /// Give nothing until [`Session::wants_resume`] says so: what waits to be sent has passed
+    /// [`Config::high_water`].
+    Pause,
+}
+
+/// One WebSocket connection: everything between a protocol machine and a socket.
+///
+/// A driver gives it what comes ([`receive`](Self::receive), [`receive_end`](Self::receive_end)), takes
+/// what is to leave ([`start_send`](Self::start_send), [`progressed`](Self::progressed),
+/// [`finish_send`](Self::finish_send)), and asks what is next: [`fate`](Self::fate),
+/// [`deadline`](Self::deadline), [`take_closed`](Self::take_closed).
+#[derive(Debug)]
+pub struct Session {
+    connection: Connection,
+    outbound: Outbound,
+    /// Input that could not be used yet: part of a head or of a control frame, or, while paused, the
+    /// rest of a chunk.
+    rest: Vec<u8>,
+    /// A message that is not whole yet.
+    assembly: Vec<u8>,
+    paused: bool,
+    /// The peer ended the transport.
+    ended: bool,
+    dropped: bool,
+    closed: ClosedState,
+}
+
+#[derive(Debug)]
+enum ClosedState {
+    Open,
+    /// Over, and not yet told.
+    Due(Box<Closed>),
+    Told,
+}
+
+/// What the driver does with the transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "a driver must handle each")]
+pub enum Fate {
+    /// Go on.
+    Open,
+    /// Send what is queued, end the sending side, discard what comes, close at the peer's end or at the
+    /// deadline.
+    Finish,
+    /// Send what is queued, and close at the peer's end or at the deadline.
+    AwaitEnd,
+    /// Close now.
+    Drop,
+}
+
+impl Session {
+    /// A session that a handshake has opened.
+    #[must_use]
+    pub fn new(negotiated: Negotiated, config: Arc<Config>, now: Time) -> Self {
+        Self {
+            connection: Connection::new(negotiated, config, now),
+            outbound: Outbound::default(),
+            rest: Vec::new(),
+            assembly: Vec::new(),
+            paused: false,
+            ended: false,
+            dropped: false,
+            closed: ClosedState::Open,
+        }
+    }
+
+    /// Delivers the messages that start from now on in pieces ([`Events::fragment`]), so that a message
+    /// larger than memory can pass.
+    pub fn deliver_fragments(&mut self, fragments: bool) {
+        self.connection.deliver_fragments(fragments);
+    }
+
+    /// Handles received bytes, in place.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        chunk: &mut [u8],
+        resources: &mut Resources,
+        now: Time,
+        events: &mut impl Events,
+    ) -> Flow {
+        let mut at = 0;
+        if !self.rest.is_empty() {
+            at = self.receive_behind_rest(chunk, resources, now, events);
+        }
+        if self.rest.is_empty() && !self.paused {
+            at += self.handle(&mut chunk[at..], resources, now, events).0;
+        }
+        if at < chunk.len() {
+            self.rest.extend_from_slice(&chunk[at..]);
+        }
+        self.after_input(resources, now)
+    }
+
+    /// Goes on with input that was left when the session paused.
+    pub fn resume(&mut self, resources: &mut Resources, now: Time, events: &mut impl Events) -> Flow {
+        self.paused = false;
+        self.handle_rest(resources, now, events);
+        self.after_input(resources, now)
+    }
+
+    /// The peer ended the transport.
+    pub fn receive_end(&mut self, now: Time) {
+        self.ended = true;
+        let clean = self.connection.receive_end(&mut self.assembly, now);
+        self.rest = Vec::new();
+        if !clean {
+            self.over(Closed::new(None, String::new(), Cause::Ended));
+        }
+    }
+
+    /// Completes what is left of the input before, by as few bytes as that needs; answers how many bytes
+    /// of the chunk are done with.
+    #[cold]
+    fn receive_behind_rest(
+        &mut self,
+        chunk: &[u8],
+        resources: &mut Resources,
+        now: Time,
+        events: &mut impl Events,
+    ) -> usize {
+        let mut at = 0;
+        while !self.rest.is_empty() && !self.paused {
+            let need = self.handle_rest(resources, now, events);
+            if self.rest.is_empty() || self.paused || at == chunk.len() {
+                break;
+            }
+            let take = need.min(chunk.len() - at);
+            self.rest.extend_from_slice(&chunk[at..at + take]);
+            at += take;
+        }
+        at
+    }
+
+    /// Handles `rest` as far as possible; answers how many bytes are missing.
+    fn handle_rest(&mut self, resources: &mut Resources, now: Time, events: &mut impl Events) -> usize {
+        let mut rest = std::mem::take(&mut self.rest);
+        let (used, need) = self.handle(&mut rest, resources, now, events);
+        if used < rest.len() {
+            rest.drain(..used);
+            self.rest = rest;
+        }
+        need
+    }
+
+    /// Handles events until the input is used up or reading pauses; answers the bytes used and how many
+    /// are missing at least. The assembly is borrowed from the pool and stays only if it holds something.
+    #[inline]
+    fn handle(
+        &mut self,
+        input: &mut [u8],
+        resources: &mut Resources,
+        now: Time,
+        events: &mut impl Events,
+    ) -> (usize, usize) {
+        let mut assembly = std::mem::take(&mut self.assembly);
+        if assembly.capacity() == 0 {
+            assembly = resources.pool.take();
+        }
+        let done = self.handle_with(&mut assembly, input, resources, now, events);
+        if self.connection.holds_assembly() {
+            self.assembly = resources.pool.keep_tight(assembly);
+        } else {
+            resources.pool.give(assembly);
+        }
+        done
+    }
+
+    #[inline]
+    fn handle_with(
+        &mut self,
+        assembly: &mut Vec<u8>,
+        input: &mut [u8],
+        resources: &mut Resources,
+        now: Time,
+        events: &mut impl Events,
+    ) -> (usize, usize) {
+        let mut at = 0;
+        loop {
+            let received = self.connection.receive(&mut input[at..], assembly, &mut resources.shared, now);
+            let Received { consumed, event, .. } = match received {
+                Ok(received) => received,
+                Err(fault) => {
+                    let code = Some(fault.close_code());
+                    self.over(Closed::new(code, fault.reason().to_owned(), Cause::Fault(fault)));
+                    return (input.len(), 1);
+                }
+            };
+            let start = at;
+            at += consumed;
+            if let Event::NeedMore(need) = event {
+                return (at, need);
+            }
+            self.dispatch(event, &mut input[start..], assembly, resources, now, events);
+            if self.outbound.congested {
+                self.paused = true;
+                return (at, 1);
+            }
+        }
+    }
+
+    #[inline]
+    fn dispatch(
+        &mut self,
+        event: Event,
+        input: &mut [u8],
+        assembly: &mut Vec<u8>,
+        resources: &mut Resources,
+        now: Time,
+        events: &mut impl Events,
+    ) {
+        let tx = &mut Tx::new(&mut self.connection, &mut self.outbound, resources, now);
+        match event {
+            Event::Message { kind, at: Place::Input(range) } => {
+                events.message(Payload::chunk(kind, &mut input[range]), tx);
+            }
+            Event::Message { kind, at: Place::Assembly } => {
+                events.message(Payload::assembly(kind, assembly), tx);
+            }
+            Event::Fragment { kind, at, first, last } => {
+                let bytes = match at {
+                    Place::Input(range) => &mut input[range],
+                    Place::Assembly => assembly,
+                };
+                events.fragment(Fragment::new(kind, bytes, first, last), tx);
+            }
+            Event::Ping(range) => {
+                events.ping(&input[range], tx);
+                self.write_control(resources, now);
+            }
+            Event::Pong { at, answers } => events.pong(&input[at], answers, tx),
+            Event::Close { code, reason, answers } => {
+                let reason = String::from_utf8_lossy(&input[reason]).into_owned();
+                let cause = if answers { Cause::Local } else { Cause::Peer };
+                self.over(Closed::new(code, reason, cause));
+            }
+            Event::NeedMore(_) => {}
+        }
+    }
+
+    fn after_input(&mut self, resources: &mut Resources, now: Time) -> Flow {
+        self.write_control(resources, now);
+        self.note_outbound(false, now);
+        if self.paused { Flow::Pause } else { Flow::Continue }
+    }
+
+    /// A view of the outbound side, for what does not answer a message. Call
+    /// [`after_tx`](Self::after_tx) when done.
+    pub fn tx<'a>(&'a mut self, resources: &'a mut Resources, now: Time) -> Tx<'a> {
+        Tx::new(&mut self.connection, &mut self.outbound, resources, now)
+    }
+
+    /// Settles what a [`tx`](Self::tx) has done.
+    pub fn after_tx(&mut self, resources: &mut Resources, now: Time) {
+        self.write_control(resources, now);
+        self.note_outbound(false, now);
+    }
+
+    /// Carries out what is due. The next [`deadline`](Self::deadline) is another one.
+    pub fn handle_timeout(&mut self, resources: &mut Resources, now: Time) {
+        if let Err(wait) = self.connection.handle_timeout(now) {
+            if matches!(wait, Expired::Write | Expired::Close) {
+                self.dropped = true;
+                self.outbound.discard(resources);
+            }
+            self.over(Closed::new(None, wait.reason().to_owned(), Cause::Expired(wait)));
+        }
+        self.write_control(resources, now);
+        self.note_outbound(false, now);
+    }
+
+    /// What leaves now, in one send; `None` while a send is in flight or nothing waits. The chain comes
+    /// home through [`finish_send`](Self::finish_send).
+    #[inline]
+    pub fn start_send(&mut self) -> Option<Chain> {
+        self.outbound.start()
+    }
+
+    /// Whether [`start_send`](Self::start_send) has something.
+    #[must_use]
+    #[inline]
+    pub fn wants_send(&self) -> bool {
+        self.outbound.wants_send()
+    }
+
+    /// Part of the chain in flight has left.
+    pub fn progressed(&mut self, count: usize, now: Time) {
+        self.outbound.progressed(count);
+        self.note_outbound(true, now);
+    }
+
+    /// The chain is home. Answers whether the handler's `drain` is due: what waits has fallen below half
+    /// of [`Config::high_water`] after it had passed it.
+    #[inline]
+    pub fn finish_send(&mut self, chain: Chain, resources: &mut Resources, now: Time) -> bool {
+        self.outbound.finish(chain, resources);
+        self.note_outbound(true, now);
+        let config = self.connection.config();
+        if self.outbound.congested && self.outbound.len() <= config.high_water() / 2 {
+            self.outbound.congested = false;
+            self.write_control(resources, now);
+            return true;
+        }
+        false
+    }
+
+    /// Whether the driver should call [`resume`](Self::resume): the session had paused and what waits to
+    /// be sent is little enough.
+    #[must_use]
+    pub fn wants_resume(&self) -> bool {
+        self.paused && !self.outbound.congested
+    }
+
+    /// Writes pongs and pings while there is room, so that a flood against a peer that does not read
+    /// keeps only the newest; a Close always.
+    fn write_control(&mut self, resources: &mut Resources, now: Time) {
+        let room = !self.outbound.congested || !self.connection.is_open();
+        if self.connection.wants_control() && room && !self.dropped {
+            let chain = self.outbound.gathering(resources);
+            let connection = &mut self.connection;
+            let shared = &mut resources.shared;
+            chain.write(|arena| connection.write_control(shared, arena, now));
+            if self.outbound.len() > self.connection.config().high_water() {
+                self.outbound.congested = true;
+            }
+        }
+        if std::mem::take(&mut self.outbound.overflowed) {
+            let reason = "too slow".to_owned();
+            self.over(Closed::new(Some(CloseCode::POLICY), reason, Cause::Overflow));
+        }
+    }
+
+    #[inline]
+    fn note_outbound(&mut self, moved: bool, now: Time) {
+        self.connection.note_outbound(self.outbound.len(), moved, now);
+    }
+
+    fn over(&mut self, closed: Closed) {
+        if matches!(self.closed, ClosedState::Open) {
+            self.closed = ClosedState::Due(Box::new(closed));
+        }
+    }
+
+    /// How the connection ended, once: when the peer's Close came, a fault or a wait ended it, or the
+    /// transport did.
+    pub fn take_closed(&mut self) -> Option<Closed> {
+        if !matches!(self.closed, ClosedState::Due(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut self.closed, ClosedState::Told) {
+            ClosedState::Due(closed) => Some(*closed),
+            _ => None,
+        }
+    }
+
+    /// What the driver does with the transport.
+    #[must_use]
+    #[inline]
+    pub fn fate(&self) -> Fate {
+        match self.connection.transport() {
+            _ if self.dropped => Fate::Drop,
+            Transport::Open => Fate::Open,
+            _ if self.ended && self.outbound.is_empty() => Fate::Drop,
+            Transport::Finish => Fate::Finish,
+            Transport::AwaitEnd => Fate::AwaitEnd,
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called. It may come to lie later
+    /// unnoticed, so a driver asks again when the time it knows has come.
+    #[must_use]
+    #[inline]
+    pub fn deadline(&self) -> Option<Time> {
+        if self.dropped { None } else { self.connection.deadline() }
+    }
+
+    /// Bytes that wait to be sent, the send in flight included.
+    #[must_use]
+    pub fn buffered(&self) -> usize {
+        self.outbound.len()
+    }
+
+    /// Whether data may still be sent.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.connection.is_open() && !self.dropped
+    }
+}

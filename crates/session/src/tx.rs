@@ -1,0 +1,296 @@
+//! The outbound side of a connection, as a handler sees it.
+
+use bytes::Bytes;
+use sinews_proto::{CloseCode, Config, Connection, Kind, Misuse, Overflow, Role, Time};
+
+use crate::chain::Chain;
+use crate::payload::Payload;
+use crate::prepared::Prepared;
+use crate::session::Resources;
+
+/// Bytes on their way out: what is being gathered, and how much of what a driver has taken is left.
+#[derive(Debug, Default)]
+pub(crate) struct Outbound {
+    gathering: Chain,
+    in_flight: usize,
+    /// A driver holds a chain.
+    pub(crate) sending: bool,
+    /// [`Config::high_water`] was passed and not yet left behind by half.
+    pub(crate) congested: bool,
+    /// The overflow policy ended the connection.
+    pub(crate) overflowed: bool,
+}
+
+impl Outbound {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.gathering.len() + self.in_flight
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The arena that frames are written into; borrowed from the pool on first use.
+    #[inline]
+    pub(crate) fn gathering(&mut self, resources: &mut Resources) -> &mut Chain {
+        if !self.gathering.has_arena() && self.gathering.is_empty() {
+            self.gathering = Chain::with_arena(resources.pool.take());
+        }
+        &mut self.gathering
+    }
+
+    pub(crate) fn start(&mut self) -> Option<Chain> {
+        if self.sending || self.gathering.is_empty() {
+            return None;
+        }
+        let chain = std::mem::take(&mut self.gathering);
+        self.in_flight = chain.len();
+        self.sending = true;
+        Some(chain)
+    }
+
+    #[inline]
+    pub(crate) fn wants_send(&self) -> bool {
+        !self.sending && !self.gathering.is_empty()
+    }
+
+    pub(crate) fn progressed(&mut self, count: usize) {
+        self.in_flight = self.in_flight.saturating_sub(count);
+    }
+
+    pub(crate) fn finish(&mut self, chain: Chain, resources: &mut Resources) {
+        self.in_flight = 0;
+        self.sending = false;
+        resources.pool.give(chain.into_arena());
+    }
+
+    pub(crate) fn discard(&mut self, resources: &mut Resources) {
+        resources.pool.give(std::mem::take(&mut self.gathering).into_arena());
+    }
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "a sender must handle each")]
+pub enum Sent {
+    /// Queued; it leaves with the rest of the burst.
+    Queued,
+    /// Queued, and [`Config::high_water`] is passed: slow down until `drain`.
+    Backpressure,
+    /// Not queued: [`Config::max_outbound`] was reached and the policy is to drop this message, or the
+    /// connection, which then closes with 1008.
+    Dropped,
+}
+
+/// A short-lived view of a connection's outbound side. What is sent through it leaves in one send when
+/// the burst that is being handled is done.
+#[derive(Debug)]
+pub struct Tx<'a> {
+    connection: &'a mut Connection,
+    outbound: &'a mut Outbound,
+    resources: &'a mut Resources,
+    now: Time,
+}
+
+impl<'a> Tx<'a> {
+    pub(crate) fn new(
+        connection: &'a mut Connection,
+        outbound: &'a mut Outbound,
+        resources: &'a mut Resources,
+        now: Time,
+    ) -> Self {
+        Self { connection, outbound, resources, now }
+    }
+
+    /// Sends a text message.
+    ///
+    /// # Errors
+    /// [`Misuse::Closing`] once a Close is decided; [`Misuse::MessageOpen`] while a message is being
+    /// sent in fragments.
+    pub fn send_text(&mut self, text: &str) -> Result<Sent, Misuse> {
+        self.send_slice(Kind::Text, text.as_bytes())
+    }
+
+    /// Sends a binary message, copied behind its head.
+    ///
+    /// # Errors
+    /// As [`send_text`](Self::send_text).
+    pub fn send_binary(&mut self, payload: &[u8]) -> Result<Sent, Misuse> {
+        self.send_slice(Kind::Binary, payload)
+    }
+
+    /// Sends a message that is owned already: by reference where it is large and may leave unmasked and
+    /// uncompressed.
+    ///
+    /// # Errors
+    /// As [`send_text`](Self::send_text).
+    pub fn send_bytes(&mut self, payload: Bytes) -> Result<Sent, Misuse> {
+        self.send_owned(Kind::Binary, payload)
+    }
+
+    /// Sends a received message on, without a copy where its buffer can be handed over.
+    ///
+    /// # Errors
+    /// As [`send_text`](Self::send_text).
+    #[inline]
+    pub fn send_payload(&mut self, payload: Payload<'_>) -> Result<Sent, Misuse> {
+        let kind = payload.kind();
+        if payload.is_movable() {
+            return self.send_owned(kind, payload.detach());
+        }
+        self.send_slice(kind, &payload)
+    }
+
+    /// Sends a message that was framed for many. Such messages are what
+    /// [`Overflow::DropOldest`] may drop.
+    ///
+    /// # Errors
+    /// As [`send_text`](Self::send_text).
+    pub fn send_prepared(&mut self, message: &Prepared) -> Result<Sent, Misuse> {
+        if self.connection.role() == Role::Client {
+            return self.send_slice(message.kind(), message.payload());
+        }
+        let class = self.connection.prepared_class(message.payload().len());
+        let frame = message.frame(class, &mut self.resources.shared);
+        if !self.admit(frame.len()) {
+            return Ok(Sent::Dropped);
+        }
+        self.connection.send_prepared(class.is_some())?;
+        let by_reference = frame.len() > PUBLISHED_COPY_MAX
+            || self.outbound.sending && self.connection.config().overflow() == Overflow::DropOldest;
+        let chain = self.outbound.gathering(self.resources);
+        if by_reference {
+            chain.push(frame, true);
+        } else {
+            chain.write(|arena| arena.extend_from_slice(&frame));
+        }
+        Ok(self.queued())
+    }
+
+    /// Sends a piece of a message whose length need not be known; `last` ends it. A piece that was
+    /// [`Dropped`](Sent::Dropped) may be sent again later: the message goes on where it stood.
+    ///
+    /// # Errors
+    /// As [`send_text`](Self::send_text), and [`Misuse::MessageOpen`] if the kind changes.
+    pub fn send_fragment(&mut self, kind: Kind, piece: &[u8], last: bool) -> Result<Sent, Misuse> {
+        if !self.admit(piece.len()) {
+            return Ok(Sent::Dropped);
+        }
+        let chain = self.outbound.gathering(self.resources);
+        let shared = &mut self.resources.shared;
+        let connection = &mut *self.connection;
+        chain.write(|arena| connection.send_fragment(kind, piece, last, shared, arena))?;
+        Ok(self.queued())
+    }
+
+    /// Sends a ping.
+    ///
+    /// # Errors
+    /// [`Misuse::PingTooLong`] over 125 bytes; [`Misuse::Closing`].
+    pub fn send_ping(&mut self, payload: &[u8]) -> Result<(), Misuse> {
+        let chain = self.outbound.gathering(self.resources);
+        let shared = &mut self.resources.shared;
+        let connection = &mut *self.connection;
+        chain.write(|arena| connection.send_ping(payload, shared, arena))
+    }
+
+    /// Begins the closing handshake behind what is queued.
+    ///
+    /// # Errors
+    /// [`Misuse::ReasonTooLong`] over 123 bytes; [`Misuse::Closing`] if a Close is decided already.
+    pub fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Misuse> {
+        self.connection.close(code, reason, self.now)
+    }
+
+    /// Bytes that wait to be sent, here and in the send in flight.
+    #[must_use]
+    pub fn buffered(&self) -> usize {
+        self.outbound.len()
+    }
+
+    /// Whether data may still be sent.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.connection.is_open()
+    }
+
+    /// The connection's limits.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        self.connection.config()
+    }
+
+    #[inline]
+    fn send_slice(&mut self, kind: Kind, payload: &[u8]) -> Result<Sent, Misuse> {
+        if !self.admit(payload.len()) {
+            return Ok(Sent::Dropped);
+        }
+        let chain = self.outbound.gathering(self.resources);
+        let shared = &mut self.resources.shared;
+        let connection = &mut *self.connection;
+        chain.write(|arena| connection.send(kind, payload, shared, arena))?;
+        Ok(self.queued())
+    }
+
+    fn send_owned(&mut self, kind: Kind, payload: Bytes) -> Result<Sent, Misuse> {
+        let copies = payload.len() < REFERENCE_MIN
+            || self.connection.role() == Role::Client
+            || self.connection.compresses(payload.len());
+        if copies {
+            return self.send_slice(kind, &payload);
+        }
+        if !self.admit(payload.len()) {
+            return Ok(Sent::Dropped);
+        }
+        let chain = self.outbound.gathering(self.resources);
+        let connection = &mut *self.connection;
+        chain.write(|arena| connection.send_head(kind, payload.len() as u64, arena))?;
+        chain.push(payload, false);
+        Ok(self.queued())
+    }
+
+    /// Whether another message may be queued; carries out the overflow policy if not.
+    #[inline]
+    fn admit(&mut self, len: usize) -> bool {
+        let max = self.connection.config().max_outbound();
+        if self.outbound.len() < max {
+            return true;
+        }
+        self.overflow(len, max)
+    }
+
+    #[cold]
+    fn overflow(&mut self, len: usize, max: usize) -> bool {
+        match self.connection.config().overflow() {
+            Overflow::DropNewest => false,
+            Overflow::DropOldest => {
+                let excess = (self.outbound.len() + len).saturating_sub(max);
+                self.outbound.gathering(self.resources).drop_oldest(excess);
+                self.outbound.len() < max
+            }
+            Overflow::Close => {
+                self.outbound.overflowed = true;
+                // A Close that is already decided stands.
+                let _ = self.connection.close(CloseCode::POLICY, "too slow", self.now);
+                false
+            }
+        }
+    }
+
+    #[inline]
+    fn queued(&mut self) -> Sent {
+        if self.outbound.len() > self.connection.config().high_water() {
+            self.outbound.congested = true;
+            return Sent::Backpressure;
+        }
+        Sent::Queued
+    }
+}
+
+/// Published frames up to this size are copied into the arena: cheaper than an entry of their own in
+/// the vector of a send.
+const PUBLISHED_COPY_MAX: usize = 256;
+
+/// Owned payloads from this size leave by reference.
+const REFERENCE_MIN: usize = 4 << 10;
