@@ -1,0 +1,375 @@
+//! What the page promises, each promise checked in the windows of two people, Anna and Ben.
+//!
+//! The checks run in order in the same two windows: a failed one may take later ones with it, the first is the cause.
+
+use std::path::Path;
+
+use crate::{
+    host::{Failure, Server, Tools},
+    page::{ENTER, Page},
+    webdriver::Driver,
+};
+
+struct World<'d> {
+    server: Server,
+    driver: &'d Driver,
+    anna: Page<'d>,
+    ben: Page<'d>,
+}
+
+impl World<'_> {
+    fn lobby(&self) -> String {
+        self.server.url("topics/lobby")
+    }
+}
+
+/// What is promised, and the function that sees whether it is kept.
+type Check = fn(&mut World<'_>) -> Result<(), Failure>;
+
+const CHECKS: &[(&str, Check)] = &[
+    ("both windows show both people", presence_shows_both),
+    ("a message typed and sent by a click arrives in the other window", message_by_click),
+    ("Enter sends, Shift+Enter breaks the line", enter_sends),
+    ("the echo confirms delivery", echo_confirms),
+    ("markup stays text, addresses become safe links", markup_stays_text),
+    ("what a terminal publishes is announced in both windows", terminal_is_announced),
+    ("malformed frames change nothing", malformed_frames_are_ignored),
+    ("the other window shows who is typing", typing_is_shown),
+    ("a new name is told to the others", rename_is_told),
+    ("rooms are isolated, and what happens in the other room is counted", rooms_are_isolated),
+    ("a hidden tab counts unread messages in its title", hidden_tab_counts),
+    ("who crashes disappears when the lease runs out", lease_runs_out),
+    ("who closes the window leaves at once", closing_says_bye),
+    ("a stopped server is explained, what is typed meanwhile waits", stop_is_explained),
+    ("\"Try now\" tries at once", try_now_tries),
+    ("both windows reconnect, what waited is delivered once", reconnect_delivers),
+    ("a crashed server is survived too", crash_is_survived),
+    ("name and room survive a reload", reload_remembers),
+    ("a message over the limit cannot be sent", limit_is_kept),
+    ("the log keeps 500 entries, follows its end, and leaves the reader alone", log_is_bounded),
+    ("every control has a name for a screen reader", controls_are_named),
+    ("a phone shows the page without sideways scrolling, the menu opens and closes", phone_fits),
+    ("the console holds no error", console_is_clean),
+];
+
+/// Runs all checks and answers how many failed.
+pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<usize, Failure> {
+    let server = Server::start(binary)?;
+    let driver = Driver::start(tools)?;
+    let anna = Page::enter(&driver, &server.url(""), "Anna")?;
+    let ben = Page::enter(&driver, &server.url(""), "Ben")?;
+    let mut world = World { server, driver: &driver, anna, ben };
+    let mut failed = 0;
+    for (name, check) in CHECKS {
+        match check(&mut world) {
+            Ok(()) => println!("ok      {name}"),
+            Err(failure) => {
+                failed += 1;
+                println!("FAILED  {name}\n        {failure}");
+            }
+        }
+    }
+    println!("{} passed, {failed} failed", CHECKS.len() - failed);
+    Ok(failed)
+}
+
+fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Failure> {
+    if holds { Ok(()) } else { Err(Failure::new(otherwise())) }
+}
+
+fn presence_shows_both(w: &mut World<'_>) -> Result<(), Failure> {
+    w.anna.until_people(&["Anna", "Ben"])?;
+    w.ben.until_people(&["Anna", "Ben"])?;
+    let summary = w.anna.session.text("#count")?;
+    ensure(summary == "2 here", || format!("the heading says {summary:?}"))
+}
+
+fn message_by_click(w: &mut World<'_>) -> Result<(), Failure> {
+    w.anna.say("Hello Ben, do you read me?")?;
+    w.ben.until_message("Hello Ben, do you read me?")?;
+    let sender = w.ben.session.text(".log:not([hidden]) .msg:last-child .name")?;
+    ensure(sender == "Anna", || format!("the message is shown as from {sender:?}"))
+}
+
+fn enter_sends(w: &mut World<'_>) -> Result<(), Failure> {
+    // E008 holds Shift until E000 lets go of all.
+    w.ben.session.press("#message", &format!("Loud\u{E008}{ENTER}\u{E000}and clear{ENTER}"))?;
+    w.anna.until_message("Loud\nand clear")
+}
+
+fn echo_confirms(w: &mut World<'_>) -> Result<(), Failure> {
+    w.anna.until_nothing_pending()?;
+    w.ben.until_nothing_pending()?;
+    let (a, b) = (w.anna.messages()?, w.ben.messages()?);
+    ensure(a == b && a.len() == 2, || format!("the windows differ: {a:?} and {b:?}"))
+}
+
+fn markup_stays_text(w: &mut World<'_>) -> Result<(), Failure> {
+    let text = "<img src=x onerror=alert(1)> javascript:alert(1) see https://example.org/a?b=1.";
+    w.anna.say(text)?;
+    w.ben.until_message(text)?;
+    let links = "return [...document.querySelectorAll('.log:not([hidden]) .msg a')]
+        .map((a) => `${a.href} ${a.rel} ${a.target}`).join('|') + document.querySelectorAll('.log img').length";
+    let links = w.ben.session.script(links, &[])?;
+    let wanted = "https://example.org/a?b=1 noopener noreferrer nofollow ugc _blank0";
+    ensure(links == wanted, || format!("links and images: {links}"))
+}
+
+fn terminal_is_announced(w: &mut World<'_>) -> Result<(), Failure> {
+    let command = w.anna.session.text("#curl")?;
+    let url = command.strip_prefix("curl -d 'hello' ").unwrap_or_default();
+    ensure(url == w.lobby(), || format!("the page offers the command {command:?}"))?;
+    w.server.publish(url, "hello")?;
+    w.anna.until_announced("hello")?;
+    w.ben.until_announced("hello")
+}
+
+fn malformed_frames_are_ignored(w: &mut World<'_>) -> Result<(), Failure> {
+    let people = w.anna.people()?;
+    let entries = w.anna.count(".log:not([hidden]) > *")?;
+    let id = "eeeeeeeeeeee";
+    for frame in [
+        r#"{"sinews":1}"#.to_owned(),
+        r#"{"sinews":1,"t":"here","id":["eeeeeeeeeeee"],"name":"x"}"#.to_owned(),
+        format!(r#"{{"sinews":1,"t":"shout","id":"{id}","name":"x"}}"#),
+        format!(r#"{{"sinews":1,"t":"here","id":"{id}","name":""}}"#),
+        format!(r#"{{"sinews":1,"t":"here","id":"{id}","name":{{}}}}"#),
+        format!(r#"{{"sinews":1,"t":"msg","id":"{id}","name":"x","m":7,"text":"x"}}"#),
+        format!(r#"{{"sinews":1,"t":"msg","id":"{id}","name":"x","m":"{id}","text":["x"]}}"#),
+        format!(r#"{{"sinews":1,"t":"bye","id":"{id}","name":"x"}}"#),
+    ] {
+        w.server.publish(&w.lobby(), &frame)?;
+    }
+    // Published last, so that all of the above has been seen once it is shown.
+    w.server.publish(&w.lobby(), r#"{"not": "ours"}"#)?;
+    w.anna.until_announced(r#"{"not": "ours"}"#)?;
+    let more = w.anna.count(".log:not([hidden]) > *")? - entries;
+    ensure(more == 1, || format!("{more} entries instead of 1"))?;
+    let now = w.anna.people()?;
+    ensure(now == people, || format!("the people became {now:?}"))
+}
+
+fn typing_is_shown(w: &mut World<'_>) -> Result<(), Failure> {
+    w.ben.session.press("#message", "Well")?;
+    w.anna.until("Ben is shown as typing", || Ok(w.anna.session.text("#typing")? == "Ben is typing…"))?;
+    w.ben.session.press("#message", &format!(" then{ENTER}"))?;
+    w.anna.until_message("Well then")?;
+    w.anna.until("nobody is shown as typing", || Ok(w.anna.session.text("#typing")?.is_empty()))
+}
+
+fn rename_is_told(w: &mut World<'_>) -> Result<(), Failure> {
+    w.ben.rename("Benjamin")?;
+    w.anna.until_notice("Ben is now called Benjamin")?;
+    w.anna.until_people(&["Anna", "Benjamin"])?;
+    w.ben.rename("Ben")?;
+    w.anna.until_people(&["Anna", "Ben"])
+}
+
+fn rooms_are_isolated(w: &mut World<'_>) -> Result<(), Failure> {
+    w.ben.join("attic")?;
+    w.ben.until_people(&["Ben"])?;
+    w.ben.say("Nobody hears this")?;
+    w.ben.until_nothing_pending()?;
+    let hash = w.ben.session.script("return location.hash", &[])?;
+    ensure(hash == "#attic", || format!("the address says {hash}"))?;
+    w.anna.say("Ben, where are you?")?;
+    w.ben.until("the lobby counts one unread message", || {
+        Ok(w.ben.session.text("[data-room=lobby]")?.lines().nth(1) == Some("1"))
+    })?;
+    let attic = w.ben.messages()?;
+    ensure(attic == ["Nobody hears this"], || format!("the attic holds {attic:?}"))?;
+    w.ben.go_to("lobby")?;
+    w.ben.until_message("Ben, where are you?")?;
+    w.ben.say("Back again")?;
+    w.anna.until_message("Back again")?;
+    let lobby = w.anna.messages()?;
+    ensure(!lobby.contains(&attic[0]), || "the lobby heard what was said in the attic".to_owned())
+}
+
+fn hidden_tab_counts(w: &mut World<'_>) -> Result<(), Failure> {
+    let covered = w.ben.session.cover_with_new_tab()?;
+    w.anna.say("One")?;
+    w.anna.say("Two")?;
+    w.ben.until("the title of the hidden tab counts two", || {
+        Ok(covered.titles()?.iter().any(|title| title == "(2) #lobby · Sinews"))
+    })?;
+    drop(covered);
+    let title = "return document.title";
+    w.ben.until("the visible tab counts nothing", || {
+        Ok(w.ben.session.script(title, &[])? == "#lobby · Sinews")
+    })
+}
+
+fn lease_runs_out(w: &mut World<'_>) -> Result<(), Failure> {
+    let beat = r#"{"sinews":1,"t":"here","id":"c0ffeec0ffee","name":"Ghost","hue":40,"for":1}"#;
+    w.server.publish(&w.lobby(), beat)?;
+    w.anna.until_people(&["Anna", "Ben", "Ghost"])?;
+    w.anna.until_notice("Ghost is gone")?;
+    w.anna.until_people(&["Anna", "Ben"])
+}
+
+fn closing_says_bye(w: &mut World<'_>) -> Result<(), Failure> {
+    let cleo = Page::enter(w.driver, &w.server.url("#lobby"), "Cleo")?;
+    w.anna.until_people(&["Anna", "Ben", "Cleo"])?;
+    cleo.until_people(&["Anna", "Ben", "Cleo"])?;
+    cleo.session.close_window()?;
+    // A lease lasts 45 s, longer than this waits: only the goodbye can bring the notice.
+    w.anna.until_notice("Cleo left")?;
+    w.ben.until_people(&["Anna", "Ben"])
+}
+
+fn stop_is_explained(w: &mut World<'_>) -> Result<(), Failure> {
+    w.server.stop()?;
+    for page in [&w.anna, &w.ben] {
+        page.until("the state says reconnecting", || Ok(page.session.text("#state")? != "connected"))?;
+        page.until("the next attempt is counted down", || {
+            Ok(page.session.text("#countdown")?.starts_with("Trying again in "))
+        })?;
+    }
+    w.ben.say("Said while away")?;
+    w.ben.until("the message is marked as waiting", || {
+        Ok(w.ben.session.text(".log:not([hidden]) .pending .mark")? == "waiting for the connection")
+    })
+}
+
+fn try_now_tries(w: &mut World<'_>) -> Result<(), Failure> {
+    // Counts the attempts. The countdown is far from its end, so the one that is seen is the click's.
+    let count = "window.attempts = 0;
+        window.WebSocket = class extends WebSocket { constructor(url) { super(url); window.attempts += 1; } };";
+    w.anna.until("a long wait is ahead", || {
+        let words = w.anna.session.text("#countdown")?;
+        let seconds = words.trim_start_matches("Trying again in ").trim_end_matches(" s.");
+        Ok(seconds.parse::<u32>().is_ok_and(|seconds| seconds >= 4))
+    })?;
+    w.anna.session.script(count, &[])?;
+    w.anna.session.click("#retry")?;
+    let attempts = w.anna.session.script("return window.attempts", &[])?;
+    ensure(attempts == 1, || format!("{attempts} attempts"))?;
+    w.anna.until("the failed attempt is explained", || {
+        Ok(w.anna.session.text("#cause")? == "The server cannot be reached.")
+    })
+}
+
+fn reconnect_delivers(w: &mut World<'_>) -> Result<(), Failure> {
+    w.server.restart()?;
+    // Anna may be in a long wait by now, and Ben's message is kept back for her for a limited time only.
+    w.anna.session.script("document.querySelector('#retry').click()", &[])?;
+    w.anna.until_connected()?;
+    w.ben.until_connected()?;
+    w.anna.until_message("Said while away")?;
+    w.ben.until_nothing_pending()?;
+    w.ben.say("And now?")?;
+    w.anna.until_message("And now?")?;
+    let times = w.anna.messages()?.iter().filter(|text| *text == "Said while away").count();
+    ensure(times == 1, || format!("delivered {times} times"))?;
+    w.anna.until_people(&["Anna", "Ben"])?;
+    ensure(w.anna.count("#banner:not([hidden])")? == 0, || "the banner is still there".to_owned())
+}
+
+fn crash_is_survived(w: &mut World<'_>) -> Result<(), Failure> {
+    w.server.kill();
+    w.anna.until("the loss is explained", || Ok(!w.anna.session.text("#cause")?.is_empty()))?;
+    w.server.restart()?;
+    w.anna.until_connected()?;
+    w.ben.until_connected()?;
+    w.anna.say("Still here")?;
+    w.ben.until_message("Still here")
+}
+
+fn reload_remembers(w: &mut World<'_>) -> Result<(), Failure> {
+    w.ben.go_to("attic")?;
+    w.ben.session.reload()?;
+    w.ben.until_connected()?;
+    w.ben.until_people(&["Ben"])?;
+    let title = w.ben.session.text("#title")?;
+    ensure(title == "attic", || format!("the room is {title:?}"))?;
+    w.ben.go_to("lobby")?;
+    w.ben.until_people(&["Anna", "Ben"])?;
+    w.anna.until_people(&["Anna", "Ben"])
+}
+
+fn limit_is_kept(w: &mut World<'_>) -> Result<(), Failure> {
+    // Pasted, as long texts are.
+    let paste =
+        "const box = document.querySelector('#message'); box.value = 'x'.repeat(Number(arguments[0]));
+        box.dispatchEvent(new Event('input', {bubbles: true}));";
+    w.anna.session.script(paste, &["2001"])?;
+    let hint = w.anna.session.text("#hint")?;
+    ensure(hint == "1 characters too long", || format!("the hint says {hint:?}"))?;
+    ensure(w.anna.count("#send:disabled")? == 1, || "the button is enabled".to_owned())?;
+    w.anna.session.script(paste, &["2000"])?;
+    w.anna.session.click("#send")?;
+    w.ben.until_message(&"x".repeat(2000))
+}
+
+fn log_is_bounded(w: &mut World<'_>) -> Result<(), Failure> {
+    for number in 1..=510 {
+        w.server.publish(&w.lobby(), &format!("line {number}"))?;
+    }
+    w.anna.until_announced("line 510")?;
+    let entries = w.anna.count(".log:not([hidden]) > *")?;
+    ensure(entries == 500, || format!("{entries} entries"))?;
+    let from_end = "const log = document.querySelector('.log:not([hidden])');
+        return Math.round(log.scrollHeight - log.clientHeight - log.scrollTop)";
+    let at_end = || Ok(w.anna.session.script(from_end, &[])?.as_i64().is_some_and(|distance| distance < 4));
+    w.anna.until("the log shows its end", at_end)?;
+
+    w.anna.session.script("document.querySelector('.log:not([hidden])').scrollTop = 100", &[])?;
+    w.anna.until("the reader is away from the end", || Ok(!at_end()?))?;
+    w.ben.say("Look down")?;
+    w.anna
+        .until("the pill tells of one message", || Ok(w.anna.session.text("#jump")? == "1 new message ↓"))?;
+    ensure(!at_end()?, || "the log moved under the reader".to_owned())?;
+    w.anna.session.click("#jump")?;
+    w.anna.until("the log shows its end again", at_end)?;
+    ensure(w.anna.count("#jump:not([hidden])")? == 0, || "the pill stays".to_owned())
+}
+
+fn controls_are_named(w: &mut World<'_>) -> Result<(), Failure> {
+    for css in ["#message", "#send", "#name-input", "#room-input", "#room-join", "#copy", "#menu"] {
+        // The menu button exists on phones only; its name is read there.
+        if css == "#menu" {
+            phone(&w.ben, true)?;
+        }
+        let name = w.ben.session.accessible_name(css)?;
+        ensure(!name.is_empty(), || format!("{css} has no name"))?;
+    }
+    phone(&w.ben, false)
+}
+
+fn phone_fits(w: &mut World<'_>) -> Result<(), Failure> {
+    phone(&w.ben, true)?;
+    let sideways = w
+        .ben
+        .session
+        .script("const page = document.documentElement; return page.scrollWidth - page.clientWidth", &[])?;
+    ensure(sideways == 0, || format!("the page is {sideways} px too wide"))?;
+    let small = "return [...document.querySelectorAll('input, textarea')]
+        .filter((field) => parseFloat(getComputedStyle(field).fontSize) < 16).length";
+    let small = w.ben.session.script(small, &[])?;
+    ensure(small == 0, || format!("{small} fields under 16 px, which phones zoom into"))?;
+    let drawer = "return getComputedStyle(document.querySelector('#side')).visibility";
+    w.ben.until("the menu is hidden", || Ok(w.ben.session.script(drawer, &[])? == "hidden"))?;
+    w.ben.session.click("#menu")?;
+    w.ben.until("the menu is open", || Ok(w.ben.session.script(drawer, &[])? == "visible"))?;
+    w.ben.go_to("attic")?;
+    w.ben.until("the menu is closed", || Ok(w.ben.session.script(drawer, &[])? == "hidden"))?;
+    phone(&w.ben, false)
+}
+
+fn console_is_clean(w: &mut World<'_>) -> Result<(), Failure> {
+    for page in [&w.anna, &w.ben] {
+        // The attempts to reach the stopped server are in the log as network errors, rightly.
+        let refused = |message: &str| message.contains("WebSocket connection to");
+        let errors = page.session.console_errors()?;
+        let errors: Vec<_> = errors.into_iter().filter(|(_, message)| !refused(message)).collect();
+        ensure(errors.is_empty(), || format!("{}: {errors:?}", page.name))?;
+    }
+    Ok(())
+}
+
+fn phone(page: &Page<'_>, on: bool) -> Result<(), Failure> {
+    let size = serde_json::json!({"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": true});
+    let command = if on { "setDeviceMetricsOverride" } else { "clearDeviceMetricsOverride" };
+    page.session.devtools(&format!("Emulation.{command}"), &size).map(drop)
+}

@@ -1,0 +1,171 @@
+//! What the test needs from the machine: programs, ports, child processes that never outlive it.
+
+use std::{
+    env, fmt, fs, io,
+    net::{Ipv4Addr, TcpListener},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use ureq::Agent;
+
+/// How long anything may take before a check gives up. Nothing waits this long when all is well.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+const POLL: Duration = Duration::from_millis(25);
+
+/// Why a check failed, in words for the person who reads the output.
+#[derive(Debug)]
+pub(crate) struct Failure(String);
+
+impl Failure {
+    pub(crate) fn new(words: impl Into<String>) -> Self {
+        Self(words.into())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<ureq::Error> for Failure {
+    fn from(error: ureq::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// Asks again and again until the answer is true; `what` completes "waited in vain until ...".
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> Result<bool, Failure>) -> Result<(), Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds()? {
+        if Instant::now() > deadline {
+            return Err(Failure::new(format!("waited {} s in vain until {what}", PATIENCE.as_secs())));
+        }
+        thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+/// The browser and the program that drives it.
+pub(crate) struct Tools {
+    pub(crate) browser: PathBuf,
+    pub(crate) driver: PathBuf,
+}
+
+impl Tools {
+    pub(crate) fn find() -> Option<Self> {
+        Some(Self {
+            browser: find_program(&["chromium", "chromium-browser", "google-chrome"])?,
+            driver: find_program(&["chromedriver"])?,
+        })
+    }
+}
+
+fn find_program(names: &[&str]) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    let directories: Vec<PathBuf> = env::split_paths(&path).collect();
+    names.iter().find_map(|name| directories.iter().map(|d| d.join(name)).find(|p| p.is_file()))
+}
+
+/// Chromium's own sandbox refuses to run as root, which is what containers are.
+pub(crate) fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0)
+}
+
+/// A port that is free now. Another program could take it first; then the server fails to start and says so.
+pub(crate) fn free_port() -> Result<u16, Failure> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+/// HTTP with a deadline on everything; a status is an answer, not an error.
+pub(crate) fn agent() -> Agent {
+    Agent::config_builder()
+        .timeout_global(Some(Duration::from_secs(60)))
+        .http_status_as_error(false)
+        .build()
+        .new_agent()
+}
+
+/// A child process that is ended, by its id, when this value goes.
+pub(crate) struct Program(Child);
+
+impl Program {
+    pub(crate) fn start(command: &mut Command) -> Result<Self, Failure> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        child.map(Self).map_err(|error| Failure::new(format!("cannot start {name}: {error}")))
+    }
+
+    /// Asks the program to end, as a service manager does, and waits until it has.
+    pub(crate) fn terminate(mut self) -> Result<(), Failure> {
+        let asked = Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status()?;
+        if !asked.success() {
+            return Err(Failure::new("kill -TERM failed"));
+        }
+        until("the program ends after SIGTERM", || Ok(self.0.try_wait()?.is_some()))
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Both fail only if the process has ended already, which is what is wanted.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The server under test. Its port stays the same over restarts, so that open pages find it again.
+pub(crate) struct Server {
+    binary: PathBuf,
+    address: String,
+    agent: Agent,
+    running: Option<Program>,
+}
+
+impl Server {
+    pub(crate) fn start(binary: &Path) -> Result<Self, Failure> {
+        let address = format!("127.0.0.1:{}", free_port()?);
+        let mut server = Self { binary: binary.to_owned(), address, agent: agent(), running: None };
+        server.restart()?;
+        Ok(server)
+    }
+
+    pub(crate) fn restart(&mut self) -> Result<(), Failure> {
+        let mut command = Command::new(&self.binary);
+        self.running = Some(Program::start(command.args(["serve", "--listen", &self.address]))?);
+        until("the server answers /healthz", || {
+            Ok(self.agent.get(self.url("healthz")).call().is_ok_and(|answer| answer.status() == 200))
+        })
+    }
+
+    /// Ends the server in an orderly way: it has the chance to say goodbye to its connections.
+    pub(crate) fn stop(&mut self) -> Result<(), Failure> {
+        self.running.take().map_or(Ok(()), Program::terminate)
+    }
+
+    /// Ends the server as a crash does.
+    pub(crate) fn kill(&mut self) {
+        self.running = None;
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}/{path}", self.address)
+    }
+
+    /// Publishes by HTTP what `curl -d <text> <url>` publishes.
+    pub(crate) fn publish(&self, url: &str, text: &str) -> Result<(), Failure> {
+        let request = self.agent.post(url).content_type("application/x-www-form-urlencoded");
+        let status = request.send(text)?.status();
+        if status.is_success() { Ok(()) } else { Err(Failure::new(format!("POST {url} answered {status}"))) }
+    }
+}

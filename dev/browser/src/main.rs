@@ -1,0 +1,94 @@
+//! Drives the chat page of `sinews serve` in real browser windows.
+//!
+//! ```text
+//! cargo run -p sinews-browser -- [--screenshot DIR] <path to the sinews binary>
+//! ```
+//!
+//! It starts the server on a free port of 127.0.0.1, opens headless Chromium windows with profiles of their own
+//! through chromedriver, and does what people do: types, clicks, reads what the other window shows. One line per
+//! check, a sum at the end, exit code 1 if a check failed. With `--screenshot` it writes pictures of a staged
+//! conversation instead of checking. Without Chromium on the machine it says so and exits 0.
+#![forbid(unsafe_code)]
+
+mod checks;
+mod host;
+mod page;
+mod pictures;
+mod webdriver;
+
+use std::{env, path::PathBuf, process::ExitCode};
+
+use host::{Failure, Tools};
+
+const USAGE: &str = "usage: sinews-browser [--screenshot DIR] <path to the sinews binary>";
+
+fn main() -> ExitCode {
+    let Some(arguments) = Arguments::parse(env::args().skip(1)) else {
+        println!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let Some(tools) = Tools::find() else {
+        println!(
+            "SKIPPED browser test: no chromium/chromedriver found; install with: \
+             apt-get install chromium chromium-driver"
+        );
+        return ExitCode::SUCCESS;
+    };
+    match run(&arguments, &tools) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(failure) => {
+            println!("FAILED {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Answers how many checks failed.
+fn run(arguments: &Arguments, tools: &Tools) -> Result<usize, Failure> {
+    match &arguments.pictures {
+        Some(directory) => pictures::take(&arguments.server, tools, directory).map(|()| 0),
+        None => checks::run(&arguments.server, tools),
+    }
+}
+
+struct Arguments {
+    server: PathBuf,
+    pictures: Option<PathBuf>,
+}
+
+impl Arguments {
+    fn parse(mut words: impl Iterator<Item = String>) -> Option<Self> {
+        let mut server = None;
+        let mut pictures = None;
+        while let Some(word) = words.next() {
+            if word == "--screenshot" {
+                pictures = Some(PathBuf::from(words.next()?));
+            } else if word.starts_with('-') || server.is_some() {
+                return None;
+            } else {
+                server = Some(PathBuf::from(word));
+            }
+        }
+        Some(Self { server: server?, pictures })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Option<(PathBuf, Option<PathBuf>)> {
+        Arguments::parse(words.iter().map(|word| (*word).to_owned())).map(|a| (a.server, a.pictures))
+    }
+
+    #[test]
+    fn arguments_are_one_binary_and_at_most_one_directory() {
+        assert_eq!(parse(&["a"]), Some(("a".into(), None)));
+        assert_eq!(parse(&["--screenshot", "d", "a"]), Some(("a".into(), Some("d".into()))));
+        assert_eq!(parse(&[]), None);
+        assert_eq!(parse(&["a", "b"]), None);
+        assert_eq!(parse(&["--screenshot"]), None);
+        assert_eq!(parse(&["--picture", "a"]), None);
+    }
+}
