@@ -9,7 +9,7 @@ pub(crate) use core::arch::aarch64::uint8x16_t as Narrow;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 pub(crate) use core::arch::x86_64::__m128i as Narrow;
 
-use crate::generic::{self, Key, SHORT, Vector};
+use crate::generic::{self, Key, SHORT_MAX, Vector};
 
 /// The 16-byte vector of targets that promise no better one.
 #[cfg(not(any(
@@ -72,11 +72,11 @@ macro_rules! kernel {
     ($name:ident, $vector:ty $(, $feature:literal)?) => {
         /// # Safety
         ///
-        /// As for [`generic::xor_long`], with `len` at least [`SHORT`].
+        /// As for [`generic::xor_long`], with `len` above [`SHORT_MAX`].
         $(#[target_feature(enable = $feature)])?
         pub(crate) unsafe fn $name(dst: *mut u8, src: *const u8, len: usize, key: Key) {
-            const { assert!(<$vector>::BYTES <= SHORT) };
-            // SAFETY: `SHORT` bytes hold a vector (asserted above); the caller vouches for the rest.
+            const { assert!(<$vector>::BYTES <= SHORT_MAX) };
+            // SAFETY: `SHORT_MAX` bytes hold a vector (asserted above); the caller vouches for the rest.
             unsafe { generic::xor_long::<$vector>(dst, src, len, key) }
         }
     };

@@ -1,11 +1,12 @@
 //! The masking algorithm, once, for vectors of any width.
 //!
-//! In pseudo-code, for a source, a destination and a length of at least one vector:
+//! Few bytes need no loop: one block from the start and one from the end, overlapping, where a block is one, two
+//! or four vectors. For more, in pseudo-code:
 //!
 //! ```text
 //! head = first vector of the source ^ key        computed, not yet stored
-//! tail = last vector of the source ^ key         computed, not yet stored
-//! every vector from the first aligned place of the destination up to the tail:
+//! tail = last four vectors of the source ^ key   computed, not yet stored
+//! every four vectors from the first aligned place of the destination until the tail reaches the end:
 //!     store load(source) ^ key
 //! store head, store tail
 //! ```
@@ -22,8 +23,8 @@
 
 use crate::arch::Narrow;
 
-/// Lengths below this are masked inline in the caller. No kernel's vector is wider.
-pub(crate) const SHORT: usize = 64;
+/// Lengths up to this are masked inline in the caller. No kernel's vector is wider.
+pub(crate) const SHORT_MAX: usize = 64;
 
 /// The masking key, turned so that its lowest byte meets the next byte of the payload.
 #[derive(Clone, Copy, Debug)]
@@ -152,7 +153,7 @@ word!(u32 u64 u128);
 ///
 /// # Safety
 ///
-/// * `len` is below [`SHORT`].
+/// * `len` is at most [`SHORT_MAX`].
 /// * `len` bytes can be read at `src` and written at `dst`.
 /// * `dst` equals `src`, or the two ranges do not overlap.
 #[inline(always)]
@@ -202,28 +203,42 @@ unsafe fn xor_ends<V: Vector>(dst: *mut u8, src: *const u8, len: usize, key: Key
 /// * `dst` equals `src`, or the two ranges do not overlap.
 #[inline(always)]
 pub(crate) unsafe fn xor_long<V: Vector>(dst: *mut u8, src: *const u8, len: usize, key: Key) {
-    let tail_at = len - V::BYTES;
+    // SAFETY: each arm asks for blocks no longer than `len`, and no shorter than half of it where there is no
+    // loop. The caller vouches for the rest.
+    unsafe {
+        if len <= 2 * V::BYTES {
+            xor_ends::<V>(dst, src, len, key);
+        } else if len <= 4 * V::BYTES {
+            xor_ends::<[V; 2]>(dst, src, len, key);
+        } else if len <= 8 * V::BYTES {
+            xor_ends::<[[V; 2]; 2]>(dst, src, len, key);
+        } else {
+            xor_blocks::<V, [[V; 2]; 2]>(dst, src, len, key);
+        }
+    }
+}
+
+/// The loop: a head of one vector `V`, then blocks `B` from an aligned place on.
+///
+/// # Safety
+///
+/// As for [`xor_long`], with `len` at least `V::BYTES` and at least `B::BYTES`.
+#[inline(always)]
+unsafe fn xor_blocks<V: Vector, B: Vector>(dst: *mut u8, src: *const u8, len: usize, key: Key) {
+    let tail_at = len - B::BYTES;
     // The first place behind the first byte where the destination is aligned: 1 to `V::BYTES` bytes on, so the
     // head reaches it.
     let mut at = V::BYTES - dst.addr() % V::BYTES;
-    // SAFETY: the caller vouches for the features and for `len` bytes. Head and tail lie within them because
-    // `len >= V::BYTES`; the loops stop before a vector would end behind `len`.
+    // SAFETY: the caller vouches for the features and for `len` bytes. Head and tail lie within them, and a block
+    // that begins before the tail also ends before the end.
     unsafe {
         let head = V::load(src).xor(V::splat(key.word()));
-        let tail = V::load(src.add(tail_at)).xor(V::splat(key.after(tail_at).word()));
-
-        let word = key.after(at).word();
-        let wide = <[[V; 2]; 2]>::splat(word);
-        while at + 4 * V::BYTES <= len {
-            <[[V; 2]; 2]>::load(src.add(at)).xor(wide).store(dst.add(at));
-            at += 4 * V::BYTES;
-        }
-        let single = V::splat(word);
+        let tail = B::load(src.add(tail_at)).xor(B::splat(key.after(tail_at).word()));
+        let repeated = B::splat(key.after(at).word());
         while at < tail_at {
-            V::load(src.add(at)).xor(single).store(dst.add(at));
-            at += V::BYTES;
+            B::load(src.add(at)).xor(repeated).store(dst.add(at));
+            at += B::BYTES;
         }
-
         head.store(dst);
         tail.store(dst.add(tail_at));
     }

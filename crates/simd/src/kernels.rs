@@ -5,9 +5,9 @@
 use core::fmt;
 
 use crate::arch;
-use crate::generic::{self, Key, SHORT};
+use crate::generic::{self, Key, SHORT_MAX};
 
-/// The instruction set that [`mask`](crate::mask) and [`copy_mask`](crate::copy_mask) use from 64 bytes up.
+/// The instruction set that [`mask`](crate::mask) and [`copy_mask`](crate::copy_mask) use above 64 bytes.
 ///
 /// The choice rests on what the CPU and the operating system offer, and does not change while the program runs.
 pub fn isa() -> Isa {
@@ -26,7 +26,8 @@ pub enum Isa {
     Neon,
     /// 32-byte vectors, on x86-64.
     Avx2,
-    /// 64-byte vectors, on x86-64. Needs AVX-512 F only.
+    /// 64-byte vectors, on x86-64. The kernel uses AVX-512 F but also asks for VBMI, as a mark of age: the CPUs
+    /// before it lower their clock for 64-byte vectors, which costs the rest of the program more than it gains.
     Avx512,
 }
 
@@ -69,7 +70,7 @@ macro_rules! has {
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
     isa: Isa,
-    pub(crate) xor_long: XorLong,
+    xor_long: XorLong,
 }
 
 /// See [`generic::xor_long`].
@@ -79,7 +80,6 @@ impl Kernel {
     const SCALAR: Self = Self { isa: Isa::Scalar, xor_long: arch::scalar };
 
     /// The kernel for an instruction set, or `None` if this machine lacks it.
-    #[inline(always)]
     pub fn new(isa: Isa) -> Option<Self> {
         let xor_long: XorLong = match isa {
             Isa::Scalar => arch::scalar,
@@ -88,7 +88,7 @@ impl Kernel {
             #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
             Isa::Avx2 if has!("avx2") => arch::x86_64::avx2,
             #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-            Isa::Avx512 if has!("avx512f") => arch::x86_64::avx512,
+            Isa::Avx512 if has!("avx512f") && has!("avx512vbmi") => arch::x86_64::avx512,
             #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
             Isa::Neon => arch::aarch64::neon,
             _ => return None,
@@ -97,8 +97,7 @@ impl Kernel {
     }
 
     /// The best kernel this machine can run.
-    #[inline(always)]
-    pub(crate) fn best() -> Self {
+    fn best() -> Self {
         Self::new(Isa::Avx512)
             .or_else(|| Self::new(Isa::Avx2))
             .or_else(|| Self::new(Isa::Sse2))
@@ -111,14 +110,14 @@ impl Kernel {
         self.isa
     }
 
-    /// As [`mask`](crate::mask), with this kernel from 64 bytes up.
+    /// As [`mask`](crate::mask), with this kernel above 64 bytes.
     pub fn mask(&self, buf: &mut [u8], key: [u8; 4], phase: usize) {
         let bytes = buf.as_mut_ptr();
         // SAFETY: source and destination are the same `buf.len()` bytes, borrowed mutably for this call.
         unsafe { self.xor(bytes, bytes, buf.len(), Key::new(key, phase)) }
     }
 
-    /// As [`copy_mask`](crate::copy_mask), with this kernel from 64 bytes up.
+    /// As [`copy_mask`](crate::copy_mask), with this kernel above 64 bytes.
     pub fn copy_mask(&self, dst: &mut [u8], src: &[u8], key: [u8; 4], phase: usize) {
         let len = src.len().min(dst.len());
         // SAFETY: both slices hold at least `len` bytes, and a mutable slice overlaps no other.
@@ -129,13 +128,58 @@ impl Kernel {
     ///
     /// As for [`generic::xor_short`], for any `len`.
     unsafe fn xor(&self, dst: *mut u8, src: *const u8, len: usize, key: Key) {
-        if len < SHORT {
+        if len <= SHORT_MAX {
             // SAFETY: `len` was just checked; the caller vouches for the pointers.
             unsafe { generic::xor_short(dst, src, len, key) }
         } else {
             // SAFETY: `len` was just checked, `new` checked the CPU; the caller vouches for the pointers.
             unsafe { (self.xor_long)(dst, src, len, key) }
         }
+    }
+}
+
+/// Masks with the best kernel of this machine: the one place where an instruction set is chosen for real work.
+///
+/// Only x86-64 has a choice to make while running. Elsewhere this is a direct call.
+///
+/// # Safety
+///
+/// As for [`generic::xor_long`], with `len` above [`SHORT_MAX`].
+#[inline(always)]
+pub(crate) unsafe fn xor_long(dst: *mut u8, src: *const u8, len: usize, key: Key) {
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    let kernel = chosen::kernel();
+    #[cfg(not(all(feature = "std", target_arch = "x86_64")))]
+    let kernel = Kernel::best().xor_long;
+    // SAFETY: this CPU can run the kernel, since `best` chose it; the caller vouches for the rest.
+    unsafe { kernel(dst, src, len, key) }
+}
+
+/// The choice, made by the first call and kept in a function pointer.
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+mod chosen {
+    use core::mem;
+    use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+    use super::{Kernel, Key, XorLong};
+
+    /// An [`XorLong`]. Threads may race to set it; all set the same value, and nothing else hangs on it.
+    static CHOSEN: AtomicPtr<()> = AtomicPtr::new(choose as XorLong as *mut ());
+
+    #[inline(always)]
+    pub(super) fn kernel() -> XorLong {
+        // SAFETY: the pointer was made from an `XorLong`, here above or in `choose`.
+        unsafe { mem::transmute::<*mut (), XorLong>(CHOSEN.load(Relaxed)) }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`super::xor_long`].
+    unsafe fn choose(dst: *mut u8, src: *const u8, len: usize, key: Key) {
+        let kernel = Kernel::best().xor_long;
+        CHOSEN.store(kernel as *mut (), Relaxed);
+        // SAFETY: this CPU can run the kernel, since `best` chose it; the caller vouches for the rest.
+        unsafe { kernel(dst, src, len, key) }
     }
 }
 

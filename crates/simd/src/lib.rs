@@ -36,8 +36,8 @@
 //!
 //! | length | what runs | how it is chosen |
 //! |---|---|---|
-//! | below 64 bytes | overlapping words and 16-byte vectors, inlined into the caller | at compile time |
-//! | from 64 bytes | [`Isa::Avx512`], 64-byte vectors | run time, x86-64 |
+//! | up to 64 bytes | overlapping words and 16-byte vectors, inlined into the caller | at compile time |
+//! | above 64 bytes | [`Isa::Avx512`], 64-byte vectors | run time, x86-64 |
 //! | | [`Isa::Avx2`], 32-byte vectors | run time, x86-64 |
 //! | | [`Isa::Sse2`], 16-byte vectors | always there on x86-64 with vector registers |
 //! | | [`Isa::Neon`], 16-byte vectors | always there on aarch64 with vector registers |

@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use crate::generic::{self, Key, SHORT};
-use crate::kernels::Kernel;
+use crate::generic::{self, Key, SHORT_MAX};
+use crate::kernels;
 
 /// XORs `buf` with the repeated 4-byte `key`, in place (RFC 6455 section 5.3).
 ///
@@ -67,22 +67,11 @@ pub fn extend_masked(dst: &mut Vec<u8>, src: &[u8], key: [u8; 4], phase: usize) 
 /// As for [`generic::xor_short`], for any `len`.
 #[inline(always)]
 unsafe fn xor(dst: *mut u8, src: *const u8, len: usize, key: Key) {
-    if len < SHORT {
+    if len <= SHORT_MAX {
         // SAFETY: `len` was just checked; the caller vouches for the pointers.
         unsafe { generic::xor_short(dst, src, len, key) }
     } else {
         // SAFETY: `len` was just checked; the caller vouches for the pointers.
-        unsafe { xor_long(dst, src, len, key) }
+        unsafe { kernels::xor_long(dst, src, len, key) }
     }
-}
-
-/// The one place where an instruction set is chosen for real work.
-///
-/// # Safety
-///
-/// As for [`generic::xor_long`], with `len` at least [`SHORT`].
-#[inline(never)]
-unsafe fn xor_long(dst: *mut u8, src: *const u8, len: usize, key: Key) {
-    // SAFETY: `best` answers only kernels this CPU can run; the caller vouches for the rest.
-    unsafe { (Kernel::best().xor_long)(dst, src, len, key) }
 }
