@@ -89,9 +89,9 @@ impl Chain {
         }
     }
 
-    /// Appends what `write` puts into the arena.
+    /// Appends what `write` puts behind the end of a buffer.
     #[inline]
-    pub(crate) fn write<R>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+    pub fn write<R>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         let before = self.arena.len();
         let result = write(&mut self.arena);
         self.len += self.arena.len() - before;
@@ -99,6 +99,10 @@ impl Chain {
     }
 
     /// Appends by reference.
+    pub fn push_bytes(&mut self, bytes: Bytes) {
+        self.push(bytes, false);
+    }
+
     pub(crate) fn push(&mut self, bytes: Bytes, droppable: bool) {
         self.len += bytes.len();
         self.large.push(Large { at: self.arena.len(), bytes, droppable });

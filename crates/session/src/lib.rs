@@ -4,6 +4,7 @@
 mod chain;
 mod closed;
 mod masks;
+mod outbound;
 mod payload;
 mod pool;
 mod prepared;
@@ -12,6 +13,7 @@ mod tx;
 
 pub use chain::Chain;
 pub use closed::{Cause, Closed};
+pub use outbound::Outbound;
 pub use payload::{Fragment, Payload};
 pub use prepared::Prepared;
 pub use session::{Events, Fate, Flow, Resources, Session};

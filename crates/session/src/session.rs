@@ -8,9 +8,10 @@ use sinews_proto::{
 
 use crate::chain::Chain;
 use crate::closed::{Cause, Closed};
+use crate::outbound::Outbound;
 use crate::payload::{Fragment, Payload};
 use crate::pool::Pool;
-use crate::tx::{Outbound, Tx};
+use crate::tx::Tx;
 
 /// What the connections of one thread share: spare buffers, deflate contexts, mask keys.
 #[derive(Debug)]
@@ -120,9 +121,21 @@ impl Session {
     /// A session that a handshake has opened.
     #[must_use]
     pub fn new(negotiated: Negotiated, config: Arc<Config>, now: Time) -> Self {
+        Self::with_outbound(negotiated, config, now, Outbound::default())
+    }
+
+    /// A session behind a handshake whose answer, and what may have been queued before it, is still on
+    /// its way.
+    #[must_use]
+    pub fn with_outbound(
+        negotiated: Negotiated,
+        config: Arc<Config>,
+        now: Time,
+        outbound: Outbound,
+    ) -> Self {
         Self {
             connection: Connection::new(negotiated, config, now),
-            outbound: Outbound::default(),
+            outbound,
             rest: Vec::new(),
             assembly: Vec::new(),
             paused: false,

@@ -3,72 +3,10 @@
 use bytes::Bytes;
 use sinews_proto::{CloseCode, Config, Connection, Kind, Misuse, Overflow, Role, Time};
 
-use crate::chain::Chain;
+use crate::outbound::Outbound;
 use crate::payload::Payload;
 use crate::prepared::Prepared;
 use crate::session::Resources;
-
-/// Bytes on their way out: what is being gathered, and how much of what a driver has taken is left.
-#[derive(Debug, Default)]
-pub(crate) struct Outbound {
-    gathering: Chain,
-    in_flight: usize,
-    /// A driver holds a chain.
-    pub(crate) sending: bool,
-    /// [`Config::high_water`] was passed and not yet left behind by half.
-    pub(crate) congested: bool,
-    /// The overflow policy ended the connection.
-    pub(crate) overflowed: bool,
-}
-
-impl Outbound {
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.gathering.len() + self.in_flight
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The arena that frames are written into; borrowed from the pool on first use.
-    #[inline]
-    pub(crate) fn gathering(&mut self, resources: &mut Resources) -> &mut Chain {
-        if !self.gathering.has_arena() && self.gathering.is_empty() {
-            self.gathering = Chain::with_arena(resources.pool.take());
-        }
-        &mut self.gathering
-    }
-
-    pub(crate) fn start(&mut self) -> Option<Chain> {
-        if self.sending || self.gathering.is_empty() {
-            return None;
-        }
-        let chain = std::mem::take(&mut self.gathering);
-        self.in_flight = chain.len();
-        self.sending = true;
-        Some(chain)
-    }
-
-    #[inline]
-    pub(crate) fn wants_send(&self) -> bool {
-        !self.sending && !self.gathering.is_empty()
-    }
-
-    pub(crate) fn progressed(&mut self, count: usize) {
-        self.in_flight = self.in_flight.saturating_sub(count);
-    }
-
-    pub(crate) fn finish(&mut self, chain: Chain, resources: &mut Resources) {
-        self.in_flight = 0;
-        self.sending = false;
-        resources.pool.give(chain.into_arena());
-    }
-
-    pub(crate) fn discard(&mut self, resources: &mut Resources) {
-        resources.pool.give(std::mem::take(&mut self.gathering).into_arena());
-    }
-}
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +39,12 @@ impl<'a> Tx<'a> {
         now: Time,
     ) -> Self {
         Self { connection, outbound, resources, now }
+    }
+
+    /// The same view for a shorter time.
+    #[inline]
+    pub fn reborrow(&mut self) -> Tx<'_> {
+        Tx::new(self.connection, self.outbound, self.resources, self.now)
     }
 
     /// Sends a text message.
@@ -158,7 +102,7 @@ impl<'a> Tx<'a> {
         }
         self.connection.send_prepared(class.is_some())?;
         let by_reference = frame.len() > PUBLISHED_COPY_MAX
-            || self.outbound.sending && self.connection.config().overflow() == Overflow::DropOldest;
+            || self.outbound.is_sending() && self.connection.config().overflow() == Overflow::DropOldest;
         let chain = self.outbound.gathering(self.resources);
         if by_reference {
             chain.push(frame, true);
@@ -266,7 +210,7 @@ impl<'a> Tx<'a> {
             Overflow::DropNewest => false,
             Overflow::DropOldest => {
                 let excess = (self.outbound.len() + len).saturating_sub(max);
-                self.outbound.gathering(self.resources).drop_oldest(excess);
+                self.outbound.drop_oldest(excess);
                 self.outbound.len() < max
             }
             Overflow::Close => {
