@@ -22,14 +22,15 @@ const TALK: &[(&str, &str)] = &[
     ("Mara", "Ines is coming too, she only has to find her boots."),
 ];
 
-/// Writes `chat.png` (the README's, sharp) and the same scene dark, on a phone, and with the phone's menu open.
+/// Writes `chat.png` (the README's, at double resolution), the same scene dark, on a phone and with the phone's menu
+/// open, an empty room, and the page without its server.
 pub(crate) fn take(binary: &Path, tools: &Tools, directory: &Path) -> Result<(), Failure> {
     fs::create_dir_all(directory)?;
     let server = Server::start(binary)?;
     let driver = Driver::start(tools)?;
     let url = server.url("#harbour");
     let [mara, jonas, ines] = [
-        actor(&driver, &url, "Mara", 325)?,
+        actor(&driver, &url, "Mara", 185)?,
         actor(&driver, &url, "Jonas", 45)?,
         actor(&driver, &url, "Ines", 245)?,
     ];
@@ -38,7 +39,7 @@ pub(crate) fn take(binary: &Path, tools: &Tools, directory: &Path) -> Result<(),
     mara.go_to("harbour")?;
     mara.until_people(&["Ines", "Jonas", "Mara"])?;
     // The stage is empty when the play begins: the notices of arrival are of no interest.
-    mara.session.script("document.querySelector('.log:not([hidden])').replaceChildren()", &[])?;
+    mara.session.script("document.querySelectorAll('.notice').forEach((notice) => notice.remove())", &[])?;
     for (who, words) in TALK {
         match *who {
             "Mara" => mara.say(words)?,
@@ -56,7 +57,15 @@ pub(crate) fn take(binary: &Path, tools: &Tools, directory: &Path) -> Result<(),
     mara.until_nothing_pending()?;
     ines.session.press("#message", "Found")?;
     mara.until("Ines types", || Ok(mara.session.text("#typing")?.starts_with("Ines")))?;
-    shoot(&mara, directory)
+    shoot(&mara, directory)?;
+    mara.go_to("lobby")?;
+    write(&mara, directory, "phone-empty")?;
+    drop(server);
+    show_on(&mara, DESKTOP)?;
+    mara.go_to("harbour")?;
+    mara.say("Typed while the server is away")?;
+    mara.until("the banner is shown", || Ok(mara.count("#banner:not([hidden])")? == 1))?;
+    write(&mara, directory, "chat-offline")
 }
 
 fn actor<'d>(driver: &'d Driver, url: &str, name: &'static str, hue: u16) -> Result<Page<'d>, Failure> {
@@ -68,25 +77,30 @@ fn actor<'d>(driver: &'d Driver, url: &str, name: &'static str, hue: u16) -> Res
     Ok(page)
 }
 
+/// Width, height, whether fingers touch it.
+const DESKTOP: (u32, u32, bool) = (1180, 740, false);
+const PHONE: (u32, u32, bool) = (390, 844, true);
+
 fn shoot(page: &Page<'_>, directory: &Path) -> Result<(), Failure> {
-    for (device, width, height, mobile) in [("chat", 1180, 740, false), ("phone", 390, 844, true)] {
-        let size = json!({"width": width, "height": height, "deviceScaleFactor": 2, "mobile": mobile});
-        page.session.devtools("Emulation.setDeviceMetricsOverride", &size)?;
+    for (name, device) in [("chat", DESKTOP), ("phone", PHONE)] {
+        show_on(page, device)?;
         for (scheme, suffix) in [("dark", "-dark"), ("light", "")] {
-            let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
-            page.session.devtools("Emulation.setEmulatedMedia", &media)?;
-            write(page, directory, &format!("{device}{suffix}"))?;
+            // Without motion, so that no picture is taken halfway.
+            let features = json!([
+                {"name": "prefers-color-scheme", "value": scheme},
+                {"name": "prefers-reduced-motion", "value": "reduce"},
+            ]);
+            page.session.devtools("Emulation.setEmulatedMedia", &json!({ "features": features }))?;
+            write(page, directory, &format!("{name}{suffix}"))?;
         }
     }
     page.session.click("#menu")?;
-    // The drawer slides in; its picture is taken when it has arrived.
-    page.until("the drawer is open", || {
-        let left = page
-            .session
-            .script("return document.querySelector('#side').getBoundingClientRect().left", &[])?;
-        Ok(left.as_f64() == Some(0.0))
-    })?;
     write(page, directory, "phone-menu")
+}
+
+fn show_on(page: &Page<'_>, (width, height, mobile): (u32, u32, bool)) -> Result<(), Failure> {
+    let size = json!({"width": width, "height": height, "deviceScaleFactor": 2, "mobile": mobile});
+    page.session.devtools("Emulation.setDeviceMetricsOverride", &size).map(drop)
 }
 
 fn write(page: &Page<'_>, directory: &Path, name: &str) -> Result<(), Failure> {
