@@ -8,9 +8,23 @@ use super::codec::{Deflater, Inflater};
 /// What makes compressed frames interchangeable: the same message compressed in the same class without
 /// takeover is the same frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct DeflateClass {
+pub struct DeflateClass {
     pub(crate) level: u8,
     pub(crate) window_bits: u8,
+}
+
+impl DeflateClass {
+    /// The compression level, 1 to 9.
+    #[must_use]
+    pub const fn level(&self) -> u8 {
+        self.level
+    }
+
+    /// Base-2 logarithm of the compressor's window, 9 to 15.
+    #[must_use]
+    pub const fn window_bits(&self) -> u8 {
+        self.window_bits
+    }
 }
 
 /// The contexts of one thread. Those in here are reset: nothing of one connection's data reaches another.

@@ -7,5 +7,6 @@ mod params;
 mod tests;
 
 pub(crate) use codec::{BadDeflate, Deflater, Inflated, Inflater};
-pub(crate) use contexts::{Contexts, DeflateClass};
+pub(crate) use contexts::Contexts;
+pub use contexts::DeflateClass;
 pub use params::{DeflateConfig, DeflateMode, DeflateParams, InvalidDeflateConfig};

@@ -79,7 +79,7 @@ pub enum DeflateMode {
 pub struct DeflateConfig {
     mode: DeflateMode,
     level: u8,
-    threshold: usize,
+    threshold: Option<usize>,
     server_no_context_takeover: bool,
     client_no_context_takeover: bool,
     server_max_window_bits: u8,
@@ -99,7 +99,7 @@ impl DeflateConfig {
         Self {
             mode: DeflateMode::Shared,
             level: LEVEL_DEFAULT,
-            threshold: THRESHOLD_DEFAULT,
+            threshold: None,
             server_no_context_takeover: false,
             client_no_context_takeover: false,
             server_max_window_bits: WINDOW_BITS_MAX,
@@ -114,7 +114,12 @@ impl DeflateConfig {
         self
     }
 
-    /// How hard to compress, 1 (fast) to 9 (small). Default: 1.
+    /// How hard to compress, 1 (fast) to 9 (small). Default: 2.
+    ///
+    /// The default is where the curve bends: against it, level 6 makes JSON of 16 KiB 13 % smaller for
+    /// twice the time, and level 1, which has no codes of its own, 37 % larger for two thirds of it. With
+    /// takeover and messages of a few hundred bytes level 1 is worth a try: 8 % more bytes for a fifth of
+    /// the time. The memory is the same for all.
     ///
     /// # Errors
     /// [`InvalidDeflateConfig::Level`] outside 1 to 9.
@@ -128,13 +133,22 @@ impl DeflateConfig {
 
     /// Messages of fewer bytes are sent uncompressed, which stays legal after negotiation
     /// (RFC 7692 section 6).
+    ///
+    /// Default: 512 if we compress without takeover, 64 if with. A fresh context costs 5 µs for the first
+    /// byte, and takes half off a message of JSON only from about 512 bytes on; one with a window takes
+    /// more than that off 64 bytes, in 2 µs.
     #[must_use]
     pub const fn with_threshold(mut self, bytes: usize) -> Self {
-        self.threshold = bytes;
+        self.threshold = Some(bytes);
         self
     }
 
     /// The largest window the server may compress with, as a base-2 logarithm, 9 to 15. Default: 15.
+    ///
+    /// The compressor's context takes 287 KiB at 15, 191 KiB at 13, 175 KiB at 12, 161 KiB at 9: 128 KiB
+    /// of hash table depend on nothing. With [`DeflateMode::Shared`] that is for each
+    /// thread, so the largest window costs nothing; with [`DeflateMode::Dedicated`] for each connection
+    /// that has sent a compressed message, and 12 saves two fifths of it for 3 to 7 % more bytes.
     ///
     /// The deflate format allows 8, but the usual compressors cannot produce it, so neither end is ever
     /// asked for it; a peer that limits itself to 8 is understood.
@@ -150,6 +164,10 @@ impl DeflateConfig {
     }
 
     /// The largest window the client may compress with, as a base-2 logarithm, 9 to 15. Default: 15.
+    ///
+    /// The inflater's context takes 47 KiB and, for reading across final blocks, a window of what was
+    /// agreed beside it, at least 4 KiB: 79 KiB at 15, 51 KiB from 12 down. Whom that is multiplied by,
+    /// see [`DeflateConfig::with_server_max_window_bits`].
     ///
     /// # Errors
     /// [`InvalidDeflateConfig::WindowBits`] outside 9 to 15.
@@ -189,10 +207,15 @@ impl DeflateConfig {
         self.level
     }
 
-    /// Bytes below which a message is sent uncompressed.
+    /// Bytes below which a message is sent uncompressed, by whether our window is taken over from message
+    /// to message.
     #[must_use]
-    pub const fn threshold(&self) -> usize {
-        self.threshold
+    pub const fn threshold(&self, takeover: bool) -> usize {
+        match self.threshold {
+            Some(bytes) => bytes,
+            None if takeover => THRESHOLD_WITH_TAKEOVER,
+            None => THRESHOLD_WITHOUT_TAKEOVER,
+        }
     }
 
     /// Base-2 logarithm of the largest window the server may compress with.
@@ -247,8 +270,9 @@ impl Error for InvalidDeflateConfig {}
 pub(crate) const WINDOW_BITS_MIN: u8 = 9;
 /// The largest window of the deflate format (RFC 1951 section 2).
 pub(crate) const WINDOW_BITS_MAX: u8 = 15;
-const LEVEL_DEFAULT: u8 = 1;
-const THRESHOLD_DEFAULT: usize = 256;
+const LEVEL_DEFAULT: u8 = 2;
+const THRESHOLD_WITH_TAKEOVER: usize = 64;
+const THRESHOLD_WITHOUT_TAKEOVER: usize = 512;
 
 #[cfg(test)]
 mod tests {
@@ -276,8 +300,14 @@ mod tests {
         assert_eq!(config.level(), 9);
         assert_eq!(config.server_max_window_bits(), 9);
         assert_eq!(config.client_max_window_bits(), 14);
-        assert_eq!(config.threshold(), 77);
+        assert_eq!((config.threshold(true), config.threshold(false)), (77, 77));
         Ok(())
+    }
+
+    #[test]
+    fn a_fresh_window_needs_a_longer_message_to_pay() {
+        let config = DeflateConfig::new();
+        assert_eq!((config.threshold(true), config.threshold(false)), (64, 512));
     }
 
     #[test]
