@@ -56,10 +56,6 @@ pub(crate) enum End {
 }
 
 impl End {
-    pub(crate) fn success(&self) -> bool {
-        matches!(self, Self::Exit(status) if status.success())
-    }
-
     /// `Ok` if the program succeeded, otherwise what it was, how it ended and what it said last.
     pub(crate) fn check(&self, what: &str, log: &Path) -> Result<(), String> {
         let how = match self {
