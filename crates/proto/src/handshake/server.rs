@@ -97,7 +97,7 @@ impl ServerOptions {
 ///
 /// | status | cause |
 /// |---|---|
-/// | 400 | `Host` not exactly once; key missing, repeated or not 16 bytes; a request body; a subprotocol repeated or no token; extensions against the grammar; HTTP/2 or HTTP/3 without extended CONNECT |
+/// | 400 | `Host` not exactly once, or empty; key missing, repeated or not 16 bytes; a request body; a subprotocol repeated or no token; extensions against the grammar; HTTP/2 or HTTP/3 without extended CONNECT |
 /// | 403 | the origin is not [allowed](ServerOptions::with_origin) |
 /// | 405 | a method other than GET |
 /// | 426 | no `websocket` in `Upgrade`, no `Upgrade` in `Connection`, or HTTP/1.0, where `Upgrade` must be ignored (RFC 9110 section 7.8) and which is thus a request without; a version other than 13 |
@@ -133,8 +133,8 @@ fn check_upgrade(request: &impl RequestView) -> Result<&KeyText, Refusal> {
         let refusal = Refusal::because(405, "a WebSocket begins with GET").and("Allow", "GET");
         return Err(if request.method() == "HEAD" { refusal.without_body() } else { refusal });
     }
-    if request.only("host").is_none() {
-        return Err(Refusal::because(400, "Host missing or repeated"));
+    if request.only("host").is_none_or(<[u8]>::is_empty) {
+        return Err(Refusal::because(400, "Host missing, empty or repeated"));
     }
     let upgrades = request.version() == Version::Http11
         && lists_token(request.header("upgrade"), "websocket")
@@ -162,10 +162,9 @@ fn upgrade_required(reason: &'static str) -> Refusal {
 /// A body would have to be read before the protocol changes (RFC 9110 section 7.8). Nobody sends one in
 /// good faith, and a proxy that takes it for frames, or frames for it, can be led astray.
 fn has_body(request: &impl RequestView) -> bool {
-    let lengths = || request.header("content-length");
-    request.header("transfer-encoding").next().is_some()
-        || lengths().count() > 1
-        || lengths().any(|length| length.is_empty() || length.iter().any(|&digit| digit != b'0'))
+    let present = |name| request.header(name).next().is_some();
+    present("transfer-encoding")
+        || present("content-length") && request.only("content-length") != Some(b"0".as_slice())
 }
 
 /// RFC 8441 section 5: the key, `Upgrade` and `Connection` have no meaning there.

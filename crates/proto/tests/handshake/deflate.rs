@@ -1,0 +1,220 @@
+//! Negotiation of permessage-deflate (RFC 7692 section 7.1), the server's side.
+
+use sinews_proto::deflate::{DeflateConfig, DeflateMode};
+use sinews_proto::handshake::{Accepted, ServerOptions};
+
+use crate::Lines;
+
+fn dedicated() -> DeflateConfig {
+    DeflateConfig::new().with_mode(DeflateMode::Dedicated)
+}
+
+fn accept(lines: &[&str], config: Option<DeflateConfig>) -> Result<Accepted, u16> {
+    let request = lines
+        .iter()
+        .fold(Lines::new(), |request, line| request.with(&format!("Sec-WebSocket-Extensions: {line}")));
+    let options = match config {
+        Some(config) => ServerOptions::new().with_deflate(config),
+        None => ServerOptions::new(),
+    };
+    request.accept(&options).map_err(|refusal| refusal.status())
+}
+
+/// The answer and what it agrees to: server takeover, client takeover, server bits, client bits.
+fn agreed(lines: &[&str], config: DeflateConfig) -> (Option<String>, Option<(bool, bool, u8, u8)>) {
+    let accepted = accept(lines, Some(config)).expect("an offer never fails the handshake");
+    let params = accepted.negotiated().deflate().map(|params| {
+        (
+            !params.server_no_context_takeover(),
+            !params.client_no_context_takeover(),
+            params.server_max_window_bits(),
+            params.client_max_window_bits(),
+        )
+    });
+    assert_eq!(accepted.extensions().is_some(), params.is_some());
+    (accepted.extensions().map(str::to_owned), params)
+}
+
+#[test]
+fn offers_are_answered_with_what_they_allow() {
+    for (offer, answer, params) in [
+        ("permessage-deflate", "", (true, true, 15, 15)),
+        // What browsers send.
+        ("permessage-deflate; client_max_window_bits", "", (true, true, 15, 15)),
+        ("permessage-deflate; client_max_window_bits=15", "", (true, true, 15, 15)),
+        (
+            "permessage-deflate; client_max_window_bits=10",
+            "; client_max_window_bits=10",
+            (true, true, 15, 10),
+        ),
+        (
+            "permessage-deflate; client_max_window_bits=\"9\"",
+            "; client_max_window_bits=9",
+            (true, true, 15, 9),
+        ),
+        // A client that limits itself to 8 is understood and not held to it.
+        ("permessage-deflate; client_max_window_bits=8", "", (true, true, 15, 15)),
+        (
+            "permessage-deflate; server_max_window_bits=15",
+            "; server_max_window_bits=15",
+            (true, true, 15, 15),
+        ),
+        ("permessage-deflate; server_max_window_bits=9", "; server_max_window_bits=9", (true, true, 9, 15)),
+        (
+            "permessage-deflate; server_no_context_takeover",
+            "; server_no_context_takeover",
+            (false, true, 15, 15),
+        ),
+        (
+            "permessage-deflate; client_no_context_takeover",
+            "; client_no_context_takeover",
+            (true, false, 15, 15),
+        ),
+        (
+            "permessage-deflate; client_max_window_bits; server_max_window_bits=10; \
+             server_no_context_takeover; client_no_context_takeover",
+            "; server_no_context_takeover; client_no_context_takeover; server_max_window_bits=10",
+            (false, false, 10, 15),
+        ),
+    ] {
+        let expected = (Some(format!("permessage-deflate{answer}")), Some(params));
+        assert_eq!(agreed(&[offer], dedicated()), expected, "{offer}");
+    }
+}
+
+#[test]
+fn bad_offers_are_declined_and_nothing_else_happens() {
+    for parameters in [
+        "server_max_window_bits=8",
+        "server_max_window_bits=7",
+        "server_max_window_bits=16",
+        "server_max_window_bits=010",
+        "server_max_window_bits=09",
+        "server_max_window_bits=1",
+        "server_max_window_bits=100",
+        "server_max_window_bits=-9",
+        "server_max_window_bits=x",
+        "server_max_window_bits",
+        "client_max_window_bits=16",
+        "client_max_window_bits=7",
+        "client_max_window_bits=08",
+        "client_max_window_bits=1x",
+        "server_no_context_takeover=1",
+        "client_no_context_takeover=\"true\"",
+        "unknown",
+        "unknown=1",
+        "Server_No_Context_Takeover",
+        "server_no_context_takeover; server_no_context_takeover",
+        "client_no_context_takeover; client_no_context_takeover",
+        "server_max_window_bits=10; server_max_window_bits=10",
+        "client_max_window_bits; client_max_window_bits=10",
+        "client_max_window_bits; client_max_window_bits",
+    ] {
+        let offer = format!("permessage-deflate; {parameters}");
+        assert_eq!(agreed(&[&offer], dedicated()), (None, None), "{offer}");
+        // The next offer is taken, on the same line or on another one.
+        let good = "permessage-deflate; server_max_window_bits=11";
+        let expected = (Some(good.to_owned()), Some((true, true, 11, 15)));
+        assert_eq!(agreed(&[&format!("{offer}, {good}")], dedicated()), expected, "{offer}");
+        assert_eq!(agreed(&[&offer, good], dedicated()), expected, "{offer}");
+    }
+}
+
+#[test]
+fn the_first_offer_that_can_be_met_is_taken() {
+    let offers = "permessage-deflate; server_max_window_bits=12, permessage-deflate";
+    assert_eq!(agreed(&[offers], dedicated()).1, Some((true, true, 12, 15)));
+}
+
+#[test]
+fn our_limits_lower_what_was_offered_and_never_raise_it() {
+    let twelve = dedicated()
+        .with_server_max_window_bits(12)
+        .and_then(|config| config.with_client_max_window_bits(11))
+        .expect("in range");
+    for (offer, answer, params) in [
+        // The client may be told only where it says that it understands.
+        ("", "; server_max_window_bits=12", (true, true, 12, 15)),
+        (
+            "; client_max_window_bits",
+            "; server_max_window_bits=12; client_max_window_bits=11",
+            (true, true, 12, 11),
+        ),
+        (
+            "; client_max_window_bits=9",
+            "; server_max_window_bits=12; client_max_window_bits=9",
+            (true, true, 12, 9),
+        ),
+        (
+            "; client_max_window_bits=14",
+            "; server_max_window_bits=12; client_max_window_bits=11",
+            (true, true, 12, 11),
+        ),
+        ("; server_max_window_bits=10", "; server_max_window_bits=10", (true, true, 10, 15)),
+        ("; server_max_window_bits=15", "; server_max_window_bits=12", (true, true, 12, 15)),
+    ] {
+        let offer = format!("permessage-deflate{offer}");
+        let expected = (Some(format!("permessage-deflate{answer}")), Some(params));
+        assert_eq!(agreed(&[&offer], twelve.clone()), expected, "{offer}");
+    }
+}
+
+#[test]
+fn shared_mode_always_gives_up_takeover_on_both_sides() {
+    for offer in ["permessage-deflate", "permessage-deflate; client_max_window_bits"] {
+        let (answer, params) = agreed(&[offer], DeflateConfig::new());
+        let expected = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
+        assert_eq!((answer.as_deref(), params), (Some(expected), Some((false, false, 15, 15))));
+    }
+    let (_, params) = agreed(&["permessage-deflate"], dedicated().with_client_no_context_takeover(true));
+    assert_eq!(params, Some((true, false, 15, 15)));
+}
+
+#[test]
+fn unknown_extensions_are_ignored() {
+    for (lines, expected) in [
+        (&["x-webkit-deflate-frame"][..], None),
+        (&["foo; unknown=1, permessage-deflate, bar"], Some("permessage-deflate")),
+        (&["foo", "permessage-deflate"], Some("permessage-deflate")),
+        (&["PERMESSAGE-DEFLATE"], None),
+        (&["permessage-deflate2"], None),
+    ] {
+        assert_eq!(agreed(lines, dedicated()).0.as_deref(), expected, "{lines:?}");
+    }
+}
+
+#[test]
+fn without_deflate_in_the_options_it_is_declined() {
+    let accepted = accept(&["permessage-deflate"], None).expect("sound");
+    assert_eq!((accepted.extensions(), accepted.negotiated().deflate()), (None, None));
+}
+
+/// RFC 6455 section 9.1: who receives what the grammar does not allow must fail the connection.
+#[test]
+fn a_header_against_the_grammar_is_400_wherever_the_fault_stands() {
+    for lines in [
+        &[""][..],
+        &[","],
+        &[";permessage-deflate"],
+        &["permessage-deflate;"],
+        &["permessage-deflate; server_max_window_bits="],
+        &["permessage-deflate; server_max_window_bits=\"10"],
+        &["permessage-deflate; server_max_window_bits=\"1 0\""],
+        &["permessage-deflate; a=\"x,y\""],
+        &["permessage-deflate server_no_context_takeover"],
+        &["permessage-deflate, foo;"],
+        &["permessage-deflate", "foo bar"],
+        &["foo bar", "permessage-deflate"],
+    ] {
+        assert_eq!(accept(lines, Some(dedicated())).err(), Some(400), "{lines:?}");
+        assert_eq!(accept(lines, None).err(), Some(400), "{lines:?}");
+    }
+}
+
+#[test]
+fn empty_elements_and_lines_beside_others_are_passed_over() {
+    for lines in [&[", permessage-deflate ,,"][..], &["", "permessage-deflate"], &["permessage-deflate", ","]]
+    {
+        assert_eq!(agreed(lines, dedicated()).0.as_deref(), Some("permessage-deflate"), "{lines:?}");
+    }
+}

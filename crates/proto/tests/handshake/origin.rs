@@ -1,0 +1,103 @@
+//! Which pages may connect (RFC 6455 section 10.2).
+
+use sinews_proto::handshake::{HandshakeMisuse, OriginPolicy, ServerOptions, same_origin};
+
+use crate::{Foreign, Lines, with_head};
+
+fn status(lines: &Lines, policy: &OriginPolicy) -> u16 {
+    let options = ServerOptions::new().with_origin(policy.clone());
+    lines.accept(&options).map_or_else(|refusal| refusal.status(), |accepted| accepted.status())
+}
+
+fn from(origin: &str) -> Lines {
+    Lines::new().with(&format!("Origin: {origin}"))
+}
+
+#[test]
+fn foreign_pages_are_refused_unless_the_server_says_otherwise() {
+    assert_eq!(from("https://evil.example").status(), 403);
+    assert_eq!(from("https://server.example.com").status(), 101);
+}
+
+#[test]
+fn the_same_origin_is_the_same_host_and_port() {
+    let same = |host: &str, origin: &str| {
+        with_head(&from(origin).replace("Host", host).bytes(), |head| same_origin(head)).expect("sound")
+    };
+    for (host, origin) in [
+        ("a.example", "https://a.example"),
+        ("a.example", "http://a.example"),
+        ("A.example", "https://a.EXAMPLE"),
+        ("a.example:8080", "http://a.example:8080"),
+        ("a.example:443", "https://a.example"),
+        ("a.example", "http://a.example:80"),
+        ("[::1]:9001", "http://[::1]:9001"),
+    ] {
+        assert!(same(host, origin), "{host} {origin}");
+    }
+    for (host, origin) in [
+        ("a.example", "https://b.example"),
+        ("a.example", "https://a.example.evil"),
+        ("a.example", "https://xa.example"),
+        ("a.example:8080", "http://a.example"),
+        ("a.example", "http://a.example:443"),
+        ("a.example", "null"),
+        ("a.example", "a.example"),
+        ("a.example", "chrome-extension://a.example"),
+        ("a.example", "https://a.example/"),
+        ("a.example", "https://u@a.example"),
+        ("", "https://"),
+        ("a.example", ""),
+    ] {
+        assert!(!same(host, origin), "{host} {origin}");
+    }
+}
+
+#[test]
+fn a_repeated_origin_is_of_no_origin() {
+    let lines = from("http://server.example.com").with("Origin: http://server.example.com");
+    assert_eq!(status(&lines, &OriginPolicy::same_origin()), 403);
+    let list = OriginPolicy::list(["http://server.example.com"]).expect("sound");
+    assert_eq!(status(&lines, &list), 403);
+}
+
+#[test]
+fn the_authority_of_http_2_counts_there() {
+    let mut request = Foreign::extended_connect();
+    request.headers.push(("origin", "https://server.example.com"));
+    assert!(same_origin(&request));
+    request.authority = Some("other.example");
+    assert!(!same_origin(&request));
+    request.authority = None;
+    assert!(!same_origin(&request));
+}
+
+#[test]
+fn a_list_names_whole_origins() {
+    let list = OriginPolicy::list(["https://a.example", "http://localhost:3000", "null"]).expect("sound");
+    for (origin, expected) in [
+        ("https://a.example", 101),
+        ("HTTPS://A.example", 101),
+        ("http://localhost:3000", 101),
+        ("null", 101),
+        ("http://a.example", 403),
+        ("https://a.example.evil", 403),
+        ("https://a.example:8443", 403),
+        ("https://server.example.com", 403),
+    ] {
+        assert_eq!(status(&from(origin), &list), expected, "{origin}");
+    }
+    for origin in ["https://a.example/", "a.example", "https://", "*", "", "https://a\r\nb", "https://a/b"] {
+        assert_eq!(OriginPolicy::list([origin]), Err(HandshakeMisuse::Origin), "{origin}");
+    }
+}
+
+#[test]
+fn clients_without_an_origin_pass_unless_one_is_required() {
+    let list = OriginPolicy::list(["https://a.example"]).expect("sound");
+    for policy in [OriginPolicy::any(), OriginPolicy::same_origin(), list] {
+        assert_eq!(status(&Lines::new(), &policy), 101);
+        assert_eq!(status(&Lines::new(), &policy.require_origin()), 403);
+    }
+    assert_eq!(status(&from("https://evil.example"), &OriginPolicy::any().require_origin()), 101);
+}
