@@ -1,0 +1,184 @@
+//! Listeners: shared ports, storms, shortages.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv6Addr, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::time::Duration;
+
+use rlimit::Resource;
+use sinews_engine::{Config, Engine, ListenOptions, Listener};
+
+use crate::support::{Event, Host, Kind, Probe, client, read_exactly};
+
+fn loopback(port: u16) -> SocketAddr {
+    ([127, 0, 0, 1], port).into()
+}
+
+#[test]
+fn a_port_in_use_is_an_error_also_when_it_is_shared() {
+    let options = ListenOptions::default();
+    for (first, second) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
+        let held = Listener::bind_all(loopback(0), first, &options).unwrap();
+        let address = held[0].local_addr().unwrap();
+        let error = Listener::bind_all(address, second, &options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AddrInUse, "{second} listeners where {first} are");
+        drop(held);
+        Listener::bind_all(address, second, &options).unwrap();
+    }
+    assert_eq!(Listener::bind_all(loopback(0), 0, &options).unwrap_err().kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn listeners_of_one_port_share_its_connections() {
+    let listeners = Listener::bind_all(loopback(0), 2, &ListenOptions::default()).unwrap();
+    let address = listeners[0].local_addr().unwrap();
+    assert_eq!(listeners[1].local_addr().unwrap(), address);
+    let mut hosts = listeners.into_iter().map(|listener| {
+        let engine = Engine::new(Config::default(), vec![listener]).unwrap();
+        Host { engine, app: Probe::echo(), address }
+    });
+    let (mut one, mut other) = (hosts.next().unwrap(), hosts.next().unwrap());
+    // The kernel spreads by a hash: both stay without a share of 200 with a chance of 2^-199.
+    let clients: Vec<TcpStream> = (0..200).map(|_| client(address)).collect();
+    one.settle();
+    other.settle();
+    let shares = [&one, &other].map(|host| host.app.count(Kind::Accepted));
+    assert_eq!(shares[0] + shares[1], clients.len());
+    assert!(shares[0] > 0 && shares[1] > 0, "{shares:?}");
+}
+
+#[test]
+fn accepted_tells_the_listener_and_the_peer() {
+    let listeners: Vec<Listener> =
+        (0..2).map(|_| Listener::bind(loopback(0), &ListenOptions::default()).unwrap()).collect();
+    let address = listeners[1].local_addr().unwrap();
+    let engine = Engine::new(Config::default(), listeners).unwrap();
+    let mut host = Host { engine, app: Probe::echo(), address };
+    let (client, _) = host.connect();
+    let Event::Accepted(_, from) = &host.app.events[0] else { panic!("accepted comes first") };
+    assert_eq!((from.listener, from.peer), (1, client.local_addr().unwrap()));
+}
+
+#[test]
+fn version_6_addresses_work() {
+    let Ok(listener) = Listener::bind((Ipv6Addr::LOCALHOST, 0).into(), &ListenOptions::default()) else {
+        return; // A machine without IPv6.
+    };
+    let address = listener.local_addr().unwrap();
+    let engine = Engine::new(Config::default(), vec![listener]).unwrap();
+    let mut host = Host { engine, app: Probe::echo(), address };
+    let (mut client, _) = host.connect();
+    client.write_all(b"six").unwrap();
+    host.until(|app| app.count(Kind::Finished) == 1);
+    assert_eq!(read_exactly(&mut client, 3), b"six");
+}
+
+#[test]
+fn a_storm_of_connections_is_served_while_old_ones_are() {
+    const CONNECTIONS: usize = 2000;
+    let config = Config::default().accepts_per_turn(16).unwrap();
+    let mut host = Host::with(config, ListenOptions::default(), Probe::echo());
+    let address = host.address;
+    let storm = std::thread::spawn(move || {
+        let mut clients: Vec<TcpStream> = (0..CONNECTIONS).map(|_| client(address)).collect();
+        for (number, client) in clients.iter_mut().enumerate() {
+            client.write_all(&[number as u8]).unwrap();
+        }
+        for (number, client) in clients.iter_mut().enumerate() {
+            assert_eq!(read_exactly(client, 1), [number as u8]);
+        }
+    });
+    host.until(|app| app.count(Kind::Closed) == CONNECTIONS);
+    storm.join().unwrap();
+    let stats = host.engine.stats();
+    assert_eq!((stats.accepts, stats.closes), (CONNECTIONS as u64, CONNECTIONS as u64));
+    assert_eq!(stats.received_bytes, CONNECTIONS as u64);
+}
+
+/// Descriptors are a limit of the process, so what exhausts them has a process of its own.
+fn in_a_process_of_its_own(test: &str) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--ignored", "--test-threads=1"])
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && told.contains("1 passed"), "{told}");
+}
+
+/// Leaves the process this many free descriptors.
+fn leave_free(descriptors: u64) {
+    let (_, hard) = Resource::NOFILE.get().unwrap();
+    Resource::NOFILE.set(hard, hard).unwrap();
+    let lowest_free = File::open("/dev/null").unwrap().as_raw_fd() as u64;
+    Resource::NOFILE.set(lowest_free + descriptors, hard).unwrap();
+}
+
+#[test]
+fn a_lack_of_descriptors_ends_when_a_connection_closes() {
+    in_a_process_of_its_own("accepting::child_lacks_descriptors_until_a_close");
+}
+
+#[test]
+#[ignore = "run by the test above in a process of its own"]
+fn child_lacks_descriptors_until_a_close() {
+    // The pause is far longer than the test: only closes end it.
+    let config = Config::default().accept_backoff(Duration::from_secs(60)).unwrap();
+    let mut host = Host::with(config, ListenOptions::default(), Probe::echo());
+    let mut clients: Vec<TcpStream> = (0..20).map(|_| client(host.address)).collect();
+    leave_free(5);
+    host.settle();
+    assert_eq!((host.app.living(), host.engine.stats().accept_stalls), (5, 1));
+    // Those that were accepted are served all the same. Backlogs are first in, first out.
+    clients[0].write_all(b"served").unwrap();
+    host.until(|app| app.count(Kind::Finished) == 1);
+    assert_eq!(read_exactly(&mut clients[0], 6), b"served");
+    // A client that goes frees two descriptors, its own and ours: two more come in for it.
+    drop(clients.remove(0));
+    host.until(|app| app.count(Kind::Accepted) == 7);
+    host.settle();
+    assert_eq!((host.app.living(), host.app.count(Kind::Accepted)), (6, 7));
+    assert_eq!(host.engine.stats().accept_stalls, 1, "one shortage, one report");
+    leave_free(50);
+    drop(clients.remove(0));
+    host.until(|app| app.count(Kind::Accepted) == 20);
+    assert_eq!(host.engine.stats().accept_stalls, 1);
+    // The backlog has been emptied, so the next shortage is a new one.
+    host.settle();
+    clients.extend((0..3).map(|_| client(host.address)));
+    leave_free(1);
+    host.settle();
+    assert_eq!(host.engine.stats().accept_stalls, 2);
+}
+
+#[test]
+fn a_lack_of_descriptors_ends_by_itself() {
+    in_a_process_of_its_own("accepting::child_lacks_descriptors_for_a_while");
+}
+
+#[test]
+#[ignore = "run by the test above in a process of its own"]
+fn child_lacks_descriptors_for_a_while() {
+    let config = Config::default().accept_backoff(Duration::from_millis(1)).unwrap();
+    let mut host = Host::with(config, ListenOptions::default(), Probe::echo());
+    let mut clients: Vec<TcpStream> = (0..10).map(|_| client(host.address)).collect();
+    leave_free(0);
+    // Many turns into the shortage the loop still runs, and waits in between: had it no pause, every turn
+    // would return at once and there would be no such thing as a turn that waited.
+    let turns = host.engine.stats().turns;
+    for _ in 0..20 {
+        assert!(host.engine.turn(&mut host.app, None).unwrap());
+    }
+    assert_eq!((host.app.count(Kind::Accepted), host.engine.stats().accept_stalls), (0, 1));
+    assert_eq!(host.engine.stats().turns - turns, 20);
+    leave_free(50);
+    host.until(|app| app.count(Kind::Accepted) == 10);
+    for client in &mut clients {
+        client.write_all(b"x").unwrap();
+    }
+    host.until(|app| app.count(Kind::Finished) == 10);
+    for client in &mut clients {
+        client.read_exact(&mut [0]).unwrap();
+    }
+}

@@ -1,0 +1,11 @@
+//! The engine over real loopback sockets. Every application here is a [`support::Probe`], which checks the
+//! life cycle of each connection whatever else a test is about.
+
+mod accepting;
+mod closing;
+mod mail;
+mod receiving;
+mod sending;
+mod stress;
+mod support;
+mod timers;

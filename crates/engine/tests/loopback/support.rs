@@ -1,0 +1,378 @@
+//! An application that is a closure, checks the contract of its callbacks, and remembers what happened.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{IoSlice, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use sinews_engine::{
+    Accepted, App, Chain, Closed, Config, ConnId, Engine, Flow, Io, ListenOptions, Listener, Stats,
+};
+
+/// Longer than anything here takes on a busy machine; reached only when something is lost.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One callback.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Accepted(ConnId, Accepted),
+    Received(ConnId, Vec<u8>),
+    Ended(ConnId),
+    Progressed(ConnId, usize),
+    Finished(ConnId, bool),
+    Closed(ConnId, Closed),
+    Timer(ConnId),
+    AppTimer,
+    Mail(Vec<u64>),
+}
+
+/// Name of an event, for tests that act on one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    Accepted,
+    Received,
+    Ended,
+    Progressed,
+    Finished,
+    Closed,
+    Timer,
+    AppTimer,
+    Mail,
+}
+
+impl Event {
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Self::Accepted(..) => Kind::Accepted,
+            Self::Received(..) => Kind::Received,
+            Self::Ended(..) => Kind::Ended,
+            Self::Progressed(..) => Kind::Progressed,
+            Self::Finished(..) => Kind::Finished,
+            Self::Closed(..) => Kind::Closed,
+            Self::Timer(..) => Kind::Timer,
+            Self::AppTimer => Kind::AppTimer,
+            Self::Mail(..) => Kind::Mail,
+        }
+    }
+
+    pub(crate) fn conn(&self) -> Option<ConnId> {
+        match self {
+            Self::Accepted(conn, _)
+            | Self::Received(conn, _)
+            | Self::Ended(conn)
+            | Self::Progressed(conn, _)
+            | Self::Finished(conn, _)
+            | Self::Closed(conn, _)
+            | Self::Timer(conn) => Some(*conn),
+            Self::AppTimer | Self::Mail(_) => None,
+        }
+    }
+}
+
+/// What waits to be sent, piece by piece.
+#[derive(Default)]
+pub(crate) struct Queues {
+    queues: HashMap<ConnId, VecDeque<Vec<u8>>>,
+    living: Vec<ConnId>,
+}
+
+impl Queues {
+    pub(crate) fn push(&mut self, conn: ConnId, piece: impl Into<Vec<u8>>) {
+        let piece = piece.into();
+        if !piece.is_empty() {
+            self.queues.entry(conn).or_default().push_back(piece);
+        }
+    }
+
+    /// Connections between accepted and closed, oldest first.
+    pub(crate) fn living(&self) -> &[ConnId] {
+        &self.living
+    }
+
+    /// The one connection of a test that has one.
+    pub(crate) fn only(&self) -> ConnId {
+        assert_eq!(self.living.len(), 1);
+        self.living[0]
+    }
+}
+
+/// Pieces sent together, some of the first one gone already.
+#[derive(Debug)]
+pub(crate) struct Pieces {
+    pieces: VecDeque<Vec<u8>>,
+    gone: usize,
+}
+
+impl Chain for Pieces {
+    fn len(&self) -> usize {
+        self.pieces.iter().map(Vec::len).sum::<usize>() - self.gone
+    }
+
+    fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
+        let mut skip = self.gone;
+        let mut count = 0;
+        for (slot, piece) in out.iter_mut().zip(&self.pieces) {
+            *slot = IoSlice::new(&piece[skip..]);
+            skip = 0;
+            count += 1;
+        }
+        count
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        assert!(bytes <= self.len(), "no more leaves than there is");
+        self.gone += bytes;
+        while self.pieces.front().is_some_and(|piece| piece.len() <= self.gone) {
+            self.gone -= self.pieces.pop_front().unwrap().len();
+        }
+    }
+}
+
+/// What the contract allows next on a connection.
+#[derive(Default)]
+struct Life {
+    paused: bool,
+    ended: bool,
+    in_flight: bool,
+    failed: bool,
+}
+
+pub(crate) type Rule = Box<dyn FnMut(&mut Io, &mut Queues, &Event) -> Flow>;
+
+pub(crate) struct Probe {
+    pub(crate) events: Vec<Event>,
+    pub(crate) queues: Queues,
+    rule: Rule,
+    lives: HashMap<ConnId, Life>,
+}
+
+impl Probe {
+    pub(crate) fn new(rule: impl FnMut(&mut Io, &mut Queues, &Event) -> Flow + 'static) -> Self {
+        Self { events: Vec::new(), queues: Queues::default(), rule: Box::new(rule), lives: HashMap::new() }
+    }
+
+    /// Sends back what comes, and ends when the peer does.
+    pub(crate) fn echo() -> Self {
+        Self::new(|io, queues, event| {
+            echo(io, queues, event);
+            Flow::Continue
+        })
+    }
+
+    pub(crate) fn count(&self, kind: Kind) -> usize {
+        self.events.iter().filter(|event| event.kind() == kind).count()
+    }
+
+    pub(crate) fn received(&self, conn: ConnId) -> Vec<u8> {
+        let chunks = self.events.iter().filter_map(|event| match event {
+            Event::Received(from, chunk) if *from == conn => Some(chunk.as_slice()),
+            _ => None,
+        });
+        chunks.collect::<Vec<_>>().concat()
+    }
+
+    pub(crate) fn accepted(&self) -> Vec<ConnId> {
+        let accepted = self.events.iter().filter(|event| event.kind() == Kind::Accepted);
+        accepted.filter_map(Event::conn).collect()
+    }
+
+    pub(crate) fn why(&self, conn: ConnId) -> Option<&Closed> {
+        self.events.iter().find_map(|event| match event {
+            Event::Closed(closed, why) if *closed == conn => Some(why),
+            _ => None,
+        })
+    }
+
+    /// Connections between accepted and closed.
+    pub(crate) fn living(&self) -> usize {
+        self.lives.len()
+    }
+
+    fn life(&mut self, conn: ConnId) -> &mut Life {
+        self.lives.get_mut(&conn).expect("callbacks come between accepted and closed only")
+    }
+
+    fn happen(&mut self, io: &mut Io, event: Event) -> Flow {
+        let flow = (self.rule)(io, &mut self.queues, &event);
+        self.events.push(event);
+        flow
+    }
+}
+
+pub(crate) fn echo(io: &mut Io, queues: &mut Queues, event: &Event) {
+    match event {
+        Event::Received(conn, chunk) => {
+            queues.push(*conn, chunk.as_slice());
+            io.send(*conn);
+        }
+        Event::Ended(conn) => io.shutdown(*conn),
+        _ => {}
+    }
+}
+
+impl App for Probe {
+    type Chain = Pieces;
+    type Mail = u64;
+
+    fn accepted(&mut self, io: &mut Io, conn: ConnId, from: Accepted) {
+        let before = self.lives.insert(conn, Life::default());
+        assert!(before.is_none(), "an id names one connection");
+        assert!(!self.lives.keys().any(|other| *other != conn && other.index() == conn.index()));
+        self.queues.living.push(conn);
+        self.happen(io, Event::Accepted(conn, from));
+    }
+
+    fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
+        let life = self.life(conn);
+        assert!(!life.paused && !life.ended, "nothing is received in a pause or after the end");
+        assert!(!chunk.is_empty());
+        let flow = self.happen(io, Event::Received(conn, chunk.to_vec()));
+        // In place, as an application would unmask: nobody may see it again.
+        chunk.fill(0xEE);
+        self.life(conn).paused = flow == Flow::Pause;
+        flow
+    }
+
+    fn ended(&mut self, io: &mut Io, conn: ConnId) {
+        let life = self.life(conn);
+        assert!(!life.paused && !std::mem::replace(&mut life.ended, true), "one end, and not in a pause");
+        self.happen(io, Event::Ended(conn));
+    }
+
+    fn start_send(&mut self, conn: ConnId) -> Option<Pieces> {
+        let life = self.life(conn);
+        assert!(!life.in_flight && !life.failed, "one chain at a time, none after a failure");
+        let pieces = self.queues.queues.remove(&conn).filter(|pieces| !pieces.is_empty())?;
+        self.life(conn).in_flight = true;
+        Some(Pieces { pieces, gone: 0 })
+    }
+
+    fn progressed(&mut self, io: &mut Io, conn: ConnId, bytes: usize) {
+        assert!(self.life(conn).in_flight && bytes > 0);
+        self.happen(io, Event::Progressed(conn, bytes));
+    }
+
+    fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: Pieces, complete: bool) {
+        assert_eq!(chain.is_empty(), complete);
+        let life = self.life(conn);
+        assert!(std::mem::replace(&mut life.in_flight, false), "a chain comes home once");
+        life.failed |= !complete;
+        self.happen(io, Event::Finished(conn, complete));
+    }
+
+    fn closed(&mut self, io: &mut Io, conn: ConnId, why: Closed) {
+        let life = self.lives.remove(&conn).expect("closed once, and after accepted");
+        assert!(!life.in_flight, "the chain has come home first");
+        assert_eq!(io.connections(), self.lives.len());
+        self.queues.queues.remove(&conn);
+        self.queues.living.retain(|living| *living != conn);
+        self.happen(io, Event::Closed(conn, why));
+    }
+
+    fn timer(&mut self, io: &mut Io, conn: ConnId) {
+        self.life(conn);
+        self.happen(io, Event::Timer(conn));
+    }
+
+    fn app_timer(&mut self, io: &mut Io) {
+        self.happen(io, Event::AppTimer);
+    }
+
+    fn mail(&mut self, io: &mut Io, mail: &mut Vec<u64>) {
+        assert!(!mail.is_empty());
+        let mail = std::mem::take(mail);
+        for number in &mail {
+            // Convention of these tests: this mail resumes everybody.
+            if *number == RESUME_ALL {
+                for (conn, life) in &mut self.lives {
+                    life.paused = false;
+                    io.resume(*conn);
+                }
+            }
+        }
+        self.happen(io, Event::Mail(mail));
+    }
+}
+
+pub(crate) const RESUME_ALL: u64 = u64::MAX;
+
+/// An engine, its application, and where clients find them. Clients live in the same thread where they can:
+/// what they have written is in the kernel by then, so nothing depends on scheduling.
+pub(crate) struct Host {
+    pub(crate) engine: Engine<Probe>,
+    pub(crate) app: Probe,
+    pub(crate) address: SocketAddr,
+}
+
+impl Host {
+    pub(crate) fn new(app: Probe) -> Self {
+        Self::with(Config::default(), ListenOptions::default(), app)
+    }
+
+    pub(crate) fn with(config: Config, options: ListenOptions, app: Probe) -> Self {
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &options).unwrap();
+        let address = listener.local_addr().unwrap();
+        Self { engine: Engine::new(config, vec![listener]).unwrap(), app, address }
+    }
+
+    /// Turns until `done`; fails when that does not happen.
+    pub(crate) fn until(&mut self, done: impl Fn(&Probe) -> bool) {
+        self.until_with(|_| (), done);
+    }
+
+    /// As [`until`](Self::until), with something to do before each turn.
+    pub(crate) fn until_with(&mut self, mut act: impl FnMut(&Engine<Probe>), done: impl Fn(&Probe) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !done(&self.app) {
+            act(&self.engine);
+            assert!(Instant::now() < deadline, "still waiting after {} events", self.app.events.len());
+            self.engine.turn(&mut self.app, Some(Duration::from_millis(100))).unwrap();
+        }
+    }
+
+    /// A client, and the id of the connection at this end.
+    pub(crate) fn connect(&mut self) -> (TcpStream, ConnId) {
+        let before = self.app.count(Kind::Accepted);
+        let stream = client(self.address);
+        self.until(|app| app.count(Kind::Accepted) == before + 1);
+        (stream, *self.app.accepted().last().unwrap())
+    }
+
+    /// Turns that do not wait, until two in a row do nothing: all that has come is handed over.
+    pub(crate) fn settle(&mut self) {
+        let work = |stats: Stats| (stats.receives, stats.sends, stats.accepts, stats.closes, stats.wakes);
+        let mut idle = 0;
+        while idle < 2 {
+            let (before, events) = (work(self.engine.stats()), self.app.events.len());
+            self.engine.turn(&mut self.app, Some(Duration::ZERO)).unwrap();
+            let same = work(self.engine.stats()) == before && self.app.events.len() == events;
+            idle = if same { idle + 1 } else { 0 };
+        }
+    }
+}
+
+/// A client that fails rather than waits for ever.
+pub(crate) fn client(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+pub(crate) fn read_exactly(stream: &mut TcpStream, bytes: usize) -> Vec<u8> {
+    let mut read = vec![0; bytes];
+    stream.read_exact(&mut read).unwrap();
+    read
+}
+
+/// Bytes that tell where they belong.
+pub(crate) fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes as u64).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u8).collect()
+}
+
+/// Ends the connection by a reset instead of in order.
+pub(crate) fn reset(stream: TcpStream) {
+    let socket = socket2::Socket::from(stream);
+    socket.set_linger(Some(Duration::ZERO)).unwrap();
+}
