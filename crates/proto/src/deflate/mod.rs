@@ -6,7 +6,7 @@ mod params;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use codec::{BadDeflate, Deflater, Inflated, Inflater};
+pub(crate) use codec::{Deflater, Inflater};
 pub(crate) use contexts::Contexts;
 pub use contexts::DeflateClass;
 pub use params::{DeflateConfig, DeflateMode, DeflateParams, InvalidDeflateConfig};

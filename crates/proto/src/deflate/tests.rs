@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 use zlib_rs::{Deflate, DeflateFlush};
 
-use super::{BadDeflate, Contexts, DeflateClass, Deflater, Inflater};
+use super::codec::BadDeflate;
+use super::{Contexts, DeflateClass, Deflater, Inflater};
 
 const NO_LIMIT: usize = usize::MAX;
 
