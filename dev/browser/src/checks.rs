@@ -34,6 +34,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("markup stays text, addresses become safe links", markup_stays_text),
     ("what a terminal publishes is announced in both windows", terminal_is_announced),
     ("malformed frames change nothing", malformed_frames_are_ignored),
+    ("a message that comes twice is shown once", repeated_message_is_shown_once),
     ("the other window shows who is typing", typing_is_shown),
     ("a new name is told to the others", rename_is_told),
     ("rooms are isolated, and what happens in the other room is counted", rooms_are_isolated),
@@ -152,6 +153,18 @@ fn malformed_frames_are_ignored(w: &mut World<'_>) -> Result<(), Failure> {
     ensure(more == 1, || format!("{more} entries instead of 1"))?;
     let now = w.anna.people()?;
     ensure(now == people, || format!("the people became {now:?}"))
+}
+
+fn repeated_message_is_shown_once(w: &mut World<'_>) -> Result<(), Failure> {
+    // As after a connection that was lost between a message and its echo. The goodbye takes the speaker away again.
+    let frame = |more: &str| format!(r#"{{"sinews":1,"id":"c0ffeec0ffee","name":"Ghost",{more}}}"#);
+    for more in [r#""t":"msg","m":"abcdef012345","text":"Twice""#; 2] {
+        w.server.publish(&w.lobby(), &frame(more))?;
+    }
+    w.server.publish(&w.lobby(), &frame(r#""t":"bye""#))?;
+    w.anna.until_notice("Ghost left")?;
+    let times = w.anna.messages()?.iter().filter(|text| *text == "Twice").count();
+    ensure(times == 1, || format!("shown {times} times"))
 }
 
 fn typing_is_shown(w: &mut World<'_>) -> Result<(), Failure> {

@@ -142,10 +142,15 @@ impl Server {
 
     pub(crate) fn restart(&mut self) -> Result<(), Failure> {
         let mut command = Command::new(&self.binary);
-        self.running = Some(Program::start(command.args(["serve", "--listen", &self.address]))?);
+        let mut program = Program::start(command.args(["serve", "--listen", &self.address]))?;
         until("the server answers /healthz", || {
+            if let Some(status) = program.0.try_wait()? {
+                return Err(Failure::new(format!("the server ended at once: {status}")));
+            }
             Ok(self.agent.get(self.url("healthz")).call().is_ok_and(|answer| answer.status() == 200))
-        })
+        })?;
+        self.running = Some(program);
+        Ok(())
     }
 
     /// Ends the server in an orderly way: it has the chance to say goodbye to its connections.
