@@ -4,7 +4,8 @@ use super::framing::Framing;
 use super::text::{is_authority, is_target};
 use super::{HeadError, HeadLimits, Version};
 
-/// Room for the headers of one head, on the caller's stack.
+/// Room for the headers of one head, on the caller's stack. Heads that lie in the same bytes, as pipelined
+/// requests do, can use it one after the other.
 #[derive(Debug)]
 pub struct HeaderSlots<'b> {
     slots: [httparse::Header<'b>; HeadLimits::HEADERS_MAX],

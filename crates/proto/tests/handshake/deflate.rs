@@ -21,7 +21,7 @@ fn accept(lines: &[&str], config: Option<DeflateConfig>) -> Result<Accepted, u16
 }
 
 /// The answer and what it agrees to: server takeover, client takeover, server bits, client bits.
-fn agreed(lines: &[&str], config: DeflateConfig) -> (Option<String>, Option<(bool, bool, u8, u8)>) {
+fn agreed(lines: &[&str], config: DeflateConfig) -> Option<(String, (bool, bool, u8, u8))> {
     let accepted = accept(lines, Some(config)).expect("an offer never fails the handshake");
     let params = accepted.negotiated().deflate().map(|params| {
         (
@@ -32,7 +32,7 @@ fn agreed(lines: &[&str], config: DeflateConfig) -> (Option<String>, Option<(boo
         )
     });
     assert_eq!(accepted.extensions().is_some(), params.is_some());
-    (accepted.extensions().map(str::to_owned), params)
+    accepted.extensions().map(str::to_owned).zip(params)
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn offers_are_answered_with_what_they_allow() {
             (false, false, 10, 15),
         ),
     ] {
-        let expected = (Some(format!("permessage-deflate{answer}")), Some(params));
+        let expected = Some((format!("permessage-deflate{answer}"), params));
         assert_eq!(agreed(&[offer], dedicated()), expected, "{offer}");
     }
 }
@@ -111,10 +111,10 @@ fn bad_offers_are_declined_and_nothing_else_happens() {
         "client_max_window_bits; client_max_window_bits",
     ] {
         let offer = format!("permessage-deflate; {parameters}");
-        assert_eq!(agreed(&[&offer], dedicated()), (None, None), "{offer}");
+        assert_eq!(agreed(&[&offer], dedicated()), None, "{offer}");
         // The next offer is taken, on the same line or on another one.
         let good = "permessage-deflate; server_max_window_bits=11";
-        let expected = (Some(good.to_owned()), Some((true, true, 11, 15)));
+        let expected = Some((good.to_owned(), (true, true, 11, 15)));
         assert_eq!(agreed(&[&format!("{offer}, {good}")], dedicated()), expected, "{offer}");
         assert_eq!(agreed(&[&offer, good], dedicated()), expected, "{offer}");
     }
@@ -123,7 +123,7 @@ fn bad_offers_are_declined_and_nothing_else_happens() {
 #[test]
 fn the_first_offer_that_can_be_met_is_taken() {
     let offers = "permessage-deflate; server_max_window_bits=12, permessage-deflate";
-    assert_eq!(agreed(&[offers], dedicated()).1, Some((true, true, 12, 15)));
+    assert_eq!(agreed(&[offers], dedicated()).map(|agreed| agreed.1), Some((true, true, 12, 15)));
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn our_limits_lower_what_was_offered_and_never_raise_it() {
         ("; server_max_window_bits=15", "; server_max_window_bits=12", (true, true, 12, 15)),
     ] {
         let offer = format!("permessage-deflate{offer}");
-        let expected = (Some(format!("permessage-deflate{answer}")), Some(params));
+        let expected = Some((format!("permessage-deflate{answer}"), params));
         assert_eq!(agreed(&[&offer], twelve.clone()), expected, "{offer}");
     }
 }
@@ -162,11 +162,12 @@ fn our_limits_lower_what_was_offered_and_never_raise_it() {
 #[test]
 fn shared_mode_always_gives_up_takeover_on_both_sides() {
     for offer in ["permessage-deflate", "permessage-deflate; client_max_window_bits"] {
-        let (answer, params) = agreed(&[offer], DeflateConfig::new());
         let expected = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
-        assert_eq!((answer.as_deref(), params), (Some(expected), Some((false, false, 15, 15))));
+        let expected = Some((expected.to_owned(), (false, false, 15, 15)));
+        assert_eq!(agreed(&[offer], DeflateConfig::new()), expected);
     }
-    let (_, params) = agreed(&["permessage-deflate"], dedicated().with_client_no_context_takeover(true));
+    let wish = dedicated().with_client_no_context_takeover(true);
+    let params = agreed(&["permessage-deflate"], wish).map(|agreed| agreed.1);
     assert_eq!(params, Some((true, false, 15, 15)));
 }
 
@@ -179,7 +180,7 @@ fn unknown_extensions_are_ignored() {
         (&["PERMESSAGE-DEFLATE"], None),
         (&["permessage-deflate2"], None),
     ] {
-        assert_eq!(agreed(lines, dedicated()).0.as_deref(), expected, "{lines:?}");
+        assert_eq!(agreed(lines, dedicated()).map(|agreed| agreed.0).as_deref(), expected, "{lines:?}");
     }
 }
 
@@ -215,6 +216,10 @@ fn a_header_against_the_grammar_is_400_wherever_the_fault_stands() {
 fn empty_elements_and_lines_beside_others_are_passed_over() {
     for lines in [&[", permessage-deflate ,,"][..], &["", "permessage-deflate"], &["permessage-deflate", ","]]
     {
-        assert_eq!(agreed(lines, dedicated()).0.as_deref(), Some("permessage-deflate"), "{lines:?}");
+        assert_eq!(
+            agreed(lines, dedicated()).map(|agreed| agreed.0).as_deref(),
+            Some("permessage-deflate"),
+            "{lines:?}"
+        );
     }
 }

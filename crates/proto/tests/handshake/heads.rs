@@ -298,6 +298,22 @@ fn a_scanner_is_ready_for_the_next_head() {
 }
 
 #[test]
+fn pipelined_heads_use_the_same_slots() {
+    let received = [get(&["A: 1", "B: 2"]), get(&[]), get(&["C: 3"])].concat();
+    let limits = HeadLimits::new();
+    let mut slots = HeaderSlots::new();
+    let mut scanner = HeadScanner::new();
+    let mut rest = &received[..];
+    let mut counts = Vec::new();
+    while let Some(end) = scanner.scan(rest, &limits).expect("sound") {
+        let head = RequestHead::parse(&rest[..end], &limits, &mut slots).expect("sound");
+        counts.push(head.headers().count());
+        rest = &rest[end..];
+    }
+    assert_eq!(counts, [3, 1, 2]);
+}
+
+#[test]
 fn a_head_that_is_not_whole_is_an_error_of_the_caller_not_a_panic() {
     let head = get(&[]);
     for end in 0..head.len() {
