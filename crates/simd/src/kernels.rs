@@ -53,15 +53,15 @@ impl fmt::Display for Isa {
     }
 }
 
-/// Whether this machine has a CPU feature. The standard library asks the CPU once and remembers; without it only
+/// Whether this machine has CPU features. The standard library asks the CPU once and remembers; without it only
 /// what the target promises counts.
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 macro_rules! has {
-    ($feature:tt) => {{
+    ($($feature:tt),+) => {{
         #[cfg(feature = "std")]
-        let has = std::arch::is_x86_feature_detected!($feature);
+        let has = $(std::arch::is_x86_feature_detected!($feature))&&+;
         #[cfg(not(feature = "std"))]
-        let has = cfg!(target_feature = $feature);
+        let has = cfg!(all($(target_feature = $feature),+));
         has
     }};
 }
@@ -88,7 +88,7 @@ impl Kernel {
             #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
             Isa::Avx2 if has!("avx2") => arch::x86_64::avx2,
             #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-            Isa::Avx512 if has!("avx512f") && has!("avx512vbmi") => arch::x86_64::avx512,
+            Isa::Avx512 if has!("avx512f", "avx512vbmi") => arch::x86_64::avx512,
             #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
             Isa::Neon => arch::aarch64::neon,
             _ => return None,
