@@ -1,1 +1,43 @@
-//! See ARCHITECTURE.md.
+//! What the tests of this workspace are built from: two ends in memory, a link that cuts bytes as a seed
+//! says, a clock that only moves when told, a peer that sends whatever it likes, and lists of inputs that
+//! have caught others out.
+//!
+//! Nothing here opens a socket, reads a clock or draws a random number: a failure repeats.
+//!
+//! * [`Pair`] joins two [`Machine`]s, each a whole [`SessionEnd`] or a bare [`ConnectionEnd`].
+//! * [`Probe`] puts one machine of either role against hand-made [`Frame`]s and reads the answers with a
+//!   [`Reader`] that shares no code with the machine.
+//! * [`corpora`] holds the inputs.
+//!
+//! ```
+//! use sinews_proto::{Config, Kind, Role};
+//! use sinews_testkit::{Chunks, Frame, Probe, Reply, negotiate_plain};
+//!
+//! let mut probe = Probe::session(negotiate_plain(Role::Server), Config::default());
+//! probe.send_frame(&Frame::text("half").fin(false), Chunks::OneByte);
+//! probe.send_frame(&Frame::continuation(" and half"), Chunks::OneByte);
+//! assert_eq!(probe.take_replies(), [Reply::Message(Kind::Text, b"half and half".to_vec())]);
+//! ```
+#![forbid(unsafe_code)]
+#![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "tests spell these out")]
+
+mod chunks;
+mod codec;
+pub mod corpora;
+mod frame;
+mod handshake;
+mod machine;
+mod pair;
+mod probe;
+mod reader;
+mod rng;
+
+pub use chunks::{Chunks, Cutter};
+pub use codec::Codec;
+pub use frame::{Frame, Length};
+pub use handshake::{Agreed, negotiate, negotiate_offer, negotiate_plain, read_answer, request_with_offer};
+pub use machine::{App, ConnectionEnd, Heard, Machine, SessionEnd};
+pub use pair::Pair;
+pub use probe::Probe;
+pub use reader::{RawFrame, Reader, Reply, split_frames};
+pub use rng::Rng;

@@ -1,0 +1,117 @@
+//! Handshakes in memory: both ends are the real ones, the bytes between them are real text.
+
+use sinews_proto::deflate::DeflateConfig;
+use sinews_proto::handshake::{
+    ClientError, ClientRequest, ClientStep, Established, OriginPolicy, Refusal, ServerOptions, accept,
+};
+use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
+use sinews_proto::{Negotiated, Role};
+
+/// What both ends of a handshake came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Agreed {
+    /// The client's ticket.
+    pub client: Negotiated,
+    /// The server's ticket.
+    pub server: Negotiated,
+}
+
+impl Agreed {
+    /// The ticket of one role.
+    #[must_use]
+    pub const fn of(self, role: Role) -> Negotiated {
+        match role {
+            Role::Client => self.client,
+            Role::Server => self.server,
+        }
+    }
+}
+
+/// A handshake between our client and our server, either of which may want compression.
+///
+/// # Panics
+/// If they do not come to an agreement.
+#[must_use]
+pub fn negotiate(client: Option<DeflateConfig>, server: Option<DeflateConfig>) -> Agreed {
+    let mut request = ClientRequest::new("example.com", "/").expect("a sound host and path");
+    if let Some(config) = client {
+        request = request.with_deflate(config);
+    }
+    let mut handshake = request.start([7; 16]);
+    let mut bytes = Vec::new();
+    handshake.write_request(&mut bytes);
+    let (answer, server) = answer(&bytes, server).expect("our server takes our client");
+    match handshake.read_response(&answer).expect("our client takes our server's answer") {
+        ClientStep::Done(done) => Agreed { client: done.negotiated(), server },
+        ClientStep::NeedMore => panic!("the whole answer was given"),
+    }
+}
+
+/// The ticket of one role, without compression.
+#[must_use]
+pub fn negotiate_plain(role: Role) -> Negotiated {
+    negotiate(None, None).of(role)
+}
+
+/// The ticket of a server that a client made this offer of extensions, and the extensions of the answer.
+///
+/// # Errors
+/// The refusal.
+pub fn negotiate_offer(offer: &str, config: DeflateConfig) -> Result<(Negotiated, Option<String>), Refusal> {
+    let request = request_with_offer(offer);
+    let limits = HeadLimits::new();
+    let mut slots = HeaderSlots::new();
+    let head = RequestHead::parse(request.as_bytes(), &limits, &mut slots)?;
+    let accepted = accept(&head, &options(Some(config)))?;
+    Ok((accepted.negotiated(), accepted.extensions().map(str::to_owned)))
+}
+
+/// A sound request with this offer of extensions.
+#[must_use]
+pub fn request_with_offer(offer: &str) -> String {
+    format!(
+        "GET / HTTP/1.1\r\nHost: example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Extensions: {offer}\r\n\r\n"
+    )
+}
+
+/// What a client with this wish for compression makes of an answer with these header lines behind the
+/// three that every answer has.
+///
+/// # Errors
+/// What the client has against it.
+pub fn read_answer(config: Option<DeflateConfig>, lines: &str) -> Result<Established, ClientError> {
+    let mut request = ClientRequest::new("example.com", "/").expect("a sound host and path");
+    if let Some(config) = config {
+        request = request.with_deflate(config);
+    }
+    // The key of the example in RFC 6455 section 1.3, whose accept value stands there too.
+    let mut handshake = request.start(*b"the sample nonce");
+    let answer = format!(
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n{lines}\r\n"
+    );
+    match handshake.read_response(answer.as_bytes())? {
+        ClientStep::Done(done) => Ok(done),
+        ClientStep::NeedMore => panic!("the whole answer was given"),
+    }
+}
+
+fn answer(request: &[u8], deflate: Option<DeflateConfig>) -> Result<(Vec<u8>, Negotiated), Refusal> {
+    let limits = HeadLimits::new();
+    let mut slots = HeaderSlots::new();
+    let head = RequestHead::parse(request, &limits, &mut slots)?;
+    let accepted = accept(&head, &options(deflate))?;
+    let mut answer = Vec::new();
+    accepted.write_response(&[], &mut answer).expect("an answer over HTTP/1.1");
+    Ok((answer, accepted.negotiated()))
+}
+
+fn options(deflate: Option<DeflateConfig>) -> ServerOptions {
+    let options = ServerOptions::new().with_origin(OriginPolicy::any());
+    match deflate {
+        Some(config) => options.with_deflate(config),
+        None => options,
+    }
+}

@@ -1,0 +1,484 @@
+//! The machines under test, driven the way a driver should.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sinews_proto::{
+    Config, Connection, Event, Expired, Kind, Negotiated, PeerMisbehaved, PerThread, Place, Role, Time,
+    Transport,
+};
+use sinews_session::{Cause, Chain, Events, Fate, Flow, Fragment, Payload, Resources, Session, Tx};
+
+use crate::Rng;
+
+/// What a machine told its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// A whole message.
+    Message(Kind, Vec<u8>),
+    /// A piece of a message.
+    Fragment {
+        /// Text or binary.
+        kind: Kind,
+        /// The piece.
+        bytes: Vec<u8>,
+        /// It begins the message.
+        first: bool,
+        /// It ends the message.
+        last: bool,
+    },
+    /// A ping.
+    Ping(Vec<u8>),
+    /// A pong, and how long our keepalive ping took if this answers it.
+    Pong(Vec<u8>, Option<Duration>),
+    /// How it ended, with the code if there was one.
+    Over(Option<u16>, Cause),
+}
+
+/// One end of a connection, whatever it is made of. Bytes go in and out; time is told.
+pub trait Machine {
+    /// The role of this end.
+    fn role(&self) -> Role;
+    /// Bytes have come.
+    fn deliver(&mut self, chunk: &mut [u8], now: Time);
+    /// The other end ended the transport.
+    fn deliver_end(&mut self, now: Time);
+    /// Whether it asks for nothing to be delivered.
+    fn is_paused(&self) -> bool;
+    /// Takes what leaves next, at most so many bytes.
+    fn take(&mut self, most: usize, now: Time) -> Vec<u8>;
+    /// Bytes that wait to leave.
+    fn waiting(&self) -> usize;
+    /// When it wants to be woken.
+    fn deadline(&self) -> Option<Time>;
+    /// Wakes it.
+    fn handle_timeout(&mut self, now: Time);
+    /// What is to become of the transport.
+    fn fate(&self) -> Fate;
+    /// What it told, in order.
+    fn heard(&self) -> &[Heard];
+    /// Forgets what it told so far, and answers with it.
+    fn take_heard(&mut self) -> Vec<Heard>;
+}
+
+/// What an end does with what it hears.
+#[derive(Default)]
+pub struct App {
+    heard: Vec<Heard>,
+    behaviour: Behaviour,
+    /// How often the session said that there is room again.
+    pub drains: usize,
+}
+
+/// What a script is told, and through what it answers.
+type Script = Box<dyn FnMut(&Heard, &mut Tx<'_>)>;
+
+#[derive(Default)]
+enum Behaviour {
+    #[default]
+    Listen,
+    Echo,
+    Script(Script),
+}
+
+impl std::fmt::Debug for App {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("App").field("heard", &self.heard).finish_non_exhaustive()
+    }
+}
+
+impl App {
+    /// Only listens.
+    #[must_use]
+    pub fn listener() -> Self {
+        Self::default()
+    }
+
+    /// Sends each message back, and each piece where pieces are delivered.
+    #[must_use]
+    pub fn echo() -> Self {
+        Self { behaviour: Behaviour::Echo, ..Self::default() }
+    }
+
+    /// Does what the script says at each thing heard.
+    pub fn script(script: impl FnMut(&Heard, &mut Tx<'_>) + 'static) -> Self {
+        Self { behaviour: Behaviour::Script(Box::new(script)), ..Self::default() }
+    }
+
+    fn hear(&mut self, heard: Heard, tx: &mut Tx<'_>) {
+        if let Behaviour::Script(script) = &mut self.behaviour {
+            script(&heard, tx);
+        }
+        self.heard.push(heard);
+    }
+}
+
+impl Events for App {
+    fn message(&mut self, payload: Payload<'_>, tx: &mut Tx<'_>) {
+        self.hear(Heard::Message(payload.kind(), payload.to_vec()), tx);
+        if let Behaviour::Echo = self.behaviour {
+            // Once a Close is decided there is no echo.
+            let _ = tx.send_payload(payload);
+        }
+    }
+
+    fn fragment(&mut self, fragment: Fragment<'_>, tx: &mut Tx<'_>) {
+        let Fragment { kind, first, last, .. } = fragment;
+        let bytes = fragment.bytes.to_vec();
+        if let Behaviour::Echo = self.behaviour {
+            let _ = tx.send_fragment(kind, &bytes, last);
+        }
+        self.hear(Heard::Fragment { kind, bytes, first, last }, tx);
+    }
+
+    fn ping(&mut self, payload: &[u8], tx: &mut Tx<'_>) {
+        self.hear(Heard::Ping(payload.to_vec()), tx);
+    }
+
+    fn pong(&mut self, payload: &[u8], answers: Option<Duration>, tx: &mut Tx<'_>) {
+        self.hear(Heard::Pong(payload.to_vec(), answers), tx);
+    }
+}
+
+/// A whole session.
+#[derive(Debug)]
+pub struct SessionEnd {
+    role: Role,
+    session: Session,
+    resources: Resources,
+    app: App,
+    in_flight: Option<Chain>,
+    paused: bool,
+}
+
+/// Seed of the mask keys of all test clients.
+const MASK_SEED: u64 = 0x6d61_736b;
+
+fn seeded_masks() -> impl FnMut() -> [u8; 4] + Send + 'static {
+    let mut rng = Rng::new(MASK_SEED);
+    move || rng.key()
+}
+
+impl SessionEnd {
+    /// A session as a handshake opens it.
+    #[must_use]
+    pub fn new(negotiated: Negotiated, config: Config, app: App, now: Time) -> Self {
+        Self {
+            role: negotiated.role(),
+            session: Session::new(negotiated, Arc::new(config), now),
+            resources: Resources::with_masks(seeded_masks()),
+            app,
+            in_flight: None,
+            paused: false,
+        }
+    }
+
+    /// Messages that start from now on come in pieces.
+    #[must_use]
+    pub fn in_fragments(mut self) -> Self {
+        self.session.deliver_fragments(true);
+        self
+    }
+
+    /// Lends the outbound side.
+    pub fn act<R>(&mut self, now: Time, act: impl FnOnce(&mut Tx<'_>) -> R) -> R {
+        let result = act(&mut self.session.tx(&mut self.resources, now));
+        self.session.after_tx(&mut self.resources, now);
+        self.tell_end();
+        result
+    }
+
+    /// The session.
+    #[must_use]
+    pub const fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// What its owner is.
+    #[must_use]
+    pub const fn app(&self) -> &App {
+        &self.app
+    }
+
+    fn tell_end(&mut self) {
+        if let Some(closed) = self.session.take_closed() {
+            self.app.heard.push(Heard::Over(closed.code().map(|code| code.as_u16()), closed.cause()));
+        }
+        assert!(self.session.take_closed().is_none(), "an end is told once");
+    }
+
+    fn resume(&mut self, now: Time) {
+        while self.paused && self.session.wants_resume() {
+            let flow = self.session.resume(&mut self.resources, now, &mut self.app);
+            self.paused = flow == Flow::Pause;
+        }
+        self.tell_end();
+    }
+}
+
+impl Machine for SessionEnd {
+    fn role(&self) -> Role {
+        self.role
+    }
+
+    fn deliver(&mut self, chunk: &mut [u8], now: Time) {
+        let flow = self.session.receive(chunk, &mut self.resources, now, &mut self.app);
+        self.paused = flow == Flow::Pause;
+        self.tell_end();
+    }
+
+    fn deliver_end(&mut self, now: Time) {
+        self.session.receive_end(now);
+        self.tell_end();
+    }
+
+    fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    fn take(&mut self, most: usize, now: Time) -> Vec<u8> {
+        let Some(mut chain) = self.in_flight.take().or_else(|| self.session.start_send()) else {
+            return Vec::new();
+        };
+        let mut slices = [IoSlice::new(&[]); 16];
+        let filled = chain.slices(&mut slices);
+        let mut taken = Vec::new();
+        for slice in &slices[..filled] {
+            let len = slice.len().min(most - taken.len());
+            taken.extend_from_slice(&slice[..len]);
+        }
+        chain.advance(taken.len());
+        self.session.progressed(taken.len(), now);
+        if chain.is_empty() {
+            let drained = self.session.finish_send(chain, &mut self.resources, now);
+            self.app.drains += usize::from(drained);
+            self.resume(now);
+        } else {
+            self.in_flight = Some(chain);
+        }
+        taken
+    }
+
+    fn waiting(&self) -> usize {
+        self.session.buffered()
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.session.deadline()
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        self.session.handle_timeout(&mut self.resources, now);
+        self.tell_end();
+    }
+
+    fn fate(&self) -> Fate {
+        self.session.fate()
+    }
+
+    fn heard(&self) -> &[Heard] {
+        &self.app.heard
+    }
+
+    fn take_heard(&mut self) -> Vec<Heard> {
+        std::mem::take(&mut self.app.heard)
+    }
+}
+
+/// A bare connection machine, with the least driver that can hold one: a buffer in, a buffer out.
+#[derive(Debug)]
+pub struct ConnectionEnd {
+    connection: Connection,
+    shared: PerThread,
+    assembly: Vec<u8>,
+    rest: Vec<u8>,
+    out: Vec<u8>,
+    heard: Vec<Heard>,
+    echo: bool,
+    over: bool,
+    ended: bool,
+    dropped: bool,
+}
+
+impl ConnectionEnd {
+    /// A connection as a handshake opens it, which may send each message back.
+    #[must_use]
+    pub fn new(negotiated: Negotiated, config: Config, echo: bool, now: Time) -> Self {
+        Self {
+            connection: Connection::new(negotiated, Arc::new(config), now),
+            shared: PerThread::new(seeded_masks()),
+            assembly: Vec::new(),
+            rest: Vec::new(),
+            out: Vec::new(),
+            heard: Vec::new(),
+            echo,
+            over: false,
+            ended: false,
+            dropped: false,
+        }
+    }
+
+    /// Lends the machine, and where it appends what leaves.
+    pub fn act<R>(
+        &mut self,
+        now: Time,
+        act: impl FnOnce(&mut Connection, &mut PerThread, &mut Vec<u8>) -> R,
+    ) -> R {
+        let result = act(&mut self.connection, &mut self.shared, &mut self.out);
+        self.settle(now);
+        result
+    }
+
+    /// The machine.
+    #[must_use]
+    pub const fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Bytes that the machine put aside for a message that is not whole.
+    #[must_use]
+    pub const fn assembly(&self) -> &Vec<u8> {
+        &self.assembly
+    }
+
+    fn settle(&mut self, now: Time) {
+        if !self.dropped {
+            self.connection.write_control(&mut self.shared, &mut self.out, now);
+        }
+        self.connection.note_outbound(self.out.len(), false, now);
+    }
+
+    fn over(&mut self, code: Option<u16>, cause: Cause) {
+        if !std::mem::replace(&mut self.over, true) {
+            self.heard.push(Heard::Over(code, cause));
+        }
+    }
+
+    fn fault(&mut self, fault: PeerMisbehaved) {
+        self.over(Some(fault.close_code().as_u16()), Cause::Fault(fault));
+    }
+
+    fn bytes<'a>(at: Place, input: &'a [u8], assembly: &'a [u8]) -> &'a [u8] {
+        match at {
+            Place::Input(range) => &input[range],
+            Place::Assembly => assembly,
+        }
+    }
+
+    /// Handles an event; `false` once more bytes are needed.
+    fn event(&mut self, event: Event, input: &[u8], now: Time) -> bool {
+        match event {
+            Event::NeedMore(_) => return false,
+            Event::Message { kind, at } => {
+                let bytes = Self::bytes(at, input, &self.assembly).to_vec();
+                if self.echo {
+                    // Once a Close is decided there is no echo.
+                    let _ = self.connection.send(kind, &bytes, &mut self.shared, &mut self.out);
+                }
+                self.heard.push(Heard::Message(kind, bytes));
+            }
+            Event::Fragment { kind, at, first, last } => {
+                let bytes = Self::bytes(at, input, &self.assembly).to_vec();
+                self.heard.push(Heard::Fragment { kind, bytes, first, last });
+            }
+            Event::Ping(range) => {
+                self.heard.push(Heard::Ping(input[range].to_vec()));
+                self.connection.write_control(&mut self.shared, &mut self.out, now);
+            }
+            Event::Pong { at, answers } => self.heard.push(Heard::Pong(input[at].to_vec(), answers)),
+            Event::Close { code, answers, .. } => {
+                let cause = if answers { Cause::Local } else { Cause::Peer };
+                self.over(code.map(|code| code.as_u16()), cause);
+            }
+        }
+        true
+    }
+}
+
+impl Machine for ConnectionEnd {
+    fn role(&self) -> Role {
+        self.connection.role()
+    }
+
+    fn deliver(&mut self, chunk: &mut [u8], now: Time) {
+        let mut input = std::mem::take(&mut self.rest);
+        input.extend_from_slice(chunk);
+        let mut at = 0;
+        loop {
+            let rest = &mut input[at..];
+            match self.connection.receive(rest, &mut self.assembly, &mut self.shared, now) {
+                Ok(received) => {
+                    let start = at;
+                    at += received.consumed;
+                    if !self.event(received.event, &input[start..], now) {
+                        break;
+                    }
+                }
+                Err(fault) => {
+                    self.fault(fault);
+                    at = input.len();
+                    break;
+                }
+            }
+        }
+        input.drain(..at);
+        self.rest = input;
+        self.settle(now);
+    }
+
+    fn deliver_end(&mut self, now: Time) {
+        self.ended = true;
+        if !self.connection.receive_end(&mut self.assembly, now) {
+            self.over(None, Cause::Ended);
+        }
+    }
+
+    fn is_paused(&self) -> bool {
+        false
+    }
+
+    fn take(&mut self, most: usize, now: Time) -> Vec<u8> {
+        let rest = self.out.split_off(most.min(self.out.len()));
+        let taken = std::mem::replace(&mut self.out, rest);
+        self.connection.note_outbound(self.out.len(), !taken.is_empty(), now);
+        taken
+    }
+
+    fn waiting(&self) -> usize {
+        self.out.len()
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        if self.dropped { None } else { self.connection.deadline() }
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        if let Err(wait) = self.connection.handle_timeout(now) {
+            if matches!(wait, Expired::Write | Expired::Close) {
+                self.dropped = true;
+                self.out.clear();
+            }
+            self.over(None, Cause::Expired(wait));
+        }
+        self.settle(now);
+    }
+
+    fn fate(&self) -> Fate {
+        match self.connection.transport() {
+            _ if self.dropped => Fate::Drop,
+            Transport::Open => Fate::Open,
+            _ if self.ended && self.out.is_empty() => Fate::Drop,
+            Transport::Finish => Fate::Finish,
+            Transport::AwaitEnd => Fate::AwaitEnd,
+        }
+    }
+
+    fn heard(&self) -> &[Heard] {
+        &self.heard
+    }
+
+    fn take_heard(&mut self) -> Vec<Heard> {
+        std::mem::take(&mut self.heard)
+    }
+}
