@@ -43,11 +43,10 @@ impl Connection {
     /// Appends the control frames that wait: pong, ping, Close. A caller whose output is full may put
     /// the call off; only the newest pong is kept then.
     pub fn write_control(&mut self, shared: &mut PerThread, out: &mut Vec<u8>, now: Time) {
-        if self.sending != Sending::Closed {
-            if let Some(payload) = self.pending.pong.take() {
+        if self.sending != Sending::Closed
+            && let Some(payload) = self.pending.pong.take() {
                 self.control(Opcode::Pong, &payload, shared, out);
             }
-        }
         if core::mem::take(&mut self.pending.ping) && self.sending == Sending::Open {
             let payload = self.keepalive.ping_payload();
             self.control(Opcode::Ping, &payload, shared, out);

@@ -86,11 +86,10 @@ impl Inflate {
 
     /// The message is over: without takeover the context goes home.
     fn finish(&mut self, shared: &mut PerThread) {
-        if !self.takeover {
-            if let Some(context) = self.context.take() {
+        if !self.takeover
+            && let Some(context) = self.context.take() {
                 shared.contexts.put_inflater(context);
             }
-        }
     }
 }
 

@@ -51,11 +51,10 @@ impl Deflate {
             false => shared.contexts.take_deflater(class),
         });
         context.deflate(payload, out, last);
-        if last && !self.takeover {
-            if let Some(context) = self.context.take() {
+        if last && !self.takeover
+            && let Some(context) = self.context.take() {
                 shared.contexts.put_deflater(class, context);
             }
-        }
     }
 }
 
@@ -165,11 +164,10 @@ impl Connection {
         if self.role == Role::Client {
             return Err(Misuse::MustMask);
         }
-        if compressed {
-            if let Some(context) = self.deflate.as_mut().and_then(|deflate| deflate.context.as_mut()) {
+        if compressed
+            && let Some(context) = self.deflate.as_mut().and_then(|deflate| deflate.context.as_mut()) {
                 context.reset();
             }
-        }
         Ok(())
     }
 

@@ -1,0 +1,141 @@
+//! What `sinews serve` serves.
+
+use serde_json::json;
+use sinews_server::{
+    CloseCode, Config, Context, DeflateConfig, DeflateMode, Handler, OriginPolicy, Payload, Prepared,
+    Refusal, Request, Response, Router, ServerOptions, Topics, WebSocketRoute,
+};
+
+use crate::args::Deflate;
+
+/// The chat page: one file, no build step, nothing from elsewhere.
+const CHAT: &str = include_str!("../../../web/index.html");
+
+/// What the page may do: only what it brings, and sockets to where it came from.
+const CHAT_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+     img-src 'self' data:; connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; \
+     frame-ancestors 'none'";
+
+/// The settings that routes depend on.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) max_message: usize,
+    pub(crate) deflate: Deflate,
+    pub(crate) origin: OriginPolicy,
+}
+
+/// The routes.
+pub(crate) fn router(settings: &Settings) -> Router {
+    let policy = settings.origin.clone();
+    Router::new()
+        .get("/", |_| {
+            Response::html(CHAT)
+                .with_header("Content-Security-Policy", CHAT_POLICY)
+                .with_header("Cache-Control", "no-cache")
+        })
+        .get("/healthz", |_| Response::text("ok\n").with_header("Cache-Control", "no-store"))
+        .websocket("/echo", route(settings, |_| Ok(Echo)))
+        .websocket("/topics/{name}", route(settings, Subscriber::new))
+        .post("/topics/{name}", move |request, topics| publish(&policy, request, topics))
+}
+
+fn route<H: Handler + 'static>(
+    settings: &Settings,
+    handler: impl Fn(&Request<'_>) -> Result<H, Refusal> + Send + Sync + 'static,
+) -> WebSocketRoute {
+    let max = settings.max_message as u64;
+    let config = Config::default().with_max_message(max).with_max_frame(max);
+    let options = ServerOptions::new().with_origin(settings.origin.clone());
+    let options = match settings.deflate {
+        Deflate::Off => options,
+        Deflate::Shared => options.with_deflate(DeflateConfig::new().with_mode(DeflateMode::Shared)),
+        Deflate::Dedicated => options.with_deflate(DeflateConfig::new().with_mode(DeflateMode::Dedicated)),
+    };
+    WebSocketRoute::new(handler).with_options(options).with_config(config)
+}
+
+/// `WS /echo`: what comes goes back.
+struct Echo;
+
+impl Handler for Echo {
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        // After a Close of either side there is nobody to answer.
+        let _ = cx.send_payload(payload);
+    }
+}
+
+/// `WS /topics/{name}`: what comes goes to every subscriber of the topic.
+struct Subscriber {
+    topic: String,
+    /// The sender gets its own messages too.
+    include_self: bool,
+}
+
+impl Subscriber {
+    fn new(request: &Request<'_>) -> Result<Self, Refusal> {
+        let topic = topic_of(request).map_err(|problem| bad_request(&problem))?;
+        let include_self = match request.query("self") {
+            None | Some("true") => true,
+            Some("false") => false,
+            Some(_) => return Err(bad_request("the query's `self` is true or false")),
+        };
+        Ok(Self { topic, include_self })
+    }
+}
+
+impl Handler for Subscriber {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        if let Err(error) = cx.subscribe(&self.topic) {
+            // The name was checked before the upgrade, so this is another limit; the client is told.
+            let _ = cx.close(CloseCode::POLICY, &error.to_string());
+        }
+    }
+
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        let message = Prepared::new(payload.kind(), payload.detach());
+        if self.include_self {
+            cx.publish(&self.topic, &message);
+        } else {
+            cx.publish_to_others(&self.topic, &message);
+        }
+    }
+}
+
+/// `POST /topics/{name}`: the body goes to every subscriber.
+fn publish(policy: &OriginPolicy, request: &Request<'_>, topics: &mut Topics) -> Response {
+    // A page elsewhere can make a browser post here, too.
+    if policy.check(request.head()).is_err() {
+        return failure(403, "this origin may not publish here; see --origin");
+    }
+    let topic = match topic_of(request) {
+        Ok(topic) => topic,
+        Err(problem) => return failure(400, &problem),
+    };
+    let subscribers = topics.publish(&topic, &from_body(request.body()), None);
+    Response::json(format!("{}\n", json!({ "topic": topic, "subscribers": subscribers })))
+}
+
+fn topic_of(request: &Request<'_>) -> Result<String, String> {
+    let topic = request.param("name").ok_or("the topic's name is not UTF-8")?;
+    if Topics::is_valid(&topic) {
+        return Ok(topic.into_owned());
+    }
+    Err(format!("a topic's name has 1 to {} bytes and no control characters", Topics::NAME_MAX))
+}
+
+fn bad_request(problem: &str) -> Refusal {
+    let refusal = Refusal::new(400).expect("400 is among the statuses of a refusal");
+    refusal.with_body(format!("{problem}\n"))
+}
+
+fn failure(status: u16, problem: &str) -> Response {
+    Response::json(format!("{}\n", json!({ "error": problem }))).with_status(status)
+}
+
+/// Text if it is UTF-8, else binary.
+fn from_body(body: &[u8]) -> Prepared {
+    match std::str::from_utf8(body) {
+        Ok(text) => Prepared::text(text),
+        Err(_) => Prepared::binary(body.to_vec()),
+    }
+}

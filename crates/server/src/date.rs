@@ -1,0 +1,23 @@
+//! The `Date` header (RFC 9110 section 6.6.1), formatted once a second.
+
+use std::time::{Duration, SystemTime};
+
+use sinews_proto::Time;
+
+/// The date as HTTP writes it, and until when it holds.
+#[derive(Debug, Default)]
+pub(crate) struct Date {
+    text: String,
+    until: Option<Time>,
+}
+
+impl Date {
+    /// The date now. The system's clock is looked at once a second of the loop's.
+    pub(crate) fn at(&mut self, now: Time) -> &str {
+        if self.until.is_none_or(|until| now >= until) {
+            self.text = httpdate::fmt_http_date(SystemTime::now());
+            self.until = Some(now + Duration::from_secs(1));
+        }
+        &self.text
+    }
+}

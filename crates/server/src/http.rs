@@ -1,0 +1,469 @@
+//! One connection while it speaks HTTP/1.1.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sinews_proto::handshake::{Refusal, accept};
+use sinews_proto::http::{HeadError, HeadLimits, HeadScanner, HeaderSlots, RequestHead, Version};
+use sinews_proto::{Config, Negotiated, Time};
+use sinews_session::{Flow, Outbound, Resources};
+
+use crate::date::Date;
+use crate::handler::Handler;
+use crate::request::{Request, Response};
+use crate::router::{Entry, Router};
+use crate::topics::Topics;
+
+/// Limits and waits of plain HTTP.
+#[derive(Clone, Debug)]
+pub struct HttpConfig {
+    pub(crate) head: HeadLimits,
+    pub(crate) max_body: usize,
+    pub(crate) request_timeout: Duration,
+    pub(crate) keep_alive_timeout: Duration,
+    pub(crate) write_timeout: Duration,
+    pub(crate) high_water: usize,
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self {
+            head: HeadLimits::new(),
+            max_body: 1 << 20,
+            request_timeout: Duration::from_secs(10),
+            keep_alive_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(30),
+            high_water: 256 << 10,
+        }
+    }
+}
+
+impl HttpConfig {
+    /// Limits of a request head. Default: [`HeadLimits::new`].
+    #[must_use]
+    pub fn with_head_limits(mut self, head: HeadLimits) -> Self {
+        self.head = head;
+        self
+    }
+
+    /// Bytes in a request body, which is held whole. Default 1 MiB; more is answered with 413.
+    #[must_use]
+    pub fn with_max_body(mut self, bytes: usize) -> Self {
+        self.max_body = bytes;
+        self
+    }
+
+    /// How long a request, from its first byte or from the connect on, may take to arrive. Default 10 s,
+    /// then 408. It bounds the opening handshake too.
+    #[must_use]
+    pub fn with_request_timeout(mut self, wait: Duration) -> Self {
+        self.request_timeout = wait;
+        self
+    }
+
+    /// How long a connection may stay without a request after the last answer. Default 60 s.
+    #[must_use]
+    pub fn with_keep_alive_timeout(mut self, wait: Duration) -> Self {
+        self.keep_alive_timeout = wait;
+        self
+    }
+
+    /// How long the peer may take nothing of an answer. Default 30 s.
+    #[must_use]
+    pub fn with_write_timeout(mut self, wait: Duration) -> Self {
+        self.write_timeout = wait;
+        self
+    }
+}
+
+/// What the requests of a thread are answered with.
+pub(crate) struct Service<'a> {
+    pub(crate) router: &'a Router,
+    pub(crate) config: &'a HttpConfig,
+    pub(crate) topics: &'a mut Topics,
+    pub(crate) resources: &'a mut Resources,
+    pub(crate) date: &'a mut Date,
+    pub(crate) now: Time,
+    pub(crate) stopping: bool,
+}
+
+/// The state of one connection.
+#[derive(Debug)]
+pub(crate) struct Http {
+    /// Part of a request.
+    buffer: Vec<u8>,
+    scanner: HeadScanner,
+    /// The head is there: how long it is, and how long it is with its body.
+    awaited: Option<(usize, usize)>,
+    pub(crate) outbound: Outbound,
+    pub(crate) paused: bool,
+    /// No further request is read: what is queued leaves, then the connection ends.
+    pub(crate) ending: bool,
+    /// The sending side was asked to end.
+    pub(crate) shut: bool,
+    /// When the request under way began, or the connection.
+    started: Option<Time>,
+    /// When an answer was queued, or bytes of one left.
+    moved: Time,
+    /// When the loop's timer fires.
+    pub(crate) armed: Option<Time>,
+    pub(crate) peer: SocketAddr,
+}
+
+/// A request became a WebSocket.
+pub(crate) struct Upgrade {
+    pub(crate) negotiated: Negotiated,
+    pub(crate) handler: Box<dyn Handler>,
+    pub(crate) config: Arc<Config>,
+}
+
+/// What handling input came to.
+pub(crate) enum Handled {
+    /// All that can be answered is answered.
+    Waiting,
+    /// The rest of the input is the WebSocket's.
+    Upgraded(Upgrade, Rest),
+}
+
+/// Input behind an upgrade.
+pub(crate) enum Rest {
+    /// What the chunk holds from here on.
+    Chunk(usize),
+    /// What was kept.
+    Kept(Vec<u8>),
+}
+
+impl Http {
+    pub(crate) fn new(peer: SocketAddr, now: Time) -> Self {
+        Self {
+            buffer: Vec::new(),
+            scanner: HeadScanner::new(),
+            awaited: None,
+            outbound: Outbound::default(),
+            paused: false,
+            ending: false,
+            shut: false,
+            started: Some(now),
+            moved: now,
+            armed: None,
+            peer,
+        }
+    }
+
+    /// Whether nothing is under way: no part of a request, no answer that waits to leave.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.buffer.is_empty() && self.outbound.is_empty()
+    }
+
+    /// When waiting for the peer ends.
+    pub(crate) fn deadline(&self, config: &HttpConfig) -> Time {
+        match self.started {
+            _ if self.ending || !self.outbound.is_empty() => self.moved + config.write_timeout,
+            // Counted from the first byte: a drip of bytes gains nothing.
+            Some(started) => started + config.request_timeout,
+            None => self.moved + config.keep_alive_timeout,
+        }
+    }
+
+    /// Whether more may be received.
+    pub(crate) fn flow(&self) -> Flow {
+        if self.paused { Flow::Pause } else { Flow::Continue }
+    }
+
+    /// Bytes of an answer have left.
+    pub(crate) fn moved(&mut self, now: Time) {
+        self.moved = now;
+    }
+
+    pub(crate) fn receive(&mut self, chunk: &[u8], service: &mut Service<'_>) -> Handled {
+        if self.ending {
+            return Handled::Waiting;
+        }
+        if !self.buffer.is_empty() || self.paused {
+            self.buffer.extend_from_slice(chunk);
+            return if self.paused { Handled::Waiting } else { self.resume(service) };
+        }
+        match self.handle(chunk, service) {
+            (used, None) => {
+                self.keep(&chunk[used..], service.now);
+                Handled::Waiting
+            }
+            (used, Some(upgrade)) => Handled::Upgraded(upgrade, Rest::Chunk(used)),
+        }
+    }
+
+    /// Goes on with what is in the buffer.
+    pub(crate) fn resume(&mut self, service: &mut Service<'_>) -> Handled {
+        self.paused = false;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        match self.handle(&buffer, service) {
+            (0, None) if !self.ending => {
+                self.buffer = buffer;
+                Handled::Waiting
+            }
+            (used, None) => {
+                self.keep(&buffer[used..], service.now);
+                Handled::Waiting
+            }
+            (used, Some(upgrade)) => Handled::Upgraded(upgrade, Rest::Kept(buffer.split_off(used))),
+        }
+    }
+
+    /// Keeps the beginning of a request.
+    fn keep(&mut self, rest: &[u8], now: Time) {
+        if !rest.is_empty() && !self.ending {
+            self.buffer.extend_from_slice(rest);
+            self.started.get_or_insert(now);
+        }
+    }
+
+    /// Answers requests until the input is used up, an answer ends the connection, too much waits to
+    /// leave, or one is an upgrade. Answers how many bytes are done with.
+    fn handle(&mut self, input: &[u8], service: &mut Service<'_>) -> (usize, Option<Upgrade>) {
+        let mut at = 0;
+        while at < input.len() && !self.ending {
+            if self.outbound.len() > service.config.high_water {
+                self.paused = true;
+                break;
+            }
+            let request = &input[at..];
+            let (head, whole) = match self.awaited {
+                Some(awaited) => awaited,
+                None => match self.scanner.scan(request, &service.config.head) {
+                    Ok(Some(head)) => (head, head),
+                    Ok(None) => break,
+                    Err(error) => {
+                        self.refuse(&Refusal::from(error), service);
+                        break;
+                    }
+                },
+            };
+            if whole > request.len() {
+                break;
+            }
+            match self.request(request, head, service) {
+                Step::Answered(used) => at += used,
+                Step::NeedBody(whole) => {
+                    self.awaited = Some((head, whole));
+                    break;
+                }
+                Step::Upgrade(upgrade, used) => return (at + used, Some(upgrade)),
+            }
+        }
+        (at, None)
+    }
+
+    /// One request, whose head is there.
+    fn request(&mut self, input: &[u8], head_len: usize, service: &mut Service<'_>) -> Step {
+        let mut slots = HeaderSlots::new();
+        let head = match RequestHead::parse(&input[..head_len], &service.config.head, &mut slots) {
+            Ok(head) => head,
+            Err(error) => return self.refuse(&Refusal::from(error), service),
+        };
+        let body_len = match body_len(&head, service.config.max_body) {
+            Ok(len) => len,
+            Err(response) => {
+                self.ending = true;
+                return self.answer(&head, &response, input.len(), service);
+            }
+        };
+        let whole = head_len + body_len;
+        if input.len() < whole {
+            self.expect_body(&head, service);
+            return Step::NeedBody(whole);
+        }
+        self.awaited = None;
+        let found = service.router.at(head.path());
+        let Some((entry, params)) = found else {
+            return self.answer(&head, &not_found(), whole, service);
+        };
+        let request = Request::new(&head, &params, &input[head_len..whole], self.peer);
+        let response = match (head.method(), entry) {
+            ("GET", Entry { websocket: Some(_), .. }) if entry.get.is_none() || wants_upgrade(&head) => {
+                return self.upgrade(entry, &request, whole, service);
+            }
+            ("GET" | "HEAD", Entry { get: Some(answer), .. })
+            | ("POST", Entry { post: Some(answer), .. }) => answer.call(&request, service.topics),
+            _ => Response::text("method not allowed\n")
+                .with_status(405)
+                .with_header("Allow", entry.allowed()),
+        };
+        self.answer(&head, &response, whole, service)
+    }
+
+    /// The client may be waiting for leave to send its body (RFC 9110 section 10.1.1).
+    fn expect_body(&mut self, head: &RequestHead<'_>, service: &mut Service<'_>) {
+        let expects = head.header("expect").any(|value| value.eq_ignore_ascii_case(b"100-continue"));
+        if expects && self.awaited.is_none() && head.version() != Version::Http10 {
+            let chain = self.outbound.gathering(service.resources);
+            chain.write(|out| out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n"));
+        }
+    }
+
+    fn upgrade(
+        &mut self,
+        entry: &Entry,
+        request: &Request<'_>,
+        whole: usize,
+        service: &mut Service<'_>,
+    ) -> Step {
+        let Some(route) = &entry.websocket else { return Step::Answered(whole) };
+        let accepted = match accept(request.head(), &route.options) {
+            Ok(accepted) => accepted,
+            Err(refusal) => return self.refuse(&refusal, service),
+        };
+        let handler = match (route.handler)(request) {
+            Ok(handler) => handler,
+            Err(refusal) => return self.refuse(&refusal, service),
+        };
+        let chain = self.outbound.gathering(service.resources);
+        if chain.write(|out| accepted.write_response(&[], out)).is_err() {
+            // Only HTTP/2 and HTTP/3 heads have no 101, and this is neither.
+            return self.refuse(&Refusal::from(HeadError::Version), service);
+        }
+        let (negotiated, config) = (accepted.negotiated(), Arc::clone(&route.config));
+        Step::Upgrade(Upgrade { negotiated, handler, config }, whole)
+    }
+
+    /// Refuses a request: the connection ends behind the answer, so that nothing that follows is taken
+    /// for a request.
+    fn refuse(&mut self, refusal: &Refusal, service: &mut Service<'_>) -> Step {
+        self.ending = true;
+        self.moved = service.now;
+        let chain = self.outbound.gathering(service.resources);
+        chain.write(|out| refusal.write_response(out));
+        Step::Answered(0)
+    }
+
+    fn answer(
+        &mut self,
+        head: &RequestHead<'_>,
+        response: &Response,
+        whole: usize,
+        service: &mut Service<'_>,
+    ) -> Step {
+        self.ending |= !head.keep_alive() || service.stopping;
+        self.started = None;
+        self.moved = service.now;
+        let close = self.ending;
+        let chain = self.outbound.gathering(service.resources);
+        let body = if head.method() == "HEAD" { Bytes::new() } else { response.body.clone() };
+        let copied = body.len() <= BODY_COPY_MAX;
+        chain.write(|out| {
+            write_head(response, close, service.date.at(service.now), out);
+            if copied {
+                out.extend_from_slice(&body);
+            }
+        });
+        if !copied {
+            chain.push_bytes(body);
+        }
+        Step::Answered(whole)
+    }
+
+    /// The wait is over. Answers whether the connection is to be closed at once.
+    pub(crate) fn time_out(&mut self, service: &mut Service<'_>) -> bool {
+        let owed_nothing = self.ending || !self.outbound.is_empty() || self.buffer.is_empty();
+        if !owed_nothing {
+            self.buffer = Vec::new();
+            let timeout = Refusal::new(408).map(|refusal| refusal.with_body("request timeout\n"));
+            if let Ok(timeout) = timeout {
+                self.refuse(&timeout, service);
+            }
+        }
+        owed_nothing
+    }
+}
+
+/// What a request came to.
+enum Step {
+    /// So many bytes are done with.
+    Answered(usize),
+    /// The request has so many bytes, and not all are there.
+    NeedBody(usize),
+    /// A WebSocket begins behind so many bytes.
+    Upgrade(Upgrade, usize),
+}
+
+/// Bodies up to this size are copied behind their head.
+const BODY_COPY_MAX: usize = 4 << 10;
+
+/// The length of the body, or the answer to one that is not taken.
+fn body_len(head: &RequestHead<'_>, max: usize) -> Result<usize, Response> {
+    if head.is_chunked() {
+        return Err(Response::text("send the body with a Content-Length\n").with_status(411));
+    }
+    match usize::try_from(head.content_length().unwrap_or(0)) {
+        Ok(len) if len <= max => Ok(len),
+        _ => Err(Response::text(format!("the body may have {max} bytes\n")).with_status(413)),
+    }
+}
+
+fn wants_upgrade(head: &RequestHead<'_>) -> bool {
+    head.header("upgrade").next().is_some()
+}
+
+fn not_found() -> Response {
+    Response::text("not found\n").with_status(404)
+}
+
+fn write_head(response: &Response, close: bool, date: &str, out: &mut Vec<u8>) {
+    let phrase = reason_phrase(response.status);
+    let mut line = |parts: [&str; 3]| {
+        for part in parts {
+            out.extend_from_slice(part.as_bytes());
+        }
+        out.extend_from_slice(b"\r\n");
+    };
+    line(["HTTP/1.1 ", &decimal(u64::from(response.status)), phrase]);
+    line(["Date", ": ", date]);
+    for (name, value) in response.headers.iter().filter(|(name, value)| may_be_written(name, value)) {
+        line([name, ": ", value]);
+    }
+    line(["Content-Length", ": ", &decimal(response.body.len() as u64)]);
+    if close {
+        line(["Connection", ": ", "close"]);
+    }
+    line(["", "", ""]);
+}
+
+fn decimal(number: u64) -> Cow<'static, str> {
+    match number {
+        200 => Cow::Borrowed("200"),
+        number => Cow::Owned(number.to_string()),
+    }
+}
+
+/// Names are tokens, values hold no control characters, and framing is ours.
+fn may_be_written(name: &str, value: &str) -> bool {
+    const OURS: [&str; 4] = ["Connection", "Content-Length", "Date", "Transfer-Encoding"];
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !name.is_empty()
+        && name.bytes().all(token)
+        && !value.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t')
+        && !OURS.iter().any(|ours| ours.eq_ignore_ascii_case(name))
+}
+
+const fn reason_phrase(status: u16) -> &'static str {
+    match status {
+        200 => " OK",
+        201 => " Created",
+        202 => " Accepted",
+        204 => " No Content",
+        400 => " Bad Request",
+        401 => " Unauthorized",
+        403 => " Forbidden",
+        404 => " Not Found",
+        405 => " Method Not Allowed",
+        408 => " Request Timeout",
+        411 => " Length Required",
+        413 => " Content Too Large",
+        429 => " Too Many Requests",
+        500 => " Internal Server Error",
+        503 => " Service Unavailable",
+        _ => " ",
+    }
+}

@@ -1,0 +1,121 @@
+//! A plain HTTP request and its answer.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use percent_encoding::percent_decode_str;
+use sinews_proto::http::RequestHead;
+
+/// A request as a handler sees it; it lives for the call.
+#[derive(Debug)]
+pub struct Request<'a> {
+    head: &'a RequestHead<'a>,
+    params: &'a matchit::Params<'a, 'a>,
+    body: &'a [u8],
+    peer: SocketAddr,
+}
+
+impl<'a> Request<'a> {
+    pub(crate) fn new(
+        head: &'a RequestHead<'a>,
+        params: &'a matchit::Params<'a, 'a>,
+        body: &'a [u8],
+        peer: SocketAddr,
+    ) -> Self {
+        Self { head, params, body, peer }
+    }
+
+    /// The head: method, target, headers.
+    #[must_use]
+    pub fn head(&self) -> &RequestHead<'a> {
+        self.head
+    }
+
+    /// What stands in the path where the route has `{name}`, percent-decoded; `None` if the route has no
+    /// such place or it does not decode to UTF-8.
+    #[must_use]
+    pub fn param(&self, name: &str) -> Option<Cow<'a, str>> {
+        percent_decode_str(self.params.get(name)?).decode_utf8().ok()
+    }
+
+    /// The first value of `name` in the query, as it came.
+    #[must_use]
+    pub fn query(&self, name: &str) -> Option<&'a str> {
+        let pairs = self.head.query()?.split('&');
+        pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).find(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+
+    /// The body; empty in a WebSocket handshake.
+    #[must_use]
+    pub fn body(&self) -> &'a [u8] {
+        self.body
+    }
+
+    /// The peer's address.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+}
+
+/// An answer with a body that is there at once.
+#[derive(Clone, Debug)]
+pub struct Response {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(Cow<'static, str>, Cow<'static, str>)>,
+    pub(crate) body: Bytes,
+}
+
+impl Response {
+    /// An answer with this status and no body.
+    #[must_use]
+    pub fn new(status: u16) -> Self {
+        Self { status, headers: Vec::new(), body: Bytes::new() }
+    }
+
+    /// A page.
+    #[must_use]
+    pub fn html(body: impl Into<Bytes>) -> Self {
+        Self::new(200).with_header("Content-Type", "text/html; charset=utf-8").with_body(body)
+    }
+
+    /// Plain text.
+    #[must_use]
+    pub fn text(body: impl Into<Bytes>) -> Self {
+        Self::new(200).with_header("Content-Type", "text/plain; charset=utf-8").with_body(body)
+    }
+
+    /// JSON, already written.
+    #[must_use]
+    pub fn json(body: impl Into<Bytes>) -> Self {
+        Self::new(200).with_header("Content-Type", "application/json").with_body(body)
+    }
+
+    /// Sets the status.
+    #[must_use]
+    pub fn with_status(mut self, status: u16) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// Sets the body. The server writes its length.
+    #[must_use]
+    pub fn with_body(mut self, body: impl Into<Bytes>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    /// Adds a header. One that may not be on the wire, with a line break for instance, is left out when
+    /// the answer is written, as are the ones that the server writes itself: `Connection`,
+    /// `Content-Length`, `Date`, `Transfer-Encoding`.
+    #[must_use]
+    pub fn with_header(
+        mut self,
+        name: impl Into<Cow<'static, str>>,
+        value: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+}

@@ -1,0 +1,186 @@
+//! Which path does what.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sinews_proto::Config;
+use sinews_proto::handshake::{Refusal, ServerOptions};
+
+use crate::handler::Handler;
+use crate::request::{Request, Response};
+use crate::topics::Topics;
+
+/// Paths and what answers there. A path may hold `{name}` for one segment and `{*name}` for the rest.
+///
+/// ```
+/// use sinews_server::{Context, Handler, Payload, Response, Router, WebSocketRoute};
+///
+/// struct Echo;
+///
+/// impl Handler for Echo {
+///     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+///         let _ = cx.send_payload(payload);
+///     }
+/// }
+///
+/// let router = Router::new()
+///     .get("/healthz", |_| Response::text("ok\n"))
+///     .websocket("/echo", WebSocketRoute::new(|_| Ok(Echo)));
+/// # drop(router);
+/// ```
+#[derive(Debug, Default)]
+pub struct Router {
+    /// Finds the place of a path in `entries`.
+    paths: matchit::Router<usize>,
+    places: Vec<String>,
+    entries: Vec<Entry>,
+}
+
+/// What answers at one path: by method, and by upgrade.
+#[derive(Debug, Default)]
+pub(crate) struct Entry {
+    pub(crate) get: Option<Answer>,
+    pub(crate) post: Option<Answer>,
+    pub(crate) websocket: Option<WebSocketRoute>,
+}
+
+/// Answers a plain request.
+pub(crate) struct Answer(AnswerFn);
+
+type AnswerFn = Box<dyn Fn(&Request<'_>, &mut Topics) -> Response + Send + Sync>;
+
+impl Answer {
+    pub(crate) fn call(&self, request: &Request<'_>, topics: &mut Topics) -> Response {
+        (self.0)(request, topics)
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Answer")
+    }
+}
+
+impl Router {
+    /// No paths: everything is answered with 404.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Answers GET at `path`, and HEAD with the same head.
+    ///
+    /// # Panics
+    /// If the path is malformed or conflicts with an earlier one: a mistake in the program, found when it
+    /// starts.
+    #[must_use]
+    pub fn get(
+        self,
+        path: &str,
+        answer: impl Fn(&Request<'_>) -> Response + Send + Sync + 'static,
+    ) -> Self {
+        self.with(path, |entry| entry.get = Some(Answer(Box::new(move |request, _| answer(request)))))
+    }
+
+    /// Answers POST at `path`, whose body has come whole. The answer may publish.
+    ///
+    /// # Panics
+    /// As [`get`](Self::get).
+    #[must_use]
+    pub fn post(
+        self,
+        path: &str,
+        answer: impl Fn(&Request<'_>, &mut Topics) -> Response + Send + Sync + 'static,
+    ) -> Self {
+        self.with(path, |entry| entry.post = Some(Answer(Box::new(answer))))
+    }
+
+    /// Upgrades GET at `path` to WebSocket.
+    ///
+    /// # Panics
+    /// As [`get`](Self::get).
+    #[must_use]
+    pub fn websocket(self, path: &str, route: WebSocketRoute) -> Self {
+        self.with(path, |entry| entry.websocket = Some(route))
+    }
+
+    fn with(mut self, path: &str, change: impl FnOnce(&mut Entry)) -> Self {
+        let place = match self.places.iter().position(|known| known == path) {
+            Some(place) => place,
+            None => {
+                let place = self.entries.len();
+                if let Err(conflict) = self.paths.insert(path, place) {
+                    panic!("route {path}: {conflict}");
+                }
+                self.places.push(path.to_owned());
+                self.entries.push(Entry::default());
+                place
+            }
+        };
+        change(&mut self.entries[place]);
+        self
+    }
+
+    pub(crate) fn at<'r, 'p>(&'r self, path: &'p str) -> Option<(&'r Entry, matchit::Params<'r, 'p>)> {
+        let found = self.paths.at(path).ok()?;
+        Some((&self.entries[*found.value], found.params))
+    }
+}
+
+impl Entry {
+    /// The methods that are answered here, for `Allow`.
+    pub(crate) fn allowed(&self) -> &'static str {
+        match (self.get.is_some() || self.websocket.is_some(), self.post.is_some()) {
+            (true, true) if self.get.is_some() => "GET, HEAD, POST",
+            (true, true) => "GET, POST",
+            (true, false) if self.get.is_some() => "GET, HEAD",
+            (true, false) => "GET",
+            (false, _) => "POST",
+        }
+    }
+}
+
+/// A WebSocket route: who handles its connections, what is negotiated, and their limits.
+pub struct WebSocketRoute {
+    pub(crate) handler: HandlerFn,
+    pub(crate) options: ServerOptions,
+    pub(crate) config: Arc<Config>,
+}
+
+type HandlerFn = Box<dyn Fn(&Request<'_>) -> Result<Box<dyn Handler>, Refusal> + Send + Sync>;
+
+impl WebSocketRoute {
+    /// A route whose connections are handled by what `handler` makes of each handshake request. It may
+    /// refuse with any status. It is asked after the request was found to be a sound handshake of an
+    /// allowed origin.
+    pub fn new<H: Handler + 'static>(
+        handler: impl Fn(&Request<'_>) -> Result<H, Refusal> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            handler: Box::new(move |request| Ok(Box::new(handler(request)?))),
+            options: ServerOptions::new(),
+            config: Arc::new(Config::default()),
+        }
+    }
+
+    /// Subprotocols, compression, allowed origins. Default: no subprotocol, no compression, pages of the
+    /// same origin.
+    #[must_use]
+    pub fn with_options(mut self, options: ServerOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Limits and waits of the connections. Default: [`Config::default`].
+    #[must_use]
+    pub fn with_config(mut self, config: Config) -> Self {
+        self.config = Arc::new(config);
+        self
+    }
+}
+
+impl fmt::Debug for WebSocketRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebSocketRoute").field("options", &self.options).finish_non_exhaustive()
+    }
+}

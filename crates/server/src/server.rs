@@ -1,0 +1,262 @@
+//! Binding, threads, stopping.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use sinews_engine::{self as engine, Engine, ListenOptions, Listener, Post};
+
+use crate::http::HttpConfig;
+use crate::mail::Mail;
+use crate::router::Router;
+use crate::shard::Shard;
+use crate::topics::{Directory, Topics};
+
+/// A server that is not bound yet.
+///
+/// ```
+/// use sinews_server::{Response, Router, Server};
+///
+/// let router = Router::new().get("/", |_| Response::text("hello\n"));
+/// let server = Server::new(router).listen("127.0.0.1:0".parse()?).threads(1).bind()?;
+/// let stop = server.stop_handle();
+/// println!("listening on {}", server.addresses()[0]);
+/// stop.stop();
+/// server.run()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Server {
+    router: Router,
+    addresses: Vec<SocketAddr>,
+    threads: usize,
+    http: HttpConfig,
+    engine: engine::Config,
+    grace: Duration,
+}
+
+impl Server {
+    /// A server of these routes.
+    #[must_use]
+    pub fn new(router: Router) -> Self {
+        Self {
+            router,
+            addresses: Vec::new(),
+            threads: thread::available_parallelism().map_or(1, NonZeroUsize::get),
+            http: HttpConfig::default(),
+            engine: engine::Config::default(),
+            grace: Duration::from_secs(10),
+        }
+    }
+
+    /// Adds an address to listen on; port 0 takes a free one.
+    #[must_use]
+    pub fn listen(mut self, address: SocketAddr) -> Self {
+        self.addresses.push(address);
+        self
+    }
+
+    /// How many threads serve, each with listeners of its own. Default: one for each processor.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads.max(1);
+        self
+    }
+
+    /// How many threads will serve.
+    #[must_use]
+    pub fn thread_count(&self) -> usize {
+        self.threads
+    }
+
+    /// Limits and waits of plain HTTP.
+    #[must_use]
+    pub fn http(mut self, http: HttpConfig) -> Self {
+        self.http = http;
+        self
+    }
+
+    /// Settings of the event loops, the backend among them.
+    #[must_use]
+    pub fn engine(mut self, engine: engine::Config) -> Self {
+        self.engine = engine;
+        self
+    }
+
+    /// How long a graceful stop waits for clients to answer their Close. Default 10 s.
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Binds every address.
+    ///
+    /// # Errors
+    /// [`BindError`] names the address, or says that a loop could not be made.
+    pub fn bind(self) -> Result<BoundServer, BindError> {
+        let mut addresses = Vec::new();
+        let mut by_thread: Vec<Vec<Listener>> = (0..self.threads).map(|_| Vec::new()).collect();
+        for address in self.addresses {
+            let at = |error| BindError { address: Some(address), error };
+            let listeners =
+                Listener::bind_all(address, self.threads, &ListenOptions::default()).map_err(at)?;
+            if let Some(first) = listeners.first() {
+                addresses.push(first.local_addr().map_err(at)?);
+            }
+            for (listener, thread) in listeners.into_iter().zip(&mut by_thread) {
+                thread.push(listener);
+            }
+        }
+        let make = |listeners| Engine::new(self.engine.clone(), listeners);
+        let engines: Vec<Engine<Shard>> = by_thread
+            .into_iter()
+            .map(make)
+            .collect::<io::Result<_>>()
+            .map_err(|error| BindError { address: None, error })?;
+        let posts: Arc<[Post<Mail>]> = engines.iter().map(Engine::post).collect();
+        let directory = Directory::new(engines.len());
+        let (router, http) = (Arc::new(self.router), Arc::new(self.http));
+        let shards = engines
+            .into_iter()
+            .enumerate()
+            .map(|(at, engine)| {
+                let topics = Topics::new(at, Arc::clone(&directory), Arc::clone(&posts));
+                (engine, ShardParts { router: router.clone(), http: http.clone(), grace: self.grace, topics })
+            })
+            .collect();
+        Ok(BoundServer { addresses, shards, stop: StopHandle { posts } })
+    }
+}
+
+/// What a shard is made of, on the thread that it will live on.
+struct ShardParts {
+    router: Arc<Router>,
+    http: Arc<HttpConfig>,
+    grace: Duration,
+    topics: Topics,
+}
+
+/// A server whose addresses are bound; connections wait until it runs.
+pub struct BoundServer {
+    addresses: Vec<SocketAddr>,
+    shards: Vec<(Engine<Shard>, ShardParts)>,
+    stop: StopHandle,
+}
+
+impl BoundServer {
+    /// The addresses, with the ports that were taken.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// A handle that stops the server from any thread.
+    #[must_use]
+    pub fn stop_handle(&self) -> StopHandle {
+        self.stop.clone()
+    }
+
+    /// Serves until stopped, on threads of its own.
+    ///
+    /// # Errors
+    /// If a thread cannot be started or its loop cannot go on; the others are stopped then.
+    pub fn run(self) -> io::Result<()> {
+        let stop = self.stop;
+        let mut threads = Vec::new();
+        let mut result = Ok(());
+        for (at, (mut engine, parts)) in self.shards.into_iter().enumerate() {
+            let on_error = stop.clone();
+            let spawned = thread::Builder::new().name(format!("sinews-{at}")).spawn(move || {
+                let ShardParts { router, http, grace, topics } = parts;
+                let mut shard = Shard::new(router, http, grace, topics);
+                engine.run(&mut shard).inspect_err(|_| on_error.stop())
+            });
+            match spawned {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    stop.stop();
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        for thread in threads {
+            let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            result = result.and(ended);
+        }
+        result
+    }
+}
+
+impl fmt::Debug for BoundServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BoundServer").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+/// Stops a server from any thread.
+#[derive(Clone, Debug)]
+pub struct StopHandle {
+    posts: Arc<[Post<Mail>]>,
+}
+
+impl StopHandle {
+    /// Stops gracefully: no new connections; each WebSocket gets a Close with 1001, each request under
+    /// way its answer; then a bounded wait for the peers.
+    pub fn stop(&self) {
+        self.post(|| Mail::Stop);
+    }
+
+    /// Stops at once.
+    pub fn stop_now(&self) {
+        self.post(|| Mail::StopNow);
+    }
+
+    fn post(&self, mail: impl Fn() -> Mail) {
+        for post in self.posts.iter() {
+            // A loop that is gone needs no stopping.
+            let _ = post.send(mail());
+        }
+    }
+}
+
+/// An address could not be bound, or a loop could not be made.
+#[derive(Debug)]
+pub struct BindError {
+    address: Option<SocketAddr>,
+    error: io::Error,
+}
+
+impl BindError {
+    /// The address, if one is at fault.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// What the system said.
+    #[must_use]
+    pub fn io_error(&self) -> &io::Error {
+        &self.error
+    }
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            Some(address) => write!(f, "cannot listen on {address}: {}", self.error),
+            None => write!(f, "cannot start an event loop: {}", self.error),
+        }
+    }
+}
+
+impl std::error::Error for BindError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}

@@ -1,0 +1,416 @@
+//! One thread: its connections, and what the loop tells it.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sinews_engine::{self as engine, Accepted, App, ConnId, Io};
+use sinews_proto::{CloseCode, Time};
+use sinews_session::{Chain, Fate, Flow, Prepared, Resources, Session};
+
+use crate::date::Date;
+use crate::http::{Handled, Http, HttpConfig, Rest, Service, Upgrade};
+use crate::mail::Mail;
+use crate::router::Router;
+use crate::topics::Topics;
+use crate::websocket::{Lent, WebSocket};
+
+/// What lives on one loop.
+pub(crate) struct Shard {
+    router: Arc<Router>,
+    http: Arc<HttpConfig>,
+    grace: Duration,
+    /// By the index of the connection.
+    conns: Vec<Option<Conn>>,
+    topics: Topics,
+    resources: Resources,
+    date: Date,
+    epoch: Instant,
+    stopping: bool,
+}
+
+struct Conn {
+    id: ConnId,
+    protocol: Protocol,
+}
+
+enum Protocol {
+    Http(Box<Http>),
+    WebSocket(Box<WebSocket>),
+}
+
+/// A session's chain as the loop sends it.
+pub(crate) struct Outgoing(Chain);
+
+impl engine::Chain for Outgoing {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
+        self.0.slices(out)
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.0.advance(bytes);
+    }
+}
+
+impl Shard {
+    pub(crate) fn new(router: Arc<Router>, http: Arc<HttpConfig>, grace: Duration, topics: Topics) -> Self {
+        Self {
+            router,
+            http,
+            grace,
+            conns: Vec::new(),
+            topics,
+            resources: Resources::new(),
+            date: Date::default(),
+            epoch: Instant::now(),
+            stopping: false,
+        }
+    }
+
+    fn time(&self, io: &Io) -> Time {
+        Time::ZERO + io.now().saturating_duration_since(self.epoch)
+    }
+
+    /// The connection's protocol, and what its callbacks need.
+    fn lend(&mut self, conn: ConnId, now: Time) -> Option<(&mut Protocol, Lent<'_>)> {
+        let found = self.conns.get_mut(conn.index())?.as_mut().filter(|found| found.id == conn)?;
+        let lent = Lent { topics: &mut self.topics, resources: &mut self.resources, now, conn };
+        Some((&mut found.protocol, lent))
+    }
+
+    /// The connection, if it speaks HTTP, and what answers it.
+    fn serve(&mut self, conn: ConnId, now: Time) -> Option<(&mut Http, Service<'_>)> {
+        let found = self.conns.get_mut(conn.index())?.as_mut().filter(|found| found.id == conn)?;
+        let Protocol::Http(http) = &mut found.protocol else { return None };
+        let service = Service {
+            router: &self.router,
+            config: &self.http,
+            topics: &mut self.topics,
+            resources: &mut self.resources,
+            date: &mut self.date,
+            now,
+            stopping: self.stopping,
+        };
+        Some((http, service))
+    }
+
+    fn receive_http(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
+        let now = self.time(io);
+        let Some((http, mut service)) = self.serve(conn, now) else { return Flow::Continue };
+        let handled = http.receive(chunk, &mut service);
+        let flow = match handled {
+            Handled::Waiting => http.flow(),
+            Handled::Upgraded(upgrade, rest) => self.upgraded(io, conn, upgrade, rest, chunk),
+        };
+        self.settle(io, conn);
+        flow
+    }
+
+    /// An answer has left: what was held back goes on.
+    fn sent_http(&mut self, io: &mut Io, conn: ConnId) {
+        let now = self.time(io);
+        let Some((http, mut service)) = self.serve(conn, now) else { return };
+        http.moved(now);
+        if http.paused {
+            let flow = match http.resume(&mut service) {
+                Handled::Waiting => http.flow(),
+                Handled::Upgraded(upgrade, rest) => self.upgraded(io, conn, upgrade, rest, &mut []),
+            };
+            if flow == Flow::Continue {
+                io.resume(conn);
+            }
+        }
+        self.settle(io, conn);
+    }
+
+    fn upgraded(
+        &mut self,
+        io: &mut Io,
+        conn: ConnId,
+        upgrade: Upgrade,
+        rest: Rest,
+        chunk: &mut [u8],
+    ) -> Flow {
+        self.upgrade(io, conn, upgrade);
+        match rest {
+            Rest::Chunk(from) => self.receive_websocket(io, conn, &mut chunk[from..]),
+            Rest::Kept(mut kept) => self.receive_websocket(io, conn, &mut kept),
+        }
+    }
+
+    fn http_timer(&mut self, io: &mut Io, conn: ConnId) {
+        let now = self.time(io);
+        let Some((http, mut service)) = self.serve(conn, now) else { return };
+        http.armed = None;
+        if http.deadline(service.config) <= now && http.time_out(&mut service) {
+            io.close(conn);
+        }
+    }
+
+    /// The answer is queued; from here on the connection is a WebSocket.
+    fn upgrade(&mut self, io: &mut Io, conn: ConnId, upgrade: Upgrade) {
+        let now = self.time(io);
+        let Some((protocol, mut lent)) = self.lend(conn, now) else { return };
+        let Protocol::Http(http) = protocol else { return };
+        let outbound = std::mem::take(&mut http.outbound);
+        let session = Session::with_outbound(upgrade.negotiated, upgrade.config, now, outbound);
+        let mut websocket = Box::new(WebSocket::new(session, upgrade.handler, http.peer));
+        websocket.open(&mut lent);
+        *protocol = Protocol::WebSocket(websocket);
+        io.clear_timer(conn);
+        if self.stopping {
+            self.close_websocket(conn, now);
+        }
+    }
+
+    fn receive_websocket(&mut self, io: &Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
+        let now = self.time(io);
+        match self.lend(conn, now) {
+            Some((Protocol::WebSocket(websocket), mut lent)) => websocket.receive(chunk, &mut lent),
+            _ => Flow::Continue,
+        }
+    }
+
+    /// Carries out what the connection wants after something happened to it, then what was published.
+    #[inline]
+    fn settle(&mut self, io: &mut Io, conn: ConnId) {
+        self.settle_one(io, conn);
+        if self.topics.has_publications() {
+            self.publish(io);
+        }
+    }
+
+    fn publish(&mut self, io: &mut Io) {
+        while let Some((publication, subscribers)) = self.topics.next_publication() {
+            for &subscriber in &subscribers {
+                if publication.except != Some(subscriber) {
+                    self.deliver(io, subscriber, &publication.message);
+                }
+            }
+            self.topics.delivered(publication, subscribers);
+        }
+    }
+
+    fn deliver(&mut self, io: &mut Io, conn: ConnId, message: &Prepared) {
+        let now = self.time(io);
+        if let Some((Protocol::WebSocket(websocket), lent)) = self.lend(conn, now) {
+            websocket.deliver(message, lent.resources, now);
+            self.settle_one(io, conn);
+        }
+    }
+
+    #[inline]
+    fn settle_one(&mut self, io: &mut Io, conn: ConnId) {
+        let now = self.time(io);
+        let (epoch, config) = (self.epoch, Arc::clone(&self.http));
+        match self.lend(conn, now) {
+            Some((Protocol::WebSocket(websocket), mut lent)) => {
+                settle_websocket(websocket, io, &mut lent, epoch);
+            }
+            Some((Protocol::Http(http), _)) => settle_http(http, io, conn, &config, epoch),
+            None => {}
+        }
+    }
+
+    /// Begins the closing handshake of the server's stop.
+    fn close_websocket(&mut self, conn: ConnId, now: Time) {
+        if let Some((Protocol::WebSocket(websocket), lent)) = self.lend(conn, now) {
+            // One that is closing already is left to it.
+            let _ = websocket.session.tx(lent.resources, now).close(CloseCode::GOING_AWAY, "server stops");
+            websocket.session.after_tx(lent.resources, now);
+        }
+    }
+
+    fn stop(&mut self, io: &mut Io) {
+        if std::mem::replace(&mut self.stopping, true) {
+            return;
+        }
+        io.stop_accepting();
+        io.set_app_timer(io.now() + self.grace);
+        let now = self.time(io);
+        let ids: Vec<ConnId> = self.conns.iter().flatten().map(|conn| conn.id).collect();
+        for conn in ids {
+            self.close_websocket(conn, now);
+            if let Some((http, _)) = self.serve(conn, now) {
+                http.ending |= http.is_idle();
+            }
+            self.settle(io, conn);
+        }
+    }
+}
+
+impl App for Shard {
+    type Chain = Outgoing;
+    type Mail = Mail;
+
+    fn accepted(&mut self, io: &mut Io, conn: ConnId, from: Accepted) {
+        let now = self.time(io);
+        let http = Http::new(from.peer, now);
+        if self.conns.len() <= conn.index() {
+            self.conns.resize_with(conn.index() + 1, || None);
+        }
+        self.conns[conn.index()] = Some(Conn { id: conn, protocol: Protocol::Http(Box::new(http)) });
+        self.settle_one(io, conn);
+    }
+
+    fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> engine::Flow {
+        let now = self.time(io);
+        let flow = match self.lend(conn, now) {
+            Some((Protocol::WebSocket(websocket), mut lent)) => {
+                let flow = websocket.receive(chunk, &mut lent);
+                self.settle(io, conn);
+                flow
+            }
+            Some((Protocol::Http(_), _)) => self.receive_http(io, conn, chunk),
+            None => Flow::Continue,
+        };
+        match flow {
+            Flow::Continue => engine::Flow::Continue,
+            Flow::Pause => engine::Flow::Pause,
+        }
+    }
+
+    fn ended(&mut self, io: &mut Io, conn: ConnId) {
+        let now = self.time(io);
+        match self.lend(conn, now) {
+            Some((Protocol::WebSocket(websocket), _)) => websocket.session.receive_end(now),
+            Some((Protocol::Http(http), _)) => http.ending = true,
+            None => {}
+        }
+        self.settle(io, conn);
+    }
+
+    fn start_send(&mut self, conn: ConnId) -> Option<Outgoing> {
+        match self.lend(conn, Time::ZERO)?.0 {
+            Protocol::WebSocket(websocket) => websocket.session.start_send().map(Outgoing),
+            Protocol::Http(http) => http.outbound.start().map(Outgoing),
+        }
+    }
+
+    fn progressed(&mut self, io: &mut Io, conn: ConnId, bytes: usize) {
+        let now = self.time(io);
+        match self.lend(conn, now) {
+            Some((Protocol::WebSocket(websocket), _)) => websocket.session.progressed(bytes, now),
+            Some((Protocol::Http(http), _)) => {
+                http.outbound.progressed(bytes);
+                http.moved(now);
+            }
+            None => {}
+        }
+        self.settle_one(io, conn);
+    }
+
+    fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: Outgoing, _complete: bool) {
+        let now = self.time(io);
+        match self.lend(conn, now) {
+            Some((Protocol::WebSocket(websocket), mut lent)) => {
+                if websocket.session.finish_send(chain.0, lent.resources, now) {
+                    websocket.drain(&mut lent);
+                }
+                if websocket.session.wants_resume() && websocket.resume(&mut lent) == Flow::Continue {
+                    io.resume(conn);
+                }
+                self.settle(io, conn);
+            }
+            Some((Protocol::Http(http), lent)) => {
+                http.outbound.finish(chain.0, lent.resources);
+                self.sent_http(io, conn);
+            }
+            None => {}
+        }
+    }
+
+    fn closed(&mut self, io: &mut Io, conn: ConnId, _why: engine::Closed) {
+        let now = self.time(io);
+        if let Some((Protocol::WebSocket(websocket), mut lent)) = self.lend(conn, now) {
+            websocket.session.receive_end(now);
+            if let Some(closed) = websocket.session.take_closed() {
+                websocket.close(&closed, &mut lent);
+            }
+        }
+        if let Some(slot) = self.conns.get_mut(conn.index()) {
+            *slot = None;
+        }
+        // What the handler published as its last words.
+        self.settle(io, conn);
+    }
+
+    fn timer(&mut self, io: &mut Io, conn: ConnId) {
+        let now = self.time(io);
+        match self.lend(conn, now) {
+            Some((Protocol::WebSocket(websocket), lent)) => {
+                websocket.armed = None;
+                if websocket.session.deadline().is_some_and(|deadline| deadline <= now) {
+                    websocket.session.handle_timeout(lent.resources, now);
+                }
+            }
+            Some((Protocol::Http(_), _)) => self.http_timer(io, conn),
+            None => {}
+        }
+        self.settle(io, conn);
+    }
+
+    fn app_timer(&mut self, io: &mut Io) {
+        tracing::info!(connections = io.connections(), "the grace period is over");
+        io.stop();
+    }
+
+    fn mail(&mut self, io: &mut Io, mail: &mut Vec<Mail>) {
+        for mail in mail.drain(..) {
+            match mail {
+                Mail::Publish { topic, message } => self.topics.publish_here(&topic, message),
+                Mail::Stop => self.stop(io),
+                Mail::StopNow => io.stop(),
+            }
+        }
+        self.publish(io);
+    }
+}
+
+#[inline]
+fn settle_websocket(websocket: &mut WebSocket, io: &mut Io, lent: &mut Lent<'_>, epoch: Instant) {
+    if let Some(closed) = websocket.session.take_closed() {
+        websocket.close(&closed, lent);
+    }
+    if websocket.session.wants_send() {
+        io.send(lent.conn);
+    }
+    match websocket.session.fate() {
+        Fate::Open | Fate::AwaitEnd => {}
+        Fate::Finish if websocket.shut => {}
+        Fate::Finish => {
+            websocket.shut = true;
+            io.shutdown(lent.conn);
+        }
+        Fate::Drop => io.close(lent.conn),
+    }
+    if let Some(deadline) = websocket.session.deadline() {
+        arm(io, lent.conn, &mut websocket.armed, deadline, epoch);
+    }
+}
+
+fn settle_http(http: &mut Http, io: &mut Io, conn: ConnId, config: &HttpConfig, epoch: Instant) {
+    if http.outbound.wants_send() {
+        io.send(conn);
+    }
+    if http.ending && !http.shut {
+        http.shut = true;
+        io.shutdown(conn);
+    }
+    let deadline = http.deadline(config);
+    arm(io, conn, &mut http.armed, deadline, epoch);
+}
+
+/// Moves the loop's timer only if the deadline comes earlier: when a timer fires, the deadline, which
+/// mostly moves later, is looked at again.
+#[inline]
+fn arm(io: &mut Io, conn: ConnId, armed: &mut Option<Time>, deadline: Time, epoch: Instant) {
+    if armed.is_none_or(|armed| deadline < armed) {
+        *armed = Some(deadline);
+        io.set_timer(conn, epoch + deadline.since(Time::ZERO));
+    }
+}

@@ -1,0 +1,293 @@
+//! Topics by exact name: subscribers on this thread, counts for the others.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustc_hash::FxHashMap;
+use sinews_engine::{ConnId, Post};
+use sinews_session::Prepared;
+use slab::Slab;
+
+use crate::mail::Mail;
+
+/// A subscription that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InvalidTopic {
+    /// Empty, longer than [`Topics::NAME_MAX`] bytes, or with a control character.
+    Name,
+    /// More than [`Topics::SUBSCRIPTIONS_MAX`] on one connection.
+    TooMany,
+}
+
+impl fmt::Display for InvalidTopic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name => write!(
+                f,
+                "a topic name has 1 to {} bytes and no control characters",
+                Topics::NAME_MAX
+            ),
+            Self::TooMany => write!(f, "a connection has at most {} subscriptions", Topics::SUBSCRIPTIONS_MAX),
+        }
+    }
+}
+
+impl std::error::Error for InvalidTopic {}
+
+/// The topics of one thread.
+///
+/// A publish is recorded and carried out when the running callback has returned, in order; other threads
+/// get it by mail. The names and the counts of subscribers of each thread are shared, and touched only
+/// when a thread's first subscriber comes or its last goes.
+#[derive(Debug)]
+pub struct Topics {
+    shard: usize,
+    names: FxHashMap<Arc<str>, usize>,
+    topics: Slab<Topic>,
+    subscriptions: FxHashMap<ConnId, Vec<Subscription>>,
+    publications: VecDeque<Publication>,
+    scratch: Vec<ConnId>,
+    directory: Arc<Directory>,
+    posts: Arc<[Post<Mail>]>,
+}
+
+#[derive(Debug)]
+struct Topic {
+    entry: Arc<Entry>,
+    subscribers: Vec<ConnId>,
+}
+
+/// Where a connection stands among a topic's subscribers.
+#[derive(Debug)]
+struct Subscription {
+    topic: usize,
+    at: usize,
+}
+
+/// A message on its way to the subscribers of this thread.
+#[derive(Debug)]
+pub(crate) struct Publication {
+    pub(crate) topic: usize,
+    pub(crate) message: Prepared,
+    pub(crate) except: Option<ConnId>,
+}
+
+/// The topics of all threads.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    shards: usize,
+    entries: Mutex<FxHashMap<Arc<str>, Arc<Entry>>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    name: Arc<str>,
+    /// Subscribers on each thread.
+    counts: Box<[AtomicUsize]>,
+}
+
+impl Topics {
+    /// Longest name in bytes: enough for any path, and it bounds what a stranger can make us keep.
+    pub const NAME_MAX: usize = 256;
+
+    /// Most subscriptions of one connection: bounds what closing it costs.
+    pub const SUBSCRIPTIONS_MAX: usize = 1_024;
+
+    pub(crate) fn new(shard: usize, directory: Arc<Directory>, posts: Arc<[Post<Mail>]>) -> Self {
+        Self {
+            shard,
+            names: FxHashMap::default(),
+            topics: Slab::new(),
+            subscriptions: FxHashMap::default(),
+            publications: VecDeque::new(),
+            scratch: Vec::new(),
+            directory,
+            posts,
+        }
+    }
+
+    /// Whether `name` may name a topic.
+    #[must_use]
+    pub fn is_valid(name: &str) -> bool {
+        (1..=Self::NAME_MAX).contains(&name.len()) && !name.chars().any(char::is_control)
+    }
+
+    pub(crate) fn subscribe(&mut self, name: &str, conn: ConnId) -> Result<(), InvalidTopic> {
+        if !Self::is_valid(name) {
+            return Err(InvalidTopic::Name);
+        }
+        if self.is_subscribed(name, conn) {
+            return Ok(());
+        }
+        let subscriptions = self.subscriptions.entry(conn).or_default();
+        if subscriptions.len() >= Self::SUBSCRIPTIONS_MAX {
+            return Err(InvalidTopic::TooMany);
+        }
+        let topic = match self.names.get(name) {
+            Some(topic) => *topic,
+            None => {
+                let entry = self.directory.enter(name, self.shard);
+                let key = entry.name.clone();
+                let topic = self.topics.insert(Topic { entry, subscribers: Vec::new() });
+                self.names.insert(key, topic);
+                topic
+            }
+        };
+        let subscribers = &mut self.topics[topic].subscribers;
+        subscriptions.push(Subscription { topic, at: subscribers.len() });
+        subscribers.push(conn);
+        self.count(topic);
+        Ok(())
+    }
+
+    pub(crate) fn unsubscribe(&mut self, name: &str, conn: ConnId) -> bool {
+        let Some(&topic) = self.names.get(name) else { return false };
+        let Some(subscriptions) = self.subscriptions.get_mut(&conn) else { return false };
+        let Some(place) = subscriptions.iter().position(|sub| sub.topic == topic) else { return false };
+        let subscription = subscriptions.swap_remove(place);
+        if subscriptions.is_empty() {
+            self.subscriptions.remove(&conn);
+        }
+        self.leave(subscription);
+        true
+    }
+
+    /// The connection is over.
+    pub(crate) fn unsubscribe_all(&mut self, conn: ConnId) {
+        for subscription in self.subscriptions.remove(&conn).unwrap_or_default() {
+            self.leave(subscription);
+        }
+    }
+
+    /// Takes a subscriber out by putting the last one into its place.
+    fn leave(&mut self, left: Subscription) {
+        let topic = &mut self.topics[left.topic];
+        topic.subscribers.swap_remove(left.at);
+        if let Some(&moved) = topic.subscribers.get(left.at) {
+            let places = self.subscriptions.get_mut(&moved).into_iter().flatten();
+            for place in places.filter(|place| place.topic == left.topic) {
+                place.at = left.at;
+            }
+        }
+        self.count(left.topic);
+        self.prune(left.topic);
+    }
+
+    /// Forgets a topic without subscribers, unless a publication still refers to it: its place must not
+    /// be taken by another before.
+    fn prune(&mut self, topic: usize) {
+        let awaited = self.publications.iter().any(|publication| publication.topic == topic);
+        if !awaited && self.topics.get(topic).is_some_and(|topic| topic.subscribers.is_empty()) {
+            let topic = self.topics.remove(topic);
+            self.names.remove(&topic.entry.name);
+            self.directory.forget(&topic.entry);
+        }
+    }
+
+    fn count(&self, topic: usize) {
+        let topic = &self.topics[topic];
+        topic.entry.counts[self.shard].store(topic.subscribers.len(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_subscribed(&self, name: &str, conn: ConnId) -> bool {
+        let Some(topic) = self.names.get(name) else { return false };
+        self.subscriptions
+            .get(&conn)
+            .is_some_and(|subscriptions| subscriptions.iter().any(|sub| sub.topic == *topic))
+    }
+
+    /// Publishes to every subscriber on every thread, except one of this thread. Answers how many there
+    /// are.
+    pub fn publish(&mut self, name: &str, message: &Prepared, except: Option<ConnId>) -> usize {
+        let except = except.filter(|conn| self.is_subscribed(name, *conn));
+        let local = self.names.get(name).copied();
+        let entry = match local {
+            Some(topic) => Some(self.topics[topic].entry.clone()),
+            None => self.directory.find(name),
+        };
+        let Some(entry) = entry else { return 0 };
+        let mut reached = 0;
+        for (shard, count) in entry.counts.iter().enumerate() {
+            let count = count.load(Ordering::Relaxed);
+            if count == 0 || shard == self.shard {
+                continue;
+            }
+            let mail = Mail::Publish { topic: entry.name.clone(), message: message.clone() };
+            match self.posts[shard].send(mail) {
+                Ok(()) => reached += count,
+                Err(_) => tracing::warn!(topic = name, shard, "mailbox full: a publication is lost there"),
+            }
+        }
+        if let Some(topic) = local {
+            reached += self.topics[topic].subscribers.len() - usize::from(except.is_some());
+            self.publications.push_back(Publication { topic, message: message.clone(), except });
+        }
+        reached
+    }
+
+    /// A publication of another thread.
+    pub(crate) fn publish_here(&mut self, name: &str, message: Prepared) {
+        if let Some(&topic) = self.names.get(name) {
+            self.publications.push_back(Publication { topic, message, except: None });
+        }
+    }
+
+    #[inline]
+    pub(crate) fn has_publications(&self) -> bool {
+        !self.publications.is_empty()
+    }
+
+    /// The next publication, with its subscribers as they are now: copied, since delivering may change
+    /// them. Hand the list back to [`delivered`](Self::delivered).
+    pub(crate) fn next_publication(&mut self) -> Option<(Publication, Vec<ConnId>)> {
+        let publication = self.publications.pop_front()?;
+        let mut subscribers = std::mem::take(&mut self.scratch);
+        if let Some(topic) = self.topics.get(publication.topic) {
+            subscribers.extend_from_slice(&topic.subscribers);
+        }
+        Some((publication, subscribers))
+    }
+
+    pub(crate) fn delivered(&mut self, publication: Publication, mut subscribers: Vec<ConnId>) {
+        self.prune(publication.topic);
+        subscribers.clear();
+        self.scratch = subscribers;
+    }
+}
+
+impl Directory {
+    pub(crate) fn new(shards: usize) -> Arc<Self> {
+        Arc::new(Self { shards, entries: Mutex::default() })
+    }
+
+    /// The entry of a topic that gets its first subscriber on a thread.
+    fn enter(&self, name: &str, shard: usize) -> Arc<Entry> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = entries.get(name) {
+            // Marked while the lock is held, so that nobody forgets it meanwhile.
+            entry.counts[shard].store(1, Ordering::Relaxed);
+            return entry.clone();
+        }
+        let name: Arc<str> = name.into();
+        let counts: Box<[AtomicUsize]> = (0..self.shards).map(|_| AtomicUsize::new(0)).collect();
+        counts[shard].store(1, Ordering::Relaxed);
+        let entry = Arc::new(Entry { name: name.clone(), counts });
+        entries.insert(name, entry.clone());
+        entry
+    }
+
+    fn find(&self, name: &str) -> Option<Arc<Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// Drops a topic that nobody is subscribed to any more.
+    fn forget(&self, entry: &Entry) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if entry.counts.iter().all(|count| count.load(Ordering::Relaxed) == 0) {
+            entries.remove(&entry.name);
+        }
+    }
+}

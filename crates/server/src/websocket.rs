@@ -1,0 +1,106 @@
+//! One connection while it is a WebSocket.
+
+use std::net::SocketAddr;
+
+use sinews_engine::ConnId;
+use sinews_proto::Time;
+use sinews_session::{Closed, Events, Flow, Payload, Prepared, Resources, Session, Tx};
+
+use crate::handler::{Context, Handler};
+use crate::topics::Topics;
+
+/// A session and who handles it.
+pub(crate) struct WebSocket {
+    pub(crate) session: Session,
+    handler: Box<dyn Handler>,
+    /// The handler has been told that it is over.
+    told: bool,
+    /// The sending side was asked to end.
+    pub(crate) shut: bool,
+    /// When the loop's timer fires.
+    pub(crate) armed: Option<Time>,
+    peer: SocketAddr,
+}
+
+/// What callbacks need of their thread.
+pub(crate) struct Lent<'a> {
+    pub(crate) topics: &'a mut Topics,
+    pub(crate) resources: &'a mut Resources,
+    pub(crate) now: Time,
+    pub(crate) conn: ConnId,
+}
+
+impl WebSocket {
+    pub(crate) fn new(session: Session, handler: Box<dyn Handler>, peer: SocketAddr) -> Self {
+        Self { session, handler, told: false, shut: false, armed: None, peer }
+    }
+
+    pub(crate) fn open(&mut self, lent: &mut Lent<'_>) {
+        self.with_context(lent, |handler, cx| handler.open(cx));
+    }
+
+    #[inline]
+    pub(crate) fn receive(&mut self, chunk: &mut [u8], lent: &mut Lent<'_>) -> Flow {
+        let (session, mut events) = self.split(lent.topics, lent.conn);
+        session.receive(chunk, lent.resources, lent.now, &mut events)
+    }
+
+    pub(crate) fn resume(&mut self, lent: &mut Lent<'_>) -> Flow {
+        let (session, mut events) = self.split(lent.topics, lent.conn);
+        session.resume(lent.resources, lent.now, &mut events)
+    }
+
+    pub(crate) fn drain(&mut self, lent: &mut Lent<'_>) {
+        if !self.told {
+            self.with_context(lent, |handler, cx| handler.drain(cx));
+        }
+    }
+
+    /// A message of a topic.
+    #[inline]
+    pub(crate) fn deliver(&mut self, message: &Prepared, resources: &mut Resources, now: Time) {
+        // One that is closing gets no more; the policy has dealt with one that is too slow.
+        let _ = self.session.tx(resources, now).send_prepared(message);
+        self.session.after_tx(resources, now);
+    }
+
+    /// Tells the handler that it is over, once. Its subscriptions go first.
+    pub(crate) fn close(&mut self, closed: &Closed, lent: &mut Lent<'_>) {
+        lent.topics.unsubscribe_all(lent.conn);
+        self.told = true;
+        self.with_context(lent, |handler, cx| handler.close(closed, cx));
+        // A subscription made while closing would never end.
+        lent.topics.unsubscribe_all(lent.conn);
+    }
+
+    fn with_context(&mut self, lent: &mut Lent<'_>, call: impl FnOnce(&mut dyn Handler, &mut Context<'_>)) {
+        let tx = self.session.tx(lent.resources, lent.now);
+        call(&mut *self.handler, &mut Context::new(tx, lent.topics, lent.conn, self.peer));
+        self.session.after_tx(lent.resources, lent.now);
+    }
+
+    fn split<'a>(&'a mut self, topics: &'a mut Topics, conn: ConnId) -> (&'a mut Session, Callbacks<'a>) {
+        let handler = &mut *self.handler;
+        (&mut self.session, Callbacks { handler, topics, conn, peer: self.peer, told: self.told })
+    }
+}
+
+/// Carries a session's events to the handler.
+struct Callbacks<'a> {
+    handler: &'a mut dyn Handler,
+    topics: &'a mut Topics,
+    conn: ConnId,
+    peer: SocketAddr,
+    told: bool,
+}
+
+impl Events for Callbacks<'_> {
+    #[inline]
+    fn message(&mut self, payload: Payload<'_>, tx: &mut Tx<'_>) {
+        // Behind a wait that has ended the connection, messages may still come until the peer's Close.
+        if !self.told {
+            let mut cx = Context::new(tx.reborrow(), self.topics, self.conn, self.peer);
+            self.handler.message(payload, &mut cx);
+        }
+    }
+}
