@@ -19,7 +19,6 @@ pub struct Config {
     pub(crate) accepts_per_turn: u32,
     pub(crate) accept_backoff: Duration,
     pub(crate) mailbox: usize,
-    pub(crate) nodelay: bool,
 }
 
 impl Default for Config {
@@ -31,7 +30,6 @@ impl Default for Config {
             accepts_per_turn: 64,
             accept_backoff: Duration::from_millis(100),
             mailbox: 65_536,
-            nodelay: true,
         }
     }
 }
@@ -101,14 +99,6 @@ impl Config {
     pub fn mailbox(mut self, limit: usize) -> Result<Self, InvalidConfig> {
         self.mailbox = within("mailbox", limit, 1, usize::MAX)?;
         Ok(self)
-    }
-
-    /// Whether small segments leave without waiting for acknowledgements (`TCP_NODELAY`). Default: yes. The
-    /// loop already sends once per burst, so delaying would add latency and save nothing.
-    #[must_use]
-    pub fn nodelay(mut self, yes: bool) -> Self {
-        self.nodelay = yes;
-        self
     }
 }
 

@@ -360,3 +360,68 @@ const SLICES: usize = 64;
 const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
 #[cfg(target_vendor = "apple")]
 const NO_SIGNAL: i32 = 0;
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+    use crate::slots::Slot;
+    use crate::{Accepted, Engine, ListenOptions};
+
+    #[test]
+    fn a_connection_is_small() {
+        type Chain = io::Cursor<Vec<u8>>;
+        // A slab adds at most a word; lists hold a connection's id a few times.
+        let slot = size_of::<Slot>() + size_of::<usize>();
+        let link = size_of::<Option<Link<Chain>>>() - size_of::<Chain>();
+        assert!(slot + link <= 80, "{slot} + {link} bytes beside the chain");
+    }
+
+    struct Silent;
+
+    impl App for Silent {
+        type Chain = io::Cursor<Vec<u8>>;
+        type Mail = ();
+
+        fn accepted(&mut self, _: &mut Io, _: ConnId, _: Accepted) {}
+        fn received(&mut self, _: &mut Io, _: ConnId, _: &mut [u8]) -> Flow {
+            Flow::Continue
+        }
+        fn ended(&mut self, _: &mut Io, _: ConnId) {}
+        fn start_send(&mut self, _: ConnId) -> Option<Self::Chain> {
+            None
+        }
+        fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Self::Chain, _: bool) {}
+        fn closed(&mut self, _: &mut Io, _: ConnId, _: Closed) {}
+        fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
+    }
+
+    /// The one connection's socket, as accepted.
+    fn accepted(nodelay: bool) -> TcpStream {
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listener = Listener::bind(address, &ListenOptions::default().nodelay(nodelay)).unwrap();
+        let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut poll = Poll::new(&Config::default(), vec![listener]).unwrap().0;
+        let mut io = Io::new(true);
+        while io.connections() == 0 {
+            Backend::<Silent>::wait(&mut poll, None).unwrap();
+            Backend::<Silent>::deliver(&mut poll, &mut Silent, &mut io);
+        }
+        poll.links.remove(0).unwrap().stream
+    }
+
+    #[test]
+    fn accepted_sockets_inherit_nodelay_from_the_listener() {
+        assert!(accepted(true).nodelay().unwrap());
+        assert!(!accepted(false).nodelay().unwrap());
+    }
+
+    #[test]
+    fn an_engine_may_move_to_another_thread() {
+        fn sendable<T: Send>() {}
+        fn shareable<T: Send + Sync>() {}
+        sendable::<Engine<Silent>>();
+        shareable::<crate::Post<()>>();
+    }
+}

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
-use socket2::SockRef;
 
 use super::{Link, Poll};
 use crate::{Accepted, App, Chain, Config, Io, Listener};
@@ -34,8 +33,6 @@ impl Acceptors {
     pub(super) fn new(config: &Config, listeners: Vec<Listener>, registry: &Registry) -> io::Result<Self> {
         let mut acceptors = Vec::with_capacity(listeners.len());
         for (index, listener) in listeners.into_iter().enumerate() {
-            // Accepted sockets inherit it (Linux, the BSDs, macOS): no system call per connection.
-            SockRef::from(&listener.socket).set_tcp_nodelay(config.nodelay)?;
             let mut socket = TcpListener::from_std(listener.socket);
             registry.register(&mut socket, Token(FIRST + index), Interest::READABLE)?;
             acceptors.push(Acceptor { socket, ready: false });

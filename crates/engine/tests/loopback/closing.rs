@@ -29,12 +29,12 @@ fn closing_rule(kind: Kind, target: Target) -> impl FnMut(&mut Io, &mut Queues, 
                 io.set_app_timer(io.now());
             }
             Event::Received(conn, _) => {
-                queues.push(*conn, vec![7; 4 << 20]);
+                queues.push(*conn, vec![7; 512 * 1024]);
                 io.send(*conn);
             }
             // A timer must have the time to be due.
             Event::Ended(conn) if !timed => io.shutdown(*conn),
-            Event::Timer(_) | Event::AppTimer => queues.living().iter().for_each(|conn| io.shutdown(*conn)),
+            _ if timed && event.kind() == kind => queues.living().iter().for_each(|conn| io.shutdown(*conn)),
             _ => {}
         }
         if event.kind() == kind && (queues.living().len() == 2 || kind == Kind::Closed) && !done {

@@ -42,7 +42,7 @@ struct Peer {
     saw_end: bool,
 }
 
-const BODY: usize = 1 << 20;
+const BODY: usize = 256 * 1024;
 
 /// Echoes, and sometimes does what it should not hurt to do.
 fn rule(seed: u64) -> impl FnMut(&mut Io, &mut Queues, &Event) -> Flow {
@@ -90,7 +90,7 @@ fn read_some(peer: &mut Peer, most: usize) {
     }
 }
 
-fn act(host: &mut Host, peers: &mut HashMap<u16, Peer>, body: &[u8], random: &mut Random) {
+fn act(host: &Host, peers: &mut HashMap<u16, Peer>, body: &[u8], random: &mut Random) {
     if peers.len() < 60 && (peers.is_empty() || random.one_in(8)) {
         let stream = client(host.address);
         stream.set_nonblocking(true).unwrap();
@@ -140,7 +140,7 @@ fn run(seed: u64) -> usize {
     let body = pattern(BODY);
     let bits = random.below(17);
     let config = Config::default()
-        .receive_buffer(1 + random.below(1 << bits) as usize)
+        .receive_buffer(16 + random.below(1 << bits) as usize)
         .and_then(|config| config.receives_per_turn(1 + random.below(4) as u32))
         .and_then(|config| config.accepts_per_turn(1 + random.below(4) as u32))
         .unwrap();
@@ -148,7 +148,7 @@ fn run(seed: u64) -> usize {
     let mut host = Host::with(config, options, Probe::new(rule(seed)));
     let mut peers = HashMap::new();
     for _ in 0..300 {
-        act(&mut host, &mut peers, &body, &mut random);
+        act(&host, &mut peers, &body, &mut random);
         host.engine.turn(&mut host.app, Some(Duration::ZERO)).unwrap();
     }
     // The rest of each conversation in order: everybody ends, and reads to the end.

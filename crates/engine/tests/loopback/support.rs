@@ -10,7 +10,7 @@ use sinews_engine::{
 };
 
 /// Longer than anything here takes on a busy machine; reached only when something is lost.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One callback.
 #[derive(Debug)]
