@@ -1,0 +1,260 @@
+use sinews_proto::deflate::{DeflateConfig, DeflateParams};
+use sinews_proto::{Config, Kind, Negotiated, PeerMisbehaved, Role};
+use sinews_session::{Cause, Fate};
+use sinews_testkit::{
+    App, Chunks, Codec, ConnectionEnd, Frame, Heard, Machine, Probe, Reply, SessionEnd, negotiate,
+};
+
+/// A conversation between a peer and a machine that echoes: what the peer sends, and what must come of
+/// it.
+#[derive(Clone, Debug)]
+pub struct Case {
+    id: String,
+    steps: Vec<Step>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// The peer sends a frame.
+    Frame(Frame),
+    /// The peer sends a part of a frame: from its head or this offset in its payload, to that offset.
+    Part(Frame, Option<usize>, usize),
+    /// The peer sends a message, compressed if that was agreed, in frames of at most so many bytes.
+    Message(Kind, Vec<u8>, usize),
+    Reply(Reply),
+    Heard(Heard),
+    /// Nothing but what was expected so far has happened.
+    Sync,
+}
+
+/// What a case is run against.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Role of the machine under test.
+    pub role: Role,
+    /// How what the peer sends is cut.
+    pub chunks: Chunks,
+    /// How much of a send leaves at once.
+    pub takes: Chunks,
+    /// What both ends want of compression.
+    pub deflate: Option<DeflateConfig>,
+    /// The machine's limits.
+    pub config: Config,
+}
+
+impl Setup {
+    /// A role, and everything else plain.
+    #[must_use]
+    pub fn new(role: Role, chunks: Chunks) -> Self {
+        Self { role, chunks, takes: Chunks::Whole, deflate: None, config: Config::default() }
+    }
+
+    fn negotiated(&self) -> Negotiated {
+        negotiate(self.deflate.clone(), self.deflate.clone()).of(self.role)
+    }
+}
+
+impl Case {
+    /// A case under the number that Autobahn gives it.
+    pub fn new(id: impl Into<String>) -> Self {
+        Self { id: id.into(), steps: Vec::new() }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn then(mut self, step: Step) -> Self {
+        self.steps.push(step);
+        self
+    }
+
+    /// The peer sends a frame.
+    #[must_use]
+    pub fn send(self, frame: Frame) -> Self {
+        self.then(Step::Frame(frame))
+    }
+
+    /// The peer sends the bytes of a frame up to an offset in its payload.
+    #[must_use]
+    pub fn send_head(self, frame: &Frame, payload: usize) -> Self {
+        self.then(Step::Part(frame.clone(), None, payload))
+    }
+
+    /// The peer sends the payload bytes of a frame from one offset to another.
+    #[must_use]
+    pub fn send_part(self, frame: &Frame, from: usize, to: usize) -> Self {
+        self.then(Step::Part(frame.clone(), Some(from), to))
+    }
+
+    /// The peer sends a message, compressed if that was agreed, in frames of at most so many bytes, and
+    /// gets it back.
+    #[must_use]
+    pub fn message(self, kind: Kind, payload: &[u8], frame_max: usize) -> Self {
+        self.then(Step::Message(kind, payload.to_vec(), frame_max)).echoes(kind, payload)
+    }
+
+    /// The machine tells of a message and sends it back.
+    #[must_use]
+    pub fn echoes(self, kind: Kind, payload: impl AsRef<[u8]>) -> Self {
+        let payload = payload.as_ref();
+        self.then(Step::Heard(Heard::Message(kind, payload.to_vec())))
+            .then(Step::Reply(Reply::Message(kind, payload.to_vec())))
+    }
+
+    /// The machine tells of a ping and answers it.
+    #[must_use]
+    pub fn pongs(self, payload: impl AsRef<[u8]>) -> Self {
+        let payload = payload.as_ref().to_vec();
+        self.then(Step::Heard(Heard::Ping(payload.clone()))).then(Step::Reply(Reply::Pong(payload)))
+    }
+
+    /// The machine tells of something and says nothing.
+    #[must_use]
+    pub fn hears(self, heard: Heard) -> Self {
+        self.then(Step::Heard(heard))
+    }
+
+    /// The machine tells of a pong and says nothing.
+    #[must_use]
+    pub fn hears_pong(self, payload: impl AsRef<[u8]>) -> Self {
+        self.hears(Heard::Pong(payload.as_ref().to_vec(), None))
+    }
+
+    /// By now all that was expected has happened, and nothing else.
+    #[must_use]
+    pub fn by_now(self) -> Self {
+        self.then(Step::Sync)
+    }
+
+    /// The machine fails the connection with the Close that names the fault; nothing follows.
+    #[must_use]
+    pub fn fails(self, fault: PeerMisbehaved) -> Self {
+        let code = fault.close_code().as_u16();
+        self.then(Step::Heard(Heard::Over(Some(code), Cause::Fault(fault))))
+            .then(Step::Reply(Reply::Close(Some(code), fault.reason().to_owned())))
+            .then(Step::Sync)
+    }
+
+    /// The machine answers the peer's Close with the same code and no reason.
+    #[must_use]
+    pub fn closes(self, code: Option<u16>) -> Self {
+        self.then(Step::Heard(Heard::Over(code, Cause::Peer)))
+            .then(Step::Reply(Reply::Close(code, String::new())))
+    }
+
+    /// The peer closes with 1000, as most cases end.
+    #[must_use]
+    pub fn bye(self) -> Self {
+        self.send(Frame::close(1000, "")).closes(Some(1000))
+    }
+
+    /// Runs it against a session.
+    ///
+    /// # Panics
+    /// If the machine does anything else than the case says.
+    pub fn run(&self, setup: &Setup) {
+        let negotiated = setup.negotiated();
+        let end = SessionEnd::new(negotiated, setup.config.clone(), App::echo(), sinews_proto::Time::ZERO);
+        self.run_on(Probe::new(end, negotiated).taking(setup.takes), setup, negotiated.deflate());
+    }
+
+    /// Runs it against a bare connection machine.
+    ///
+    /// # Panics
+    /// If the machine does anything else than the case says.
+    pub fn run_bare(&self, setup: &Setup) {
+        let negotiated = setup.negotiated();
+        let probe: Probe<ConnectionEnd> = Probe::connection(negotiated, setup.config.clone());
+        self.run_on(probe.taking(setup.takes), setup, negotiated.deflate());
+    }
+
+    fn run_on<M: Machine>(&self, mut probe: Probe<M>, setup: &Setup, params: Option<DeflateParams>) {
+        let context = format!("case {} as {:?}, {:?}", self.id, setup.role, setup.chunks);
+        let peer = probe.peer();
+        let mut codec = params.map(|params| Codec::new(peer, params));
+        let (mut bytes, mut heard, mut replies) = (Vec::new(), Vec::new(), Vec::new());
+        for step in self.steps.iter().chain([&Step::Sync]) {
+            match step {
+                Step::Frame(frame) => bytes.extend(frame.encode(peer)),
+                Step::Part(frame, from, to) => bytes.extend(part(frame, peer, *from, *to)),
+                Step::Message(kind, payload, frame_max) => {
+                    bytes.extend(encode_message(*kind, payload, *frame_max, peer, codec.as_mut()));
+                }
+                Step::Reply(reply) => replies.push(reply.clone()),
+                Step::Heard(one) => heard.push(one.clone()),
+                Step::Sync => {
+                    probe.send(&std::mem::take(&mut bytes), setup.chunks);
+                    assert_same(&probe.take_heard(), &heard, &context);
+                    assert_same(&probe.take_replies(), &replies, &context);
+                    heard.clear();
+                    replies.clear();
+                }
+            }
+        }
+        self.assert_ended(&mut probe, setup, &context);
+    }
+
+    /// Each case ends the connection; what is left is to let go of the transport.
+    fn assert_ended<M: Machine>(&self, probe: &mut Probe<M>, setup: &Setup, context: &str) {
+        let by_peer = self.steps.iter().any(|step| matches!(step, Step::Heard(Heard::Over(_, Cause::Peer))));
+        let fate = match setup.role {
+            // The server ends the transport first (RFC 6455 section 7.1.1); so does whoever fails it.
+            Role::Client if by_peer => Fate::AwaitEnd,
+            _ => Fate::Finish,
+        };
+        assert_eq!(probe.machine.fate(), fate, "{context}");
+        // What still comes is discarded without an answer.
+        probe.send(&Frame::ping("late").encode(probe.peer()), setup.chunks);
+        assert!(probe.finishes(), "{context}: lets go of the transport");
+        assert_same(&probe.take_heard(), &[], context);
+        assert_same(&probe.take_replies(), &[], context);
+    }
+}
+
+/// Compares, and does not print megabytes where that fails.
+fn assert_same<T: PartialEq + std::fmt::Debug>(found: &[T], expected: &[T], context: &str) {
+    if found != expected {
+        let show = |list: &[T]| -> Vec<String> {
+            list.iter().map(|one| format!("{one:?}").chars().take(200).collect()).collect()
+        };
+        panic!("{context}\n   found {:#?}\nexpected {:#?}", show(found), show(expected));
+    }
+}
+
+fn part(frame: &Frame, peer: Role, from: Option<usize>, to: usize) -> Vec<u8> {
+    let bytes = frame.encode(peer);
+    let head = bytes.len() - frame.payload().len();
+    bytes[from.map_or(0, |from| head + from)..head + to].to_vec()
+}
+
+fn encode_message(
+    kind: Kind,
+    payload: &[u8],
+    frame_max: usize,
+    peer: Role,
+    codec: Option<&mut Codec>,
+) -> Vec<u8> {
+    let rsv = if codec.is_some() { 4 } else { 0 };
+    let compressed = codec.map(|codec| codec.compress(payload));
+    let body = compressed.as_deref().unwrap_or(payload);
+    let opcode = if kind == Kind::Text { 1 } else { 2 };
+    let mut bytes = Vec::new();
+    let mut pieces = body.chunks(frame_max).peekable();
+    let mut first = true;
+    loop {
+        let piece = pieces.next().unwrap_or_default();
+        let last = pieces.peek().is_none();
+        let frame = match first {
+            true => Frame::new(opcode, piece).rsv(rsv),
+            false => Frame::continuation(piece),
+        };
+        bytes.extend(frame.fin(last).encode(peer));
+        first = false;
+        if last {
+            return bytes;
+        }
+    }
+}
