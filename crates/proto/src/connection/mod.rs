@@ -174,7 +174,7 @@ impl Connection {
     #[must_use]
     pub fn new(negotiated: Negotiated, config: Arc<Config>, now: Time) -> Self {
         let role = negotiated.role();
-        let deflate = deflate_setup(negotiated);
+        let deflate = negotiated.deflate;
         Self {
             role,
             receiving: Receiving::Open,
@@ -308,16 +308,4 @@ impl Connection {
     pub fn note_outbound(&mut self, waiting: usize, moved: bool, now: Time) {
         self.keepalive.outbound(waiting, moved, now);
     }
-}
-
-/// Parameters as agreed, and how we compress.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DeflateSetup {
-    pub(crate) params: crate::deflate::DeflateParams,
-    pub(crate) level: u8,
-    pub(crate) threshold: usize,
-}
-
-fn deflate_setup(negotiated: Negotiated) -> Option<DeflateSetup> {
-    negotiated.deflate().map(|params| DeflateSetup { params, level: 1, threshold: 64 })
 }

@@ -5,8 +5,7 @@ use alloc::vec::Vec;
 
 use super::closing::Sending;
 use super::{Connection, Kind, PerThread};
-use super::DeflateSetup;
-use crate::deflate::{DeflateClass, Deflater};
+use crate::deflate::{DeflateClass, DeflateSetup, Deflater};
 use crate::frame::{self, Opcode, Outgoing};
 use crate::{Misuse, Role};
 

@@ -173,8 +173,8 @@ impl Inflater {
     /// Feeds the removed tail, and sees to it that the stream then stands between two blocks.
     ///
     /// zlib is told to stop at the end of a block, so the tail is used up and the byte behind it left
-    /// alone exactly if the tail has ended one. Inside a stored block the tail would be output, inside
-    /// any other it would be codes that go on into the byte behind.
+    /// alone if the tail has ended one. Inside a stored block the tail would be output; inside any other
+    /// it would be codes, and at most two octets of them before they are output or the end of the block.
     fn feed_tail(&mut self) -> Result<(), BadDeflate> {
         let [a, b, c, d] = TAIL;
         let total_in = self.stream.total_in();

@@ -29,6 +29,7 @@ impl DeflateClass {
 
 /// The contexts of one thread. Those in here are reset: nothing of one connection's data reaches another.
 #[derive(Default)]
+#[expect(clippy::vec_box, reason = "they come and go boxed, as a connection holds them")]
 pub(crate) struct Contexts {
     inflaters: Vec<Box<Inflater>>,
     deflaters: Vec<(DeflateClass, Box<Deflater>)>,

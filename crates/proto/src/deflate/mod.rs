@@ -9,4 +9,5 @@ mod tests;
 pub(crate) use codec::{Deflater, Inflater};
 pub(crate) use contexts::Contexts;
 pub use contexts::DeflateClass;
+pub(crate) use params::DeflateSetup;
 pub use params::{DeflateConfig, DeflateMode, DeflateParams, InvalidDeflateConfig};

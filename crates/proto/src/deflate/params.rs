@@ -3,6 +3,8 @@
 use core::error::Error;
 use core::fmt;
 
+use crate::Role;
+
 /// What both ends agreed on (RFC 7692 section 7.1).
 ///
 /// Only the handshake makes one, so whoever holds it knows that it was negotiated.
@@ -39,6 +41,24 @@ impl DeflateParams {
     #[must_use]
     pub const fn client_max_window_bits(&self) -> u8 {
         self.client_max_window_bits
+    }
+}
+
+/// What was agreed, and how hard we compress within it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeflateSetup {
+    pub(crate) params: DeflateParams,
+    pub(crate) level: u8,
+    pub(crate) threshold: usize,
+}
+
+impl DeflateSetup {
+    pub(crate) const fn new(role: Role, params: DeflateParams, config: &DeflateConfig) -> Self {
+        let no_takeover = match role {
+            Role::Server => params.server_no_context_takeover,
+            Role::Client => params.client_no_context_takeover,
+        };
+        Self { params, level: config.level, threshold: config.threshold(!no_takeover) }
     }
 }
 

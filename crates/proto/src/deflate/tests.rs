@@ -174,6 +174,16 @@ fn the_window_is_taken_over() {
     }
 }
 
+/// Nothing at all is no message, whatever the one before ended with (RFC 7692 section 7.2.3.6).
+#[test]
+fn a_message_has_at_least_one_octet() {
+    for first in HELLO {
+        let mut inflater = Inflater::new(15);
+        assert!(inflate(&mut inflater, &unhex(first)).is_ok());
+        assert_eq!(inflate(&mut inflater, b""), Err(BadDeflate), "behind {first}");
+    }
+}
+
 /// The farthest reference there is, across a final block, over a ring that has gone round.
 #[test]
 fn the_whole_window_survives_a_final_block() {
@@ -211,6 +221,8 @@ fn final_blocks_are_counted() {
         assert_eq!(inflate(&mut inflater, &final_blocks(1000)).as_deref(), Ok(&[][..]));
     }
     assert_eq!(inflate(&mut inflater, &final_blocks(1030)), Err(BadDeflate));
+    inflater.reset();
+    assert_eq!(inflate(&mut inflater, &final_blocks(1000)).as_deref(), Ok(&[][..]));
 }
 
 /// Three messages over one window: prices, prices, nothing.
@@ -388,23 +400,43 @@ fn the_empty_message_is_one_octet() {
 }
 
 #[test]
-fn borrowed_contexts_know_nothing_of_their_past() {
+fn borrowed_deflaters_know_nothing_of_their_past() {
     let class = DeflateClass { level: 6, window_bits: 15 };
     let mut contexts = Contexts::new();
     let message = b"a message that would be a reference if the window were still there";
     let fresh = deflate(&mut Deflater::new(6, 15), message);
-    for _ in 0..3 {
+    for part in [&b""[..], b"given back in the middle of a message", b""] {
         let mut deflater = contexts.take_deflater(class);
         assert_eq!(deflate(&mut deflater, message), fresh);
+        deflater.deflate(part, &mut Vec::new(), false);
         contexts.put_deflater(class, deflater);
+    }
+}
 
-        let mut inflater = contexts.take_inflater();
-        assert_eq!(inflate(&mut inflater, &unhex("f2 00 11 00 00")), Err(BadDeflate));
-        inflater.reset();
-        // Given back in the middle of a message, with a byte held.
-        let done = inflater.inflate(&fresh, &mut Vec::new(), 3).unwrap();
-        assert!(done.full);
-        contexts.put_inflater(inflater);
+/// Nobody reads with a reference what somebody else received: not in the stream, not behind a final block.
+#[test]
+fn borrowed_inflaters_know_nothing_of_their_past() {
+    let mut contexts = Contexts::new();
+    let behind_final = |payload: &str| [vec![0x03, 0x00], unhex(payload)].concat();
+    let hello = unhex(HELLO[0]);
+    for payload in [
+        hello.clone(),
+        behind_final(HELLO[0]),
+        unhex(HELLO[3]),
+        Bits::default().stored(true, &noise(40_000, 1)).bytes.clone(),
+    ] {
+        for bad in [unhex("f2 00 11 00 00"), behind_final("f2 00 11 00 00")] {
+            let mut inflater = contexts.take_inflater();
+            assert!(inflate(&mut inflater, &payload).is_ok());
+            contexts.put_inflater(inflater);
+            let mut inflater = contexts.take_inflater();
+            assert_eq!(inflate(&mut inflater, &bad), Err(BadDeflate));
+            contexts.put_inflater(inflater);
+            // Given back in the middle of a message, with a byte held.
+            let mut inflater = contexts.take_inflater();
+            assert!(inflater.inflate(&hello, &mut Vec::new(), 3).unwrap().full);
+            contexts.put_inflater(inflater);
+        }
     }
 }
 

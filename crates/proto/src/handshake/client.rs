@@ -7,7 +7,7 @@ use super::key::{KeyText, accept_text, key_text};
 use super::refusal::{FRAMING_HEADERS, check_header};
 use super::server::HANDSHAKE_HEADERS;
 use super::{HandshakeMisuse, Negotiated, Role, VERSION, deflate, subprotocol};
-use crate::deflate::DeflateConfig;
+use crate::deflate::{DeflateConfig, DeflateSetup};
 use crate::http::text::{is_authority, is_target, lists_token, push_header};
 use crate::http::{HeadError, HeadLimits, HeadScanner, HeaderSlots, ResponseHead, Version};
 
@@ -189,11 +189,11 @@ impl ClientHandshake {
             None => None,
             Some(_) => Some(self.offered_subprotocol(head).ok_or(ClientError::Subprotocol)?.to_owned()),
         };
-        let params = match head.header("sec-websocket-extensions").next() {
+        let deflate = match head.header("sec-websocket-extensions").next() {
             None => None,
             Some(_) => Some(self.offered_deflate(head).ok_or(ClientError::Extensions)?),
         };
-        Ok(Established { consumed, subprotocol, negotiated: Negotiated::new(Role::Client, params) })
+        Ok(Established { consumed, subprotocol, negotiated: Negotiated::new(Role::Client, deflate) })
     }
 
     fn offered_subprotocol(&self, head: &ResponseHead<'_>) -> Option<&str> {
@@ -201,10 +201,12 @@ impl ClientHandshake {
         self.request.subprotocols.iter().map(String::as_str).find(|offer| offer.as_bytes() == chosen)
     }
 
-    fn offered_deflate(&self, head: &ResponseHead<'_>) -> Option<crate::deflate::DeflateParams> {
+    fn offered_deflate(&self, head: &ResponseHead<'_>) -> Option<DeflateSetup> {
         // One line in an answer (RFC 6455 section 11.3.2).
         let line = only(head, "sec-websocket-extensions")?;
-        deflate::check([line].into_iter(), self.request.deflate.as_ref()).ok()
+        let config = self.request.deflate.as_ref();
+        let params = deflate::check([line].into_iter(), config).ok()?;
+        config.map(|config| DeflateSetup::new(Role::Client, params, config))
     }
 }
 

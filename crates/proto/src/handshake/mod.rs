@@ -46,7 +46,7 @@ pub use refusal::Refusal;
 pub use request::RequestView;
 pub use server::{Accepted, ServerOptions, accept};
 
-use crate::deflate::DeflateParams;
+use crate::deflate::{DeflateParams, DeflateSetup};
 
 /// The version of the protocol, the only one there is (RFC 6455 section 4.1).
 pub(crate) const VERSION: &str = "13";
@@ -67,11 +67,11 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     pub(crate) role: Role,
-    pub(crate) deflate: Option<DeflateParams>,
+    pub(crate) deflate: Option<DeflateSetup>,
 }
 
 impl Negotiated {
-    pub(crate) const fn new(role: Role, deflate: Option<DeflateParams>) -> Self {
+    pub(crate) const fn new(role: Role, deflate: Option<DeflateSetup>) -> Self {
         Self { role, deflate }
     }
 
@@ -84,6 +84,9 @@ impl Negotiated {
     /// The parameters of permessage-deflate, if both ends want it.
     #[must_use]
     pub const fn deflate(&self) -> Option<DeflateParams> {
-        self.deflate
+        match self.deflate {
+            Some(setup) => Some(setup.params),
+            None => None,
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::refusal::{FRAMING_HEADERS, check_header};
 use super::{
     HandshakeMisuse, Negotiated, OriginPolicy, Refusal, RequestView, Role, VERSION, deflate, subprotocol,
 };
-use crate::deflate::DeflateConfig;
+use crate::deflate::{DeflateConfig, DeflateSetup};
 use crate::http::Version;
 use crate::http::text::{lists_token, push_header};
 
@@ -119,11 +119,12 @@ pub fn accept(request: &impl RequestView, options: &ServerOptions) -> Result<Acc
     let agreed = deflate::agree(request.header("sec-websocket-extensions"), options.deflate())
         .map_err(|_| Refusal::because(400, "malformed Sec-WebSocket-Extensions"))?;
     let (params, extensions) = agreed.unzip();
+    let deflate = params.zip(options.deflate()).map(|(params, config)| DeflateSetup::new(Role::Server, params, config));
     Ok(Accepted {
         accept: key.map(accept_text),
         subprotocol: subprotocol.map(str::to_owned),
         extensions,
-        negotiated: Negotiated::new(Role::Server, params),
+        negotiated: Negotiated::new(Role::Server, deflate),
     })
 }
 
