@@ -175,6 +175,8 @@ impl Inflater {
     /// zlib is told to stop at the end of a block, so the tail is used up and the byte behind it left
     /// alone if the tail has ended one. Inside a stored block the tail would be output; inside any other
     /// it would be codes, and at most two octets of them before they are output or the end of the block.
+    /// Data cut inside the table of a block's codes, such that the tail completes table and block to the
+    /// octet, does pass: it is what the procedure of the RFC makes a message of, and harms its sender only.
     fn feed_tail(&mut self) -> Result<(), BadDeflate> {
         let [a, b, c, d] = TAIL;
         let total_in = self.stream.total_in();
