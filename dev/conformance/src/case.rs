@@ -1,9 +1,6 @@
-use sinews_proto::deflate::{DeflateConfig, DeflateParams};
 use sinews_proto::{Config, Kind, Negotiated, PeerMisbehaved, Role};
 use sinews_session::{Cause, Fate};
-use sinews_testkit::{
-    App, Chunks, Codec, ConnectionEnd, Frame, Heard, Machine, Probe, Reply, SessionEnd, negotiate,
-};
+use sinews_testkit::{Chunks, Codec, Frame, Heard, Machine, Probe, Reply, negotiate_plain};
 
 /// A conversation between a peer and a machine that echoes: what the peer sends, and what must come of
 /// it.
@@ -36,21 +33,24 @@ pub struct Setup {
     pub chunks: Chunks,
     /// How much of a send leaves at once.
     pub takes: Chunks,
-    /// What both ends want of compression.
-    pub deflate: Option<DeflateConfig>,
+    /// What the handshake agreed on.
+    pub negotiated: Negotiated,
     /// The machine's limits.
     pub config: Config,
 }
 
 impl Setup {
-    /// A role, and everything else plain.
+    /// A role without compression.
     #[must_use]
     pub fn new(role: Role, chunks: Chunks) -> Self {
-        Self { role, chunks, takes: Chunks::Whole, deflate: None, config: Config::default() }
+        Self::with(negotiate_plain(role), chunks)
     }
 
-    fn negotiated(&self) -> Negotiated {
-        negotiate(self.deflate.clone(), self.deflate.clone()).of(self.role)
+    /// What a handshake agreed on, under the default limits.
+    #[must_use]
+    pub fn with(negotiated: Negotiated, chunks: Chunks) -> Self {
+        let role = negotiated.role();
+        Self { role, chunks, takes: Chunks::Whole, negotiated, config: Config::default() }
     }
 }
 
@@ -151,30 +151,28 @@ impl Case {
         self.send(Frame::close(1000, "")).closes(Some(1000))
     }
 
-    /// Runs it against a session.
+    /// Runs it against a session; answers how many bytes that sent.
     ///
     /// # Panics
     /// If the machine does anything else than the case says.
-    pub fn run(&self, setup: &Setup) {
-        let negotiated = setup.negotiated();
-        let end = SessionEnd::new(negotiated, setup.config.clone(), App::echo(), sinews_proto::Time::ZERO);
-        self.run_on(Probe::new(end, negotiated).taking(setup.takes), setup, negotiated.deflate());
+    pub fn run(&self, setup: &Setup) -> usize {
+        let probe = Probe::session(setup.negotiated, setup.config.clone());
+        self.run_on(probe.taking(setup.takes), setup)
     }
 
-    /// Runs it against a bare connection machine.
+    /// Runs it against a bare connection machine; answers how many bytes that sent.
     ///
     /// # Panics
     /// If the machine does anything else than the case says.
-    pub fn run_bare(&self, setup: &Setup) {
-        let negotiated = setup.negotiated();
-        let probe: Probe<ConnectionEnd> = Probe::connection(negotiated, setup.config.clone());
-        self.run_on(probe.taking(setup.takes), setup, negotiated.deflate());
+    pub fn run_bare(&self, setup: &Setup) -> usize {
+        let probe = Probe::connection(setup.negotiated, setup.config.clone());
+        self.run_on(probe.taking(setup.takes), setup)
     }
 
-    fn run_on<M: Machine>(&self, mut probe: Probe<M>, setup: &Setup, params: Option<DeflateParams>) {
+    fn run_on<M: Machine>(&self, mut probe: Probe<M>, setup: &Setup) -> usize {
         let context = format!("case {} as {:?}, {:?}", self.id, setup.role, setup.chunks);
         let peer = probe.peer();
-        let mut codec = params.map(|params| Codec::new(peer, params));
+        let mut codec = setup.negotiated.deflate().map(|params| Codec::new(peer, params));
         let (mut bytes, mut heard, mut replies) = (Vec::new(), Vec::new(), Vec::new());
         for step in self.steps.iter().chain([&Step::Sync]) {
             match step {
@@ -195,6 +193,7 @@ impl Case {
             }
         }
         self.assert_ended(&mut probe, setup, &context);
+        probe.output().len()
     }
 
     /// Each case ends the connection; what is left is to let go of the transport.

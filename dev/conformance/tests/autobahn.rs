@@ -1,8 +1,10 @@
 //! The case families of the Autobahn suite in memory, against a machine of either role.
 
-use sinews_conformance::{Case, Setup, autobahn};
-use sinews_proto::Role;
-use sinews_testkit::Chunks;
+use sinews_conformance::autobahn::{self, Family};
+use sinews_conformance::{Case, Setup};
+use sinews_proto::deflate::{DeflateConfig, DeflateMode};
+use sinews_proto::{Negotiated, Role};
+use sinews_testkit::{Chunks, negotiate, negotiate_offer};
 
 const ROLES: [Role; 2] = [Role::Server, Role::Client];
 
@@ -79,6 +81,125 @@ fn section_7_closing() {
     let cases = autobahn::section_7();
     assert_eq!(cases.len(), 37);
     run_all(&cases);
+}
+
+/// 16 MiB, the longest of the suite and our default limit, in one piece; up to 1 MiB in any.
+#[test]
+fn section_9_long_messages() {
+    let cases = autobahn::section_9_whole(usize::MAX);
+    assert_eq!(cases.len(), 12);
+    for role in ROLES {
+        for case in &cases {
+            case.run(&Setup::new(role, Chunks::Fixed(64 << 10)));
+        }
+        for case in &autobahn::section_9_whole(1 << 20) {
+            case.run(&Setup::new(role, Chunks::Whole));
+            case.run_bare(&Setup::new(role, Chunks::Random(9)));
+        }
+    }
+    // One long message byte by byte, and read byte by byte.
+    let setup = Setup { takes: Chunks::OneByte, ..Setup::new(Role::Server, Chunks::OneByte) };
+    autobahn::section_9_whole(256 << 10)[1].run(&setup);
+}
+
+/// The full 4 MiB in 65,536 fragments once in each role, 256 KiB in all ways.
+#[test]
+fn section_9_many_fragments() {
+    let full = autobahn::section_9_fragmented(4 << 20);
+    assert_eq!(full.len(), 18);
+    for role in ROLES {
+        full[0].run(&Setup::new(role, Chunks::Fixed(64 << 10)));
+    }
+    run_all(&autobahn::section_9_fragmented(64 << 10));
+}
+
+/// 9.5 and 9.6: a message of 1 MiB in pieces of 64 to 2,048 bytes.
+#[test]
+fn section_9_chopped() {
+    let megabyte = &autobahn::section_9_whole(1 << 20);
+    for role in ROLES {
+        for bits in 6..=11 {
+            for case in megabyte.iter().filter(|case| case.id().ends_with(".3")) {
+                case.run(&Setup::new(role, Chunks::Fixed(1 << bits)));
+            }
+        }
+    }
+}
+
+#[test]
+fn section_9_round_trips() {
+    let cases = autobahn::section_9_round_trips(100);
+    assert_eq!(cases.len(), 12);
+    for role in ROLES {
+        for case in &cases {
+            case.run(&Setup::new(role, Chunks::Whole));
+            case.run(&Setup::new(role, Chunks::Random(3)));
+        }
+    }
+}
+
+/// A family's agreement, as our handshake comes to it in either role.
+fn agree(family: &Family, role: Role) -> Negotiated {
+    let server = DeflateConfig::new().with_mode(DeflateMode::Dedicated).with_threshold(0);
+    match role {
+        Role::Server => negotiate_offer(family.offers, server).expect("a sound offer").0,
+        Role::Client => {
+            let client = server
+                .clone()
+                .with_server_no_context_takeover(family.no_takeover)
+                .with_server_max_window_bits(family.window_bits)
+                .expect("9 to 15");
+            negotiate(Some(client), Some(server)).client
+        }
+    }
+}
+
+/// Each shape once in each role; short messages in `short` rounds and byte by byte, long ones in `long`.
+fn run_deflate(families: &[Family], short: usize, long: usize) {
+    for role in ROLES {
+        for family in families {
+            let negotiated = agree(family, role);
+            let params = negotiated.deflate().expect("compression is agreed");
+            assert_eq!(params.server_no_context_takeover(), family.no_takeover, "{}", family.number);
+            assert_eq!(params.server_max_window_bits(), family.window_bits, "{}", family.number);
+            for (index, shape) in autobahn::SHAPES.iter().enumerate() {
+                let is_long = shape.message > 4 << 10;
+                let case = family.case(index, if is_long { long } else { short });
+                case.run(&Setup::with(negotiated, Chunks::Random(index as u64)));
+                if !is_long {
+                    case.run(&Setup::with(negotiated, Chunks::Whole));
+                    case.run_bare(&Setup::with(negotiated, Chunks::OneByte));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn section_12_content() {
+    assert_eq!(autobahn::section_12().len() * autobahn::SHAPES.len(), 90);
+    run_deflate(&autobahn::section_12(), 10, 2);
+}
+
+#[test]
+fn section_13_parameters() {
+    assert_eq!(autobahn::section_13().len() * autobahn::SHAPES.len(), 126);
+    run_deflate(&autobahn::section_13(), 10, 1);
+}
+
+/// What sections 12 and 13 rest on: what comes back is really compressed, and a window that is taken over
+/// makes it smaller.
+#[test]
+fn echoes_are_compressed_and_windows_taken_over() {
+    let families = autobahn::section_13();
+    for role in ROLES {
+        let sent = |family: &Family| family.case(3, 20).run(&Setup::with(agree(family, role), Chunks::Whole));
+        let (taken, fresh) = (sent(&families[0]), sent(&families[1]));
+        assert!(taken < 20 * 1024 / 3, "{taken} bytes for 20 messages of 1 KiB");
+        if role == Role::Server {
+            assert!(taken < fresh * 9 / 10, "{taken} with the window, {fresh} without");
+        }
+    }
 }
 
 #[test]
