@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 /// How often a running program is looked at. Short against any program's run time, long against
 /// the cost of asking.
 const POLL_EVERY: Duration = Duration::from_millis(10);
+/// How much of a failed program's output is shown.
+pub(crate) const TAIL_LINES: usize = 40;
 
 /// The root of the repository: two levels above this package.
 pub(crate) fn root() -> PathBuf {
@@ -63,7 +65,7 @@ impl End {
             Self::Exit(status) => format!("{status}"),
             Self::TimeOut(limit) => format!("not done within {} s", limit.as_secs()),
         };
-        Err(format!("{what}: {how}\n{}", tail(log, 15)))
+        Err(format!("{what}: {how}, see {}\n{}", log.display(), tail(log, TAIL_LINES)))
     }
 }
 
@@ -189,7 +191,7 @@ mod tests {
         command.args(["-c", "echo first; echo last words >&2; exit 3"]);
         let end = run(&mut command, &log, Duration::from_secs(60)).expect("sh runs");
         let message = end.check("the thing", &log).expect_err("exit status 3 is a failure");
-        assert!(message.starts_with("the thing: exit status: 3"), "{message}");
+        assert!(message.starts_with("the thing: exit status: 3, see "), "{message}");
         assert!(message.ends_with("last words"), "{message}");
     }
 }

@@ -18,8 +18,8 @@ use crate::server;
 /// For any one command. The longest, a release build or a full test build from nothing, needs
 /// about five minutes on two cores; what hangs is ended here.
 const COMMAND_LIMIT: Duration = Duration::from_secs(20 * 60);
-/// How much of its log a failed step shows.
-const TAIL_LINES: usize = 40;
+/// For each target under cargo-fuzz: enough to see that it runs. Looking for faults takes longer.
+const FUZZ_SECONDS: &str = "-max_total_time=10";
 /// A processor without an operating system, so without `std`.
 const BARE_TARGET: &str = "thumbv7em-none-eabihf";
 
@@ -89,15 +89,14 @@ fn run_step(name: &'static str, run: Run) -> (&'static str, Count, Duration) {
         println!("    {line}");
     }
     if count.failed > 0 {
-        let shown = outcome.err().unwrap_or_else(|| process::tail(&log, TAIL_LINES));
-        shown.lines().for_each(|line| println!("    {line}"));
-        println!("    (all of it in {})", log.display());
+        let counted = || format!("see {}\n{}", log.display(), process::tail(&log, process::TAIL_LINES));
+        outcome.err().unwrap_or_else(counted).lines().for_each(|line| println!("    {line}"));
     }
     (name, count, duration)
 }
 
 fn fmt(log: &Path) -> Outcome {
-    single(process::cargo().args(["fmt", "--all", "--check"]), log)
+    single(process::cargo().args(["fmt", "--all", "--check", "--", "--color", "never"]), log)
 }
 
 fn clippy(log: &Path) -> Outcome {
@@ -110,8 +109,8 @@ fn doc(log: &Path) -> Outcome {
     single(&mut command, log)
 }
 
-/// The protocol without its `std` feature, and for a machine that has no `std` where that target
-/// is installed: on this machine a stray `std::` would still compile.
+/// The protocol without its `std` feature: here, where a dependency could still bring `std` in, and
+/// for a processor that has none, where that target is installed.
 fn no_std(log: &Path) -> Outcome {
     let check = ["check", "--package", "sinews-proto", "--no-default-features"];
     let count = single(process::cargo().args(check), log)?;
@@ -130,10 +129,32 @@ fn tests(log: &Path) -> Outcome {
     counted(&mut command, log, Count::parse_cargo_test)
 }
 
+/// The targets on their seeds and on inputs made up for a moment, as ordinary tests; and under
+/// cargo-fuzz, which looks where the code branches, if it is installed.
 fn fuzz(log: &Path) -> Outcome {
     let mut command = process::cargo();
     command.args(["test", "--package", "sinews-fuzz", "--no-fail-fast"]);
-    counted(&mut command, log, Count::parse_cargo_test)
+    let mut count = counted(&mut command, log, Count::parse_cargo_test)?;
+    let Some(targets) = process::output_of(process::cargo().args(["fuzz", "list"])) else {
+        return Ok(count + skip(log, "no cargo-fuzz (cargo install cargo-fuzz); the seeds ran as tests"));
+    };
+    for target in targets.lines() {
+        let (corpus, seeds) =
+            (process::root().join("fuzz/corpus").join(target), format!("fuzz/seeds/{target}"));
+        fs::create_dir_all(&corpus).map_err(|error| format!("{}: {error}", corpus.display()))?;
+        let mut command = process::cargo();
+        // The sanitizer's flags are not stable; the compiler is.
+        command.env("RUSTC_BOOTSTRAP", "1").env("RUST_BACKTRACE", "0").args([
+            "fuzz",
+            "run",
+            "--features",
+            "libfuzzer",
+            target,
+        ]);
+        command.arg(corpus).args([&*seeds, "--", FUZZ_SECONDS]);
+        count = count + single(&mut command, &log.with_file_name(format!("fuzz-{target}.log")))?;
+    }
+    Ok(count)
 }
 
 fn build(log: &Path) -> Outcome {
