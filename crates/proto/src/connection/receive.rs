@@ -393,7 +393,7 @@ impl Connection {
         let inflated = context
             .inflate(&input[piece.clone()], assembly, room)
             .map_err(|_| PeerMisbehaved::BadDeflate)?;
-        if open.delivered + assembly.len() as u64 > self.config.max_message {
+        if inflated.full && open.delivered + assembly.len() as u64 >= self.config.max_message {
             return Err(PeerMisbehaved::MessageTooBig);
         }
         check_text(open, &assembly[before..])?;
@@ -430,7 +430,7 @@ impl Connection {
         let room = room_for(open, assembly, self.config.max_message);
         let context = inflate.context(shared);
         let inflated = context.finish(assembly, room).map_err(|_| PeerMisbehaved::BadDeflate)?;
-        if open.delivered + assembly.len() as u64 > self.config.max_message {
+        if inflated.full && open.delivered + assembly.len() as u64 >= self.config.max_message {
             return Err(PeerMisbehaved::MessageTooBig);
         }
         check_text(open, &assembly[before..])?;
@@ -502,11 +502,10 @@ fn take_delivered(open: &mut Open, assembly: &mut Vec<u8>) {
     }
 }
 
-/// How much inflating may append: one byte over the limit, so that the limit itself still passes and
-/// exceeding it shows; in fragment delivery no more than a piece.
+/// How much inflating may append: up to the limit; in fragment delivery no more than a piece.
 fn room_for(open: &Open, assembly: &[u8], max_message: u64) -> usize {
     let held = open.delivered.saturating_add(assembly.len() as u64);
-    let room = max_message.saturating_add(1).saturating_sub(held);
+    let room = max_message.saturating_sub(held);
     let room = usize::try_from(room).unwrap_or(usize::MAX);
     if open.pieces { room.min(PIECE_MAX.saturating_sub(assembly.len())) } else { room }
 }

@@ -188,8 +188,6 @@ impl Connection {
         }
     }
 
-    /// Compresses behind room for the longest head, then closes the gap: the length is known only
-    /// afterwards.
     #[inline(never)]
     fn send_deflated(
         &mut self,
@@ -202,9 +200,12 @@ impl Connection {
         let Some(deflate) = &mut self.deflate else { return };
         let mut body = core::mem::take(&mut shared.scratch);
         deflate.write(payload, last, shared, &mut body);
+        let first = opcode != Opcode::Continuation;
+        // A window that is taken over holds the message already; the peer's must hold it too.
+        let pays = deflate.takeover || !(first && last) || body.len() < payload.len();
         let key = shared.mask_for(self.role);
-        let compressed = opcode != Opcode::Continuation;
-        frame::write_frame(Outgoing { opcode, fin: last, compressed, key }, &body, out);
+        let frame = Outgoing { opcode, fin: last, compressed: first && pays, key };
+        frame::write_frame(frame, if pays { &body } else { payload }, out);
         shared.keep_scratch(body);
     }
 }
@@ -218,16 +219,16 @@ pub fn write_prepared(
     shared: &mut PerThread,
     out: &mut Vec<u8>,
 ) {
-    let opcode = kind.opcode();
+    let mut frame = Outgoing { opcode: kind.opcode(), fin: true, compressed: false, key: None };
     let Some(class) = class else {
-        frame::write_frame(Outgoing { opcode, fin: true, compressed: false, key: None }, payload, out);
-        return;
+        return frame::write_frame(frame, payload, out);
     };
     let mut context = shared.contexts.take_deflater(class);
     let mut body = core::mem::take(&mut shared.scratch);
     context.deflate(payload, &mut body, true);
     shared.contexts.put_deflater(class, context);
-    frame::write_frame(Outgoing { opcode, fin: true, compressed: true, key: None }, &body, out);
+    frame.compressed = body.len() < payload.len();
+    frame::write_frame(frame, if frame.compressed { &body } else { payload }, out);
     shared.keep_scratch(body);
 }
 

@@ -106,6 +106,7 @@ pub struct DeflateConfig {
     client_max_window_bits: u8,
 }
 
+#[cfg(feature = "deflate")]
 impl Default for DeflateConfig {
     fn default() -> Self {
         Self::new()
@@ -114,6 +115,7 @@ impl Default for DeflateConfig {
 
 impl DeflateConfig {
     /// The defaults that each setter documents.
+    #[cfg(feature = "deflate")]
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -290,6 +292,7 @@ impl Error for InvalidDeflateConfig {}
 pub(crate) const WINDOW_BITS_MIN: u8 = 9;
 /// The largest window of the deflate format (RFC 1951 section 2).
 pub(crate) const WINDOW_BITS_MAX: u8 = 15;
+#[cfg(feature = "deflate")]
 const LEVEL_DEFAULT: u8 = 2;
 const THRESHOLD_WITH_TAKEOVER: usize = 64;
 const THRESHOLD_WITHOUT_TAKEOVER: usize = 512;
