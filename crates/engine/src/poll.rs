@@ -209,9 +209,6 @@ impl<C: Chain> Poll<C> {
         let Some(slot) = io.slots.live_mut(conn) else { return };
         slot.send_listed = false;
         slot.send_wanted = false;
-        if slot.sending == Sending::Shut {
-            return;
-        }
         let Some(chain) = app.start_send(conn) else { return self.shutdown_if_asked(io, conn) };
         slot.in_flight = true;
         if let Some(link) = self.link(io, conn) {

@@ -182,9 +182,16 @@ fn sending_goes_on_after_the_peer_has_ended() {
 #[test]
 fn receiving_goes_on_after_our_side_has_ended() {
     let mut host = Host::new(Probe::new(|io, queues, event| {
-        if let Event::Accepted(conn, _) = event {
-            queues.push(*conn, *b"last words");
-            io.shutdown(*conn);
+        match event {
+            Event::Accepted(conn, _) => {
+                queues.push(*conn, *b"last words");
+                io.shutdown(*conn);
+            }
+            Event::Received(conn, _) => {
+                queues.push(*conn, *b"too late");
+                io.send(*conn);
+            }
+            _ => {}
         }
         Flow::Continue
     }));
@@ -195,6 +202,8 @@ fn receiving_goes_on_after_our_side_has_ended() {
     assert_eq!(read, b"last words", "what is queued leaves before the end, asked for or not");
     client.write_all(b"still here").unwrap();
     host.until(|app| app.received(conn) == b"still here");
+    host.settle();
+    assert_eq!(host.engine.stats().sends, 1, "nothing is sent after the end");
     drop(client);
     host.until(|app| app.why(conn).is_some());
     assert_eq!(host.app.count(Kind::Ended), 1);

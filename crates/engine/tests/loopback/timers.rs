@@ -115,3 +115,24 @@ fn the_loops_own_timer_can_be_cleared() {
     let _client = host.connect();
     host.until(|app| app.count(Kind::Timer) == 1);
 }
+
+#[test]
+fn the_loop_wakes_for_whichever_timer_is_first() {
+    for app_first in [true, false] {
+        let mut host = Host::new(Probe::new(move |io, _, event| {
+            if let Event::Accepted(conn, _) = event {
+                let (soon, late) = (io.now() + Duration::from_millis(5), io.now() + 10 * PATIENCE);
+                io.set_timer(*conn, if app_first { late } else { soon });
+                io.set_app_timer(if app_first { soon } else { late });
+            }
+            Flow::Continue
+        }));
+        let _client = host.connect();
+        let first = if app_first { Kind::AppTimer } else { Kind::Timer };
+        let start = Instant::now();
+        while host.app.count(first) == 0 {
+            host.engine.turn(&mut host.app, Some(PATIENCE)).unwrap();
+        }
+        assert!(start.elapsed() < PATIENCE);
+    }
+}
