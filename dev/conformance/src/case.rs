@@ -1,6 +1,7 @@
+use sinews_proto::deflate::{DeflateConfig, DeflateMode};
 use sinews_proto::{Config, Kind, Negotiated, PeerMisbehaved, Role};
 use sinews_session::{Cause, Fate};
-use sinews_testkit::{Chunks, Codec, Frame, Heard, Machine, Probe, Reply, negotiate_plain};
+use sinews_testkit::{Chunks, Codec, Frame, Heard, Machine, Probe, Reply, negotiate, negotiate_plain};
 
 /// A conversation between a peer and a machine that echoes: what the peer sends, and what must come of
 /// it.
@@ -149,6 +150,40 @@ impl Case {
     #[must_use]
     pub fn bye(self) -> Self {
         self.send(Frame::close(1000, "")).closes(Some(1000))
+    }
+
+    /// Runs it in both roles, cut in all the usual ways, against a session and a bare connection machine.
+    ///
+    /// # Panics
+    /// If a machine does anything else than the case says.
+    pub fn run_everywhere(&self) {
+        self.run_under(&Config::default(), None);
+    }
+
+    /// As [`run_everywhere`](Self::run_everywhere), with compression of either mode agreed.
+    ///
+    /// # Panics
+    /// If a machine does anything else than the case says.
+    pub fn run_everywhere_deflated(&self) {
+        for mode in [DeflateMode::Shared, DeflateMode::Dedicated] {
+            self.run_under(&Config::default(), Some(DeflateConfig::new().with_mode(mode)));
+        }
+    }
+
+    /// As [`run_everywhere`](Self::run_everywhere), under other limits, and with compression if both
+    /// ends want it.
+    ///
+    /// # Panics
+    /// If a machine does anything else than the case says.
+    pub fn run_under(&self, config: &Config, deflate: Option<DeflateConfig>) {
+        for role in [Role::Server, Role::Client] {
+            let negotiated = negotiate(deflate.clone(), deflate.clone()).of(role);
+            for chunks in Chunks::USUAL {
+                let setup = Setup { config: config.clone(), ..Setup::with(negotiated, chunks) };
+                self.run(&setup);
+                self.run_bare(&setup);
+            }
+        }
     }
 
     /// Runs it against a session; answers how many bytes that sent.

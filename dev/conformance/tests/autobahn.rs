@@ -10,15 +10,7 @@ const ROLES: [Role; 2] = [Role::Server, Role::Client];
 
 /// Each case in both roles, cut in all the usual ways, against a session and a bare connection.
 fn run_all(cases: &[Case]) {
-    for role in ROLES {
-        for chunks in Chunks::USUAL {
-            let setup = Setup::new(role, chunks);
-            for case in cases {
-                case.run(&setup);
-                case.run_bare(&setup);
-            }
-        }
-    }
+    cases.iter().for_each(Case::run_everywhere);
 }
 
 #[test]

@@ -161,7 +161,8 @@ fn html(len: usize, rng: &mut Rng) -> Vec<u8> {
 }
 
 fn german(len: usize, rng: &mut Rng) -> Vec<u8> {
-    let words = ["Stra\u{df}e", "\u{fc}ber", "und", "M\u{e4}dchen", "sch\u{f6}n", "der", "Gr\u{fc}\u{df}e", "nicht"];
+    let words =
+        ["Stra\u{df}e", "\u{fc}ber", "und", "M\u{e4}dchen", "sch\u{f6}n", "der", "Gr\u{fc}\u{df}e", "nicht"];
     repeat(len, rng, |rng| format!("{} ", words[rng.below(words.len())]).into_bytes())
 }
 

@@ -55,7 +55,8 @@ pub fn section_2() -> Vec<Case> {
 pub fn section_3() -> Vec<Case> {
     let hello = || Frame::text("Hello, world!");
     let behind_text = |id: &str, wrong: Frame| {
-        let case = Case::new(id).send(hello()).send(wrong).send(Frame::ping("")).echoes(Text, "Hello, world!");
+        let case =
+            Case::new(id).send(hello()).send(wrong).send(Frame::ping("")).echoes(Text, "Hello, world!");
         case.fails(Fault::ReservedBits)
     };
     let alone = |id: &str, wrong: Frame| Case::new(id).send(wrong).fails(Fault::ReservedBits);

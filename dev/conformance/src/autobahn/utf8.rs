@@ -100,14 +100,11 @@ fn invalid() -> Vec<Case> {
 /// frames, 6.4.3 and 6.4.4 inside one frame.
 fn fail_fast() -> Vec<Case> {
     let greek = hex("cebae1bdb9cf83cebcceb5").concat();
-    let pieces = |second: &str, third: &str| {
-        [greek.clone(), hex(second).concat(), hex(third).concat()]
-    };
+    let pieces = |second: &str, third: &str| [greek.clone(), hex(second).concat(), hex(third).concat()];
     let mut cases = Vec::new();
-    for (id, [first, second, _]) in [
-        ("6.4.1", pieces("f4908080", "656469746564")),
-        ("6.4.2", pieces("f490", "8080656469746564")),
-    ] {
+    for (id, [first, second, _]) in
+        [("6.4.1", pieces("f4908080", "656469746564")), ("6.4.2", pieces("f490", "8080656469746564"))]
+    {
         cases.push(
             Case::new(id)
                 .send(Frame::text(first).fin(false))
@@ -116,18 +113,13 @@ fn fail_fast() -> Vec<Case> {
                 .fails(InvalidUtf8),
         );
     }
-    for (id, [first, second, third]) in [
-        ("6.4.3", pieces("f4908080", "656469746564")),
-        ("6.4.4", pieces("f490", "8080656469746564")),
-    ] {
+    for (id, [first, second, third]) in
+        [("6.4.3", pieces("f4908080", "656469746564")), ("6.4.4", pieces("f490", "8080656469746564"))]
+    {
         let frame = Frame::text([&first[..], &second, &third].concat());
         let (start, end) = (first.len(), first.len() + second.len());
         cases.push(
-            Case::new(id)
-                .send_head(&frame, start)
-                .by_now()
-                .send_part(&frame, start, end)
-                .fails(InvalidUtf8),
+            Case::new(id).send_head(&frame, start).by_now().send_part(&frame, start, end).fails(InvalidUtf8),
         );
     }
     cases
