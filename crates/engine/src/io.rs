@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::slots::{Receiving, Sending, Slots};
+use crate::slots::{Receiving, Sending, Slot, Slots};
 use crate::wheel::Wheel;
 use crate::{Closed, ConnId, Stats};
 
@@ -87,8 +87,9 @@ impl Io {
         self.close_for(conn, || Closed::Requested);
     }
 
-    /// Sets the connection's one timer, or moves it. It fires never early, and late by at most 4 ms plus
-    /// the length of a turn. Moving it later, the common case for an idle deadline, is one store.
+    /// Sets the connection's one timer, or moves it. It fires never early, and late by at most 5 ms (the
+    /// wheel counts in 4 ms, the poller in 1 ms) plus the length of a turn. Moving it later, the common case
+    /// for an idle deadline, is one store.
     pub fn set_timer(&mut self, conn: ConnId, at: Instant) {
         if self.slots.live_mut(conn).is_some() {
             let due = ticks_up(at.saturating_duration_since(self.epoch));
@@ -255,8 +256,7 @@ impl Io {
 
     /// Both directions have ended: there is nothing left to do on this connection.
     pub(crate) fn close_if_finished(&mut self, conn: ConnId) {
-        let both =
-            |slot: &crate::slots::Slot| slot.receiving == Receiving::Ended && slot.sending == Sending::Shut;
+        let both = |slot: &Slot| slot.receiving == Receiving::Ended && slot.sending == Sending::Shut;
         if self.slots.get(conn).is_some_and(both) {
             self.close_for(conn, || Closed::Finished);
         }
