@@ -16,9 +16,7 @@ mod time;
 
 pub use close::CloseCode;
 pub use config::{Config, Overflow, PingRate};
-pub use connection::{
-    Connection, Event, Kind, PerThread, Place, Received, Transport, write_prepared,
-};
+pub use connection::{Connection, Event, Kind, PerThread, Place, Received, Transport, write_prepared};
 pub use error::{Expired, Misuse, PeerMisbehaved};
 pub use handshake::{Negotiated, Role};
 pub use time::Time;

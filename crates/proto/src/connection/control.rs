@@ -44,9 +44,10 @@ impl Connection {
     /// the call off; only the newest pong is kept then.
     pub fn write_control(&mut self, shared: &mut PerThread, out: &mut Vec<u8>, now: Time) {
         if self.sending != Sending::Closed
-            && let Some(payload) = self.pending.pong.take() {
-                self.control(Opcode::Pong, &payload, shared, out);
-            }
+            && let Some(payload) = self.pending.pong.take()
+        {
+            self.control(Opcode::Pong, &payload, shared, out);
+        }
         if core::mem::take(&mut self.pending.ping) && self.sending == Sending::Open {
             let payload = self.keepalive.ping_payload();
             self.control(Opcode::Ping, &payload, shared, out);

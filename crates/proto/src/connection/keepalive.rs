@@ -88,9 +88,7 @@ impl Keepalive {
         let idle = config.idle_timeout.map(|wait| (self.heard + wait, Due::Close(Expired::Idle)));
         let live = match self.ping_sent {
             // Any byte proves life: a peer in the middle of a long message cannot answer at once.
-            Some(sent) => {
-                Some((self.heard.max(sent) + config.pong_timeout, Due::Close(Expired::Pong)))
-            }
+            Some(sent) => Some((self.heard.max(sent) + config.pong_timeout, Due::Close(Expired::Pong))),
             None => config.ping_interval.map(|wait| (self.heard + wait, Due::Ping)),
         };
         [idle, live].into_iter().flatten().fold(write, |first, next| Some(earlier(next, first)))
@@ -163,7 +161,10 @@ mod tests {
         assert_eq!(keepalive.due(&config, Time::from_millis(24_999)), None);
         assert_eq!(keepalive.due(&config, ping_at), Some(Due::Ping));
         assert_eq!(keepalive.deadline(&config), Some(ping_at + Duration::from_secs(20)));
-        assert_eq!(keepalive.due(&config, ping_at + Duration::from_secs(20)), Some(Due::Close(Expired::Pong)));
+        assert_eq!(
+            keepalive.due(&config, ping_at + Duration::from_secs(20)),
+            Some(Due::Close(Expired::Pong))
+        );
     }
 
     #[test]

@@ -12,8 +12,8 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::time::Duration;
 
-use self::closing::{Receiving, Sending, Signal};
 pub use self::closing::Transport;
+use self::closing::{Receiving, Sending, Signal};
 use self::control::Pending;
 use self::keepalive::{Due, Keepalive};
 use self::receive::{Inflate, Stage};

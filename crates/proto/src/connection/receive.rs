@@ -87,9 +87,10 @@ impl Inflate {
     /// The message is over: without takeover the context goes home.
     fn finish(&mut self, shared: &mut PerThread) {
         if !self.takeover
-            && let Some(context) = self.context.take() {
-                shared.contexts.put_inflater(context);
-            }
+            && let Some(context) = self.context.take()
+        {
+            shared.contexts.put_inflater(context);
+        }
     }
 }
 
@@ -213,9 +214,7 @@ impl Connection {
                 }
                 Event::Ping(start..end)
             }
-            Opcode::Pong => {
-                Event::Pong { at: start..end, answers: self.keepalive.pong(payload, now) }
-            }
+            Opcode::Pong => Event::Pong { at: start..end, answers: self.keepalive.pong(payload, now) },
             _ => self.close_frame(payload, start, now)?,
         };
         Ok((end - at, Some(event)))
@@ -275,8 +274,7 @@ impl Connection {
             }
         }
         self.admit_frame(head, assembly)?;
-        self.stage =
-            Stage::Payload(Frame { remaining: head.len, key: head.key, fin: head.fin });
+        self.stage = Stage::Payload(Frame { remaining: head.len, key: head.key, fin: head.fin });
         Ok((head.size, None))
     }
 
@@ -390,9 +388,8 @@ impl Connection {
         let before = assembly.len();
         let room = room_for(open, assembly, self.config.max_message);
         let context = inflate.context(shared);
-        let inflated = context
-            .inflate(&input[piece.clone()], assembly, room)
-            .map_err(|_| PeerMisbehaved::BadDeflate)?;
+        let inflated =
+            context.inflate(&input[piece.clone()], assembly, room).map_err(|_| PeerMisbehaved::BadDeflate)?;
         if inflated.full && open.delivered + assembly.len() as u64 >= self.config.max_message {
             return Err(PeerMisbehaved::MessageTooBig);
         }

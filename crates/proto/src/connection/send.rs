@@ -50,10 +50,12 @@ impl Deflate {
             false => shared.contexts.take_deflater(class),
         });
         context.deflate(payload, out, last);
-        if last && !self.takeover
-            && let Some(context) = self.context.take() {
-                shared.contexts.put_deflater(class, context);
-            }
+        if last
+            && !self.takeover
+            && let Some(context) = self.context.take()
+        {
+            shared.contexts.put_deflater(class, context);
+        }
     }
 }
 
@@ -164,9 +166,10 @@ impl Connection {
             return Err(Misuse::MustMask);
         }
         if compressed
-            && let Some(context) = self.deflate.as_mut().and_then(|deflate| deflate.context.as_mut()) {
-                context.reset();
-            }
+            && let Some(context) = self.deflate.as_mut().and_then(|deflate| deflate.context.as_mut())
+        {
+            context.reset();
+        }
         Ok(())
     }
 

@@ -119,7 +119,8 @@ pub fn accept(request: &impl RequestView, options: &ServerOptions) -> Result<Acc
     let agreed = deflate::agree(request.header("sec-websocket-extensions"), options.deflate())
         .map_err(|_| Refusal::because(400, "malformed Sec-WebSocket-Extensions"))?;
     let (params, extensions) = agreed.unzip();
-    let deflate = params.zip(options.deflate()).map(|(params, config)| DeflateSetup::new(Role::Server, params, config));
+    let deflate =
+        params.zip(options.deflate()).map(|(params, config)| DeflateSetup::new(Role::Server, params, config));
     Ok(Accepted {
         accept: key.map(accept_text),
         subprotocol: subprotocol.map(str::to_owned),
