@@ -7,12 +7,13 @@ use crate::tidy::tree::Tree;
 const ROOT: &str = "Cargo.toml";
 const REASONS: &str = "ARCHITECTURE.md";
 
-/// Each member takes its dependencies from the workspace, so that no crate is there in two versions.
+/// Each manifest takes its dependencies from the workspace, so that no crate is there in two
+/// versions. What is outside of the workspace may name our own crates by their path.
 pub(super) fn inherited(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.files.iter().filter(|(path, _)| path.ends_with("/Cargo.toml")) {
         for (name, line, value) in dependencies(text) {
-            if !value.contains("workspace") {
+            if !value.contains("workspace") && !value.contains("path =") {
                 found.push(Violation::new(path, line, format!("{name} is not taken from the workspace")));
             }
         }
@@ -64,9 +65,9 @@ mod tests {
     #[test]
     fn a_member_takes_its_dependencies_from_the_workspace() {
         let member = "[package]\nname = \"a\"\n[dependencies]\nmio.workspace = true\n\
-            bytes = { workspace = true, features = [\"x\"] }\nslab = \"1\"\n[dev-dependencies]\nrand = \"1\"\n";
+            bytes = { workspace = true, features = [\"x\"] }\nslab = \"1\"\nours = { path = \"../a\" }\n[dev-dependencies]\nrand = \"1\"\n";
         let found = inherited(&tree(&[("crates/a/Cargo.toml", member)]));
         let lines: Vec<usize> = found.iter().map(|violation| violation.line).collect();
-        assert_eq!(lines, [6, 8]);
+        assert_eq!(lines, [6, 9]);
     }
 }

@@ -4,8 +4,9 @@ use crate::tidy::Violation;
 use crate::tidy::source::{Source, Token};
 use crate::tidy::tree::Tree;
 
-/// Files and folders that may hold unsafe code. All else forbids it at the crate's root.
-const UNSAFE: [&str; 1] = ["crates/simd/"];
+/// Files and folders that may hold unsafe code: vector instructions, and the allocator that a
+/// program without `std` must bring. All else forbids it at the crate's root.
+const UNSAFE: [&str; 2] = ["crates/simd/", "dev/bare/"];
 
 /// Each crate root forbids unsafe code, and a crate that cannot has it in the listed files only.
 pub(super) fn forbidden(tree: &Tree) -> Vec<Violation> {
