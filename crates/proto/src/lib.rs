@@ -1,4 +1,120 @@
-//! The WebSocket protocol without I/O.
+//! The WebSocket protocol without I/O: RFC 6455 and RFC 7692 as a machine over borrowed bytes.
+//!
+//! There is no socket here, no clock and no generator of random numbers: bytes, time and mask keys are
+//! arguments. What comes in is looked at where it lies, unmasked in place, and answered in ranges; what goes
+//! out is appended to a buffer of the caller's. So one protocol serves every runtime, and a test replays a
+//! connection from a seed.
+//!
+//! ```text
+//!                 input: &mut [u8]                      out: &mut Vec<u8>
+//!  transport ───────────────────────▶ ┌────────────┐ ───────────────────────▶ transport
+//!                                     │ Connection │
+//!  application ◀───── Event ───────── └────────────┘ ◀──── send, close ────── application
+//!               (ranges of the input,       ▲
+//!                or the assembly)           │ now: Time, shared: &mut PerThread
+//! ```
+//!
+//! # The loop
+//!
+//! 1. A handshake makes a [`Negotiated`], without which there is no [`Connection`].
+//! 2. Give [`receive`](Connection::receive) what has come, again and again with the rest, until it answers
+//!    [`Event::NeedMore`]. Keep what it did not consume: part of a frame's head, or of a control frame.
+//! 3. Answer events with [`send`](Connection::send) and its like.
+//! 4. Let [`write_control`](Connection::write_control) append pongs, pings and Close.
+//! 5. Send what was appended: everything that came together is answered together.
+//! 6. Ask [`transport`](Connection::transport) whether it goes on, and [`deadline`](Connection::deadline)
+//!    when to call [`handle_timeout`](Connection::handle_timeout) if nothing comes before.
+//!
+//! Here is all of it, over a transport that is two byte vectors:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use sinews_proto::handshake::{accept, ClientRequest, ClientStep, ServerOptions};
+//! use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
+//! use sinews_proto::{CloseCode, Config, Connection, Event, Kind, PerThread, Place, Time, Transport};
+//!
+//! /// Steps 2 to 4: handles all of `wire`, echoing messages into `out`. Answers what was received.
+//! fn turn(
+//!     connection: &mut Connection,
+//!     wire: &mut Vec<u8>,
+//!     shared: &mut PerThread,
+//!     out: &mut Vec<u8>,
+//!     now: Time,
+//! ) -> Result<Vec<String>, Box<dyn std::error::Error>> {
+//!     // Holds messages that do not come whole; empty between messages.
+//!     let mut assembly = Vec::new();
+//!     let (mut at, mut texts) = (0, Vec::new());
+//!     loop {
+//!         let received = connection.receive(&mut wire[at..], &mut assembly, shared, now)?;
+//!         let start = at;
+//!         at += received.consumed;
+//!         match received.event {
+//!             Event::NeedMore(_) => break,
+//!             Event::Message { kind, at: place } => {
+//!                 let payload = match place {
+//!                     Place::Input(range) => &wire[start..][range],
+//!                     Place::Assembly => &assembly[..],
+//!                 };
+//!                 texts.push(String::from_utf8_lossy(payload).into_owned());
+//!                 if connection.role() == sinews_proto::Role::Server {
+//!                     connection.send(kind, payload, shared, out)?;
+//!                 }
+//!             }
+//!             _ => {} // pings and Close are answered by step 4
+//!         }
+//!     }
+//!     wire.drain(..at);
+//!     connection.write_control(shared, out, now);
+//!     Ok(texts)
+//! }
+//!
+//! // Step 1: the handshake, both ends of it.
+//! let mut client = ClientRequest::new("example.com", "/")?.start([7; 16]); // random bytes, really
+//! let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
+//! client.write_request(&mut to_server);
+//! let mut slots = HeaderSlots::new();
+//! let request = RequestHead::parse(&to_server, &HeadLimits::new(), &mut slots)?;
+//! let accepted = accept(&request, &ServerOptions::new()).expect("a sound request");
+//! accepted.write_response(&[], &mut to_client)?;
+//! let ClientStep::Done(done) = client.read_response(&to_client)? else { panic!("it is all there") };
+//! to_server.clear();
+//! to_client.drain(..done.consumed());
+//!
+//! // One set of limits for many connections; what a thread's connections share; the caller's clock.
+//! let config = Arc::new(Config::default().with_max_message(1 << 20));
+//! let mut shared = PerThread::new(|| [1, 2, 3, 4]); // unpredictable, really
+//! let now = Time::ZERO;
+//! let mut server = Connection::new(accepted.negotiated(), config.clone(), now);
+//! let mut client = Connection::new(done.negotiated(), config, now);
+//!
+//! client.send(Kind::Text, "hello".as_bytes(), &mut shared, &mut to_server)?;
+//! client.close(CloseCode::NORMAL, "done", now)?;
+//! client.write_control(&mut shared, &mut to_server, now);
+//!
+//! let heard = turn(&mut server, &mut to_server, &mut shared, &mut to_client, now)?;
+//! assert_eq!(heard, ["hello"]);
+//! let heard = turn(&mut client, &mut to_client, &mut shared, &mut to_server, now)?;
+//! assert_eq!(heard, ["hello"]);
+//!
+//! // Step 6: both Closes have passed; the server ends the transport first.
+//! assert_eq!(server.transport(), Transport::Finish);
+//! assert_eq!(client.transport(), Transport::AwaitEnd);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Promises
+//!
+//! * A peer's input never causes a panic, and memory follows the bytes received, never the bytes declared.
+//! * Whatever a peer breaks has a name ([`PeerMisbehaved`]), and a Close frame with the code for it is
+//!   prepared. What our caller breaks is [`Misuse`]; nothing is written then. Waiting is no error.
+//! * Any way of cutting the same bytes gives the same events and the same answers.
+//! * Each limit and each wait is a documented setting of [`Config`] or [`http::HeadLimits`].
+//!
+//! # Features
+//!
+//! `deflate` (default): permessage-deflate. `std` (default): vector instructions are chosen at run time
+//! instead of when compiling. Without both the crate needs only `core` and `alloc`.
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
 #![forbid(unsafe_code)]
 

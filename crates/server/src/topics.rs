@@ -1,6 +1,6 @@
 //! Topics by exact name: subscribers on this thread, counts for the others.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,7 +45,8 @@ impl std::error::Error for InvalidTopic {}
 #[derive(Debug)]
 pub struct Topics {
     shard: usize,
-    names: FxHashMap<Arc<str>, usize>,
+    /// Names come from strangers, so their hash is keyed.
+    names: HashMap<Arc<str>, usize>,
     topics: Slab<Topic>,
     subscriptions: FxHashMap<ConnId, Vec<Subscription>>,
     publications: VecDeque<Publication>,
@@ -79,7 +80,7 @@ pub(crate) struct Publication {
 #[derive(Debug)]
 pub(crate) struct Directory {
     shards: usize,
-    entries: Mutex<FxHashMap<Arc<str>, Arc<Entry>>>,
+    entries: Mutex<HashMap<Arc<str>, Arc<Entry>>>,
 }
 
 #[derive(Debug)]
@@ -99,7 +100,7 @@ impl Topics {
     pub(crate) fn new(shard: usize, directory: Arc<Directory>, posts: Arc<[Post<Mail>]>) -> Self {
         Self {
             shard,
-            names: FxHashMap::default(),
+            names: HashMap::new(),
             topics: Slab::new(),
             subscriptions: FxHashMap::default(),
             publications: VecDeque::new(),
@@ -127,7 +128,14 @@ impl Topics {
             return Err(InvalidTopic::TooMany);
         }
         let topic = match self.names.get(name) {
-            Some(topic) => *topic,
+            Some(topic) => {
+                let topic = *topic;
+                if self.topics[topic].subscribers.is_empty() {
+                    // Kept for a publication only: the other threads may have forgotten it.
+                    self.topics[topic].entry = self.directory.enter(name, self.shard);
+                }
+                topic
+            }
             None => {
                 let entry = self.directory.enter(name, self.shard);
                 let key = entry.name.clone();
@@ -284,9 +292,11 @@ impl Directory {
     }
 
     /// Drops a topic that nobody is subscribed to any more.
-    fn forget(&self, entry: &Entry) {
+    fn forget(&self, entry: &Arc<Entry>) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        if entry.counts.iter().all(|count| count.load(Ordering::Relaxed) == 0) {
+        // Another thread may have forgotten it first, and a third begun it anew.
+        let is_listed = entries.get(&entry.name).is_some_and(|listed| Arc::ptr_eq(listed, entry));
+        if is_listed && entry.counts.iter().all(|count| count.load(Ordering::Relaxed) == 0) {
             entries.remove(&entry.name);
         }
     }
