@@ -73,6 +73,13 @@ impl<M: Machine> Probe<M> {
         self
     }
 
+    /// The peer reads again.
+    #[must_use]
+    pub const fn hearing(mut self) -> Self {
+        self.reads = true;
+        self
+    }
+
     /// The role of the peer.
     pub fn peer(&self) -> Role {
         other(self.machine.role())
