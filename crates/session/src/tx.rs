@@ -206,6 +206,10 @@ impl<'a> Tx<'a> {
 
     #[cold]
     fn overflow(&mut self, len: usize, max: usize) -> bool {
+        // Once a Close is decided nothing is queued, whatever room there is: the send itself says so.
+        if !self.connection.is_open() {
+            return true;
+        }
         match self.connection.config().overflow() {
             Overflow::DropNewest => false,
             Overflow::DropOldest => {
@@ -214,9 +218,9 @@ impl<'a> Tx<'a> {
                 self.outbound.len() < max
             }
             Overflow::Close => {
-                self.outbound.overflowed = true;
-                // A Close that is already decided stands.
-                let _ = self.connection.close(CloseCode::POLICY, "too slow", self.now);
+                // The connection is open and the reason short, so this cannot fail.
+                self.outbound.overflowed =
+                    self.connection.close(CloseCode::POLICY, "too slow", self.now).is_ok();
                 false
             }
         }
