@@ -40,7 +40,7 @@ enum Protocol {
 }
 
 /// A session's chain as the loop sends it.
-pub(crate) struct Outgoing(Chain);
+pub(crate) struct Outgoing(Box<Chain>);
 
 impl engine::Chain for Outgoing {
     fn len(&self) -> usize {
@@ -206,13 +206,18 @@ impl Shard {
     #[inline]
     fn settle_one(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
-        let (epoch, config) = (self.epoch, Arc::clone(&self.http));
-        match self.lend(conn, now) {
-            Some((Protocol::WebSocket(websocket), mut lent)) => {
-                settle_websocket(websocket, io, &mut lent, epoch);
+        let Some(found) = self.conns.get_mut(conn.index()).and_then(Option::as_mut) else { return };
+        match &mut found.protocol {
+            _ if found.id != conn => {}
+            Protocol::WebSocket(websocket) => {
+                let mut lent = Lent { topics: &mut self.topics, resources: &mut self.resources, now, conn };
+                settle_websocket(websocket, io, &mut lent, self.epoch);
             }
-            Some((Protocol::Http(http), _)) => settle_http(http, io, conn, &config, epoch),
-            None => {}
+            Protocol::Http(http) => {
+                // Without further requests, an answer that has left was the last.
+                http.ending |= self.stopping && http.is_idle();
+                settle_http(http, io, conn, &self.http, self.epoch);
+            }
         }
     }
 
@@ -235,9 +240,6 @@ impl Shard {
         let ids: Vec<ConnId> = self.conns.iter().flatten().map(|conn| conn.id).collect();
         for conn in ids {
             self.close_websocket(conn, now);
-            if let Some((http, _)) = self.serve(conn, now) {
-                http.ending |= http.is_idle();
-            }
             self.settle(io, conn);
         }
     }

@@ -122,17 +122,12 @@ impl Chain {
         dropped
     }
 
-    /// An empty chain that writes into `arena`.
-    pub(crate) fn with_arena(arena: Vec<u8>) -> Self {
-        Self { arena, ..Self::default() }
-    }
-
-    pub(crate) fn has_arena(&self) -> bool {
-        self.arena.capacity() > 0
-    }
-
-    pub(crate) fn into_arena(self) -> Vec<u8> {
-        self.arena
+    /// Empties the chain. Answers whether it is worth keeping: its buffers have at most `max` bytes.
+    pub(crate) fn clear(&mut self, max: usize) -> bool {
+        self.arena.clear();
+        self.large.clear();
+        (self.arena_sent, self.large_sent, self.len) = (0, 0, 0);
+        self.arena.capacity() <= max && self.large.capacity() * size_of::<Large>() <= max
     }
 }
 

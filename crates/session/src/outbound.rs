@@ -11,7 +11,7 @@ use crate::session::Resources;
 /// nothing queued is overtaken.
 #[derive(Debug, Default)]
 pub struct Outbound {
-    gathering: Chain,
+    gathering: Option<Box<Chain>>,
     in_flight: usize,
     sending: bool,
     /// The high-water mark was passed and not yet left behind by half.
@@ -25,7 +25,7 @@ impl Outbound {
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
-        self.gathering.len() + self.in_flight
+        self.gathering.as_ref().map_or(0, |chain| chain.len()) + self.in_flight
     }
 
     /// Whether everything has left.
@@ -37,26 +37,23 @@ impl Outbound {
     /// Where to append; its buffer is borrowed from the pool on first use.
     #[inline]
     pub fn gathering(&mut self, resources: &mut Resources) -> &mut Chain {
-        if !self.gathering.has_arena() && self.gathering.is_empty() {
-            self.gathering = Chain::with_arena(resources.pool.take());
-        }
-        &mut self.gathering
+        self.gathering.get_or_insert_with(|| resources.pool.take_chain())
     }
 
     /// Whether [`start`](Self::start) has something.
     #[must_use]
     #[inline]
     pub fn wants_send(&self) -> bool {
-        !self.sending && !self.gathering.is_empty()
+        !self.sending && self.gathering.as_ref().is_some_and(|chain| !chain.is_empty())
     }
 
     /// All that was gathered, to leave in one send; `None` while a send is in flight or nothing waits.
     #[inline]
-    pub fn start(&mut self) -> Option<Chain> {
+    pub fn start(&mut self) -> Option<Box<Chain>> {
         if !self.wants_send() {
             return None;
         }
-        let chain = std::mem::take(&mut self.gathering);
+        let chain = self.gathering.take()?;
         self.in_flight = chain.len();
         self.sending = true;
         Some(chain)
@@ -75,17 +72,21 @@ impl Outbound {
 
     /// The send in flight is done, and its chain is home.
     #[inline]
-    pub fn finish(&mut self, chain: Chain, resources: &mut Resources) {
+    pub fn finish(&mut self, chain: Box<Chain>, resources: &mut Resources) {
         self.in_flight = 0;
         self.sending = false;
-        resources.pool.give(chain.into_arena());
+        resources.pool.give_chain(chain);
     }
 
     pub(crate) fn discard(&mut self, resources: &mut Resources) {
-        resources.pool.give(std::mem::take(&mut self.gathering).into_arena());
+        if let Some(chain) = self.gathering.take() {
+            resources.pool.give_chain(chain);
+        }
     }
 
     pub(crate) fn drop_oldest(&mut self, count: usize) {
-        self.gathering.drop_oldest(count);
+        if let Some(chain) = &mut self.gathering {
+            chain.drop_oldest(count);
+        }
     }
 }

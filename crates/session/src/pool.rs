@@ -1,18 +1,36 @@
 //! Spare buffers of one thread.
 
+use crate::chain::Chain;
+
 /// Buffers that connections borrow while they have something to hold, so that an idle one owns none.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     spare: Vec<Vec<u8>>,
+    #[expect(clippy::vec_box, reason = "they come and go boxed: a connection holds one word for each")]
+    chains: Vec<Box<Chain>>,
 }
 
-/// Most buffers kept.
+/// Most buffers kept, and most chains.
 const SPARE_MAX: usize = 256;
 
 /// Largest buffer kept: one large message must not raise the thread's memory for good.
 const CAPACITY_MAX: usize = 64 << 10;
 
 impl Pool {
+    /// An empty chain, with a buffer if one was spare.
+    #[inline]
+    pub(crate) fn take_chain(&mut self) -> Box<Chain> {
+        self.chains.pop().unwrap_or_default()
+    }
+
+    /// Takes a chain back, whatever is left in it.
+    #[inline]
+    pub(crate) fn give_chain(&mut self, mut chain: Box<Chain>) {
+        if self.chains.len() < SPARE_MAX && chain.clear(CAPACITY_MAX) {
+            self.chains.push(chain);
+        }
+    }
+
     /// An empty buffer, with capacity if one was spare.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()

@@ -353,7 +353,7 @@ impl Session {
     /// What leaves now, in one send; `None` while a send is in flight or nothing waits. The chain comes
     /// home through [`finish_send`](Self::finish_send).
     #[inline]
-    pub fn start_send(&mut self) -> Option<Chain> {
+    pub fn start_send(&mut self) -> Option<Box<Chain>> {
         self.outbound.start()
     }
 
@@ -373,7 +373,7 @@ impl Session {
     /// The chain is home. Answers whether the handler's `drain` is due: what waits has fallen below half
     /// of [`Config::high_water`] after it had passed it.
     #[inline]
-    pub fn finish_send(&mut self, chain: Chain, resources: &mut Resources, now: Time) -> bool {
+    pub fn finish_send(&mut self, chain: Box<Chain>, resources: &mut Resources, now: Time) -> bool {
         self.outbound.finish(chain, resources);
         self.note_outbound(true, now);
         let config = self.connection.config();

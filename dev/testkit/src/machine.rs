@@ -148,7 +148,7 @@ pub struct SessionEnd {
     session: Session,
     resources: Resources,
     app: App,
-    in_flight: Option<Chain>,
+    in_flight: Option<Box<Chain>>,
     paused: bool,
 }
 

@@ -46,7 +46,8 @@ pub struct Connection {
     /// Deliver pieces as they come instead of whole messages.
     fragments: bool,
     stage: Stage,
-    message: Option<receive::Open>,
+    /// Boxed, since most messages come whole and need none.
+    message: Option<Box<receive::Open>>,
     inflate: Option<Box<Inflate>>,
     deflate: Option<Box<Deflate>>,
     open_message: Option<OpenMessage>,

@@ -289,7 +289,7 @@ impl Connection {
             (Some(_), Some(_)) => return Err(PeerMisbehaved::DataInsideMessage),
             (Some(kind), None) => {
                 assembly.clear();
-                self.message = Some(Open {
+                self.message = Some(Box::new(Open {
                     kind,
                     compressed: head.compressed,
                     pieces: self.fragments,
@@ -301,7 +301,7 @@ impl Connection {
                     delivered: 0,
                     fragments: 0,
                     empty_fragments: 0,
-                });
+                }));
             }
             (None, Some(_)) => {}
         }
