@@ -1,4 +1,79 @@
-//! One WebSocket connection without a runtime and without a socket.
+//! One WebSocket connection without a runtime and without a socket: its memory, what is in flight, when it
+//! must be looked at.
+//!
+//! Between a protocol machine ([`sinews_proto::Connection`]) and a socket lies work that every driver would
+//! do again: keep what is cut, gather messages that come in parts, borrow buffers and give them back, answer
+//! a burst with one send, pause when the peer does not read, close in the right order. [`Session`] does it
+//! once.
+//!
+//! ```text
+//!             receive(chunk)                       start_send() → Chain
+//!   driver ──────────────────▶ ┌─────────────────┐ ─────────────────────▶ driver
+//!             Flow: go on, or  │     Session     │ ◀───────────────────── progressed, finish_send
+//!           ◀── pause ──────── │ ┌─────────────┐ │
+//!                              │ │ Connection  │ │ ── Events: Payload, Tx ─▶ application
+//!                              └─┴─────────────┴─┘
+//!                     fate(), deadline(), take_closed()
+//! ```
+//!
+//! # The loop
+//!
+//! 1. Bytes come: [`receive`](Session::receive). [`Flow::Pause`] says to give no more until
+//!    [`wants_resume`](Session::wants_resume), then [`resume`](Session::resume).
+//! 2. When all that came together is handled, [`start_send`](Session::start_send) gives everything queued as
+//!    one [`Chain`], which comes home through [`finish_send`](Session::finish_send). There is one send in
+//!    flight at most.
+//! 3. [`fate`](Session::fate) says what becomes of the transport, [`deadline`](Session::deadline) when to call
+//!    [`handle_timeout`](Session::handle_timeout), [`take_closed`](Session::take_closed) how it ended.
+//!
+//! ```
+//! use std::io::IoSlice;
+//! use std::sync::Arc;
+//!
+//! use sinews_proto::handshake::{accept, ServerOptions};
+//! use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
+//! use sinews_proto::{Config, Time};
+//! use sinews_session::{Events, Flow, Payload, Resources, Session, Tx};
+//!
+//! struct Echo;
+//!
+//! impl Events for Echo {
+//!     fn message(&mut self, payload: Payload<'_>, tx: &mut Tx<'_>) {
+//!         // Fails only while closing, when there is nobody to answer.
+//!         let _ = tx.send_payload(payload);
+//!     }
+//! }
+//!
+//! let request = b"GET / HTTP/1.1\r\nHost: example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+//!     Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+//! let mut slots = HeaderSlots::new();
+//! let head = RequestHead::parse(request, &HeadLimits::new(), &mut slots)?;
+//! let accepted = accept(&head, &ServerOptions::new()).expect("a sound request");
+//!
+//! // One for each thread; one set of limits for many connections.
+//! let mut resources = Resources::new();
+//! let mut session = Session::new(accepted.negotiated(), Arc::new(Config::default()), Time::ZERO);
+//!
+//! // Two frames and a half come in one receive.
+//! let mut chunk = *b"\x81\x82\0\0\0\0hi\x81\x82\0\0\0\0yo\x81";
+//! let flow = session.receive(&mut chunk, &mut resources, Time::ZERO, &mut Echo);
+//! assert_eq!(flow, Flow::Continue);
+//!
+//! // Both answers leave in one send.
+//! let mut chain = session.start_send().expect("two answers wait");
+//! let mut slices = [IoSlice::new(&[]); 4];
+//! assert_eq!(chain.slices(&mut slices), 1);
+//! assert_eq!(&*slices[0], b"\x81\x02hi\x81\x02yo");
+//! chain.advance(8);
+//! session.finish_send(chain, &mut resources, Time::ZERO);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Memory
+//!
+//! An idle session owns no buffer. Outbound chains and assembly buffers are borrowed from [`Resources`], the
+//! pool of the thread, and go back when they have served; a message that is not whole keeps hardly more than
+//! the bytes received; up to 130 bytes of a cut head stay with the session.
 #![forbid(unsafe_code)]
 
 mod chain;
