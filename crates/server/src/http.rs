@@ -11,10 +11,11 @@ use sinews_proto::http::{HeadError, HeadLimits, HeadScanner, HeaderSlots, Reques
 use sinews_proto::{Config, Negotiated, Time};
 use sinews_session::{Flow, Outbound, Resources};
 
+use crate::chunked::{ChunkError, ChunkedBody, is_token};
 use crate::date::Date;
 use crate::handler::Handler;
 use crate::request::{Request, Response};
-use crate::router::{Entry, Router};
+use crate::router::{Entry, Router, WebSocketRoute, wants_upgrade};
 use crate::topics::Topics;
 
 /// Limits and waits of plain HTTP.
@@ -98,6 +99,8 @@ pub(crate) struct Http {
     scanner: HeadScanner,
     /// The head is there: how long it is, and how long it is with its body.
     awaited: Option<(usize, usize)>,
+    /// A request whose body comes in chunks.
+    upload: Option<Box<Upload>>,
     pub(crate) outbound: Outbound,
     pub(crate) paused: bool,
     /// No further request is read: what is queued leaves, then the connection ends.
@@ -111,6 +114,13 @@ pub(crate) struct Http {
     /// When the loop's timer fires.
     pub(crate) armed: Option<Time>,
     pub(crate) peer: SocketAddr,
+}
+
+/// A head, and what has come of its body.
+#[derive(Debug)]
+struct Upload {
+    head: Vec<u8>,
+    body: ChunkedBody,
 }
 
 /// A request became a WebSocket.
@@ -142,6 +152,7 @@ impl Http {
             buffer: Vec::new(),
             scanner: HeadScanner::new(),
             awaited: None,
+            upload: None,
             outbound: Outbound::default(),
             paused: false,
             ending: false,
@@ -155,7 +166,12 @@ impl Http {
 
     /// Whether nothing is under way: no part of a request, no answer that waits to leave.
     pub(crate) fn is_idle(&self) -> bool {
-        self.buffer.is_empty() && self.outbound.is_empty()
+        !self.has_part() && self.outbound.is_empty()
+    }
+
+    /// Whether part of a request has come.
+    fn has_part(&self) -> bool {
+        !self.buffer.is_empty() || self.upload.is_some()
     }
 
     /// When waiting for the peer ends.
@@ -229,31 +245,33 @@ impl Http {
                 self.paused = true;
                 break;
             }
-            let request = &input[at..];
-            let (head, whole) = match self.awaited {
-                Some(awaited) => awaited,
-                None => match self.scanner.scan(request, &service.config.head) {
-                    Ok(Some(head)) => (head, head),
-                    Ok(None) => break,
-                    Err(error) => {
-                        self.refuse(&Refusal::from(error), service);
-                        break;
-                    }
-                },
+            let step = match self.upload.take() {
+                Some(upload) => self.receive_upload(upload, &input[at..], service),
+                None => self.receive_request(&input[at..], service),
             };
-            if whole > request.len() {
-                break;
-            }
-            match self.request(request, head, service) {
-                Step::Answered(used) => at += used,
-                Step::NeedBody(whole) => {
-                    self.awaited = Some((head, whole));
-                    break;
-                }
+            match step {
+                Step::Used(used) => at += used,
+                Step::NeedMore => break,
                 Step::Upgrade(upgrade, used) => return (at + used, Some(upgrade)),
             }
         }
         (at, None)
+    }
+
+    /// One request from its first byte on.
+    fn receive_request(&mut self, input: &[u8], service: &mut Service<'_>) -> Step {
+        let (head, whole) = match self.awaited {
+            Some(awaited) => awaited,
+            None => match self.scanner.scan(input, &service.config.head) {
+                Ok(Some(head)) => (head, head),
+                Ok(None) => return Step::NeedMore,
+                Err(error) => return self.refuse(&Refusal::from(error), service),
+            },
+        };
+        if whole > input.len() {
+            return Step::NeedMore;
+        }
+        self.request(input, head, service)
     }
 
     /// One request, whose head is there.
@@ -263,41 +281,88 @@ impl Http {
             Ok(head) => head,
             Err(error) => return self.refuse(&Refusal::from(error), service),
         };
-        let body_len = match body_len(&head, service.config.max_body) {
-            Ok(len) => len,
-            Err(response) => {
-                self.ending = true;
-                return self.answer(&head, &response, input.len(), service);
-            }
-        };
-        let whole = head_len + body_len;
-        if input.len() < whole {
+        let found = service.router.at(head.path());
+        if let Some((entry, params)) = &found
+            && let Some(route) = entry.upgrade(&head)
+        {
+            // One with a body is refused, so its body need not come.
+            let request = Request::new(&head, params, &[], self.peer);
+            return self.upgrade(route, &request, head_len, service);
+        }
+        let body_len = usize::try_from(head.content_length().unwrap_or(0)).unwrap_or(usize::MAX);
+        if body_len > service.config.max_body {
+            return self.refuse_body(&head, &too_large(service.config.max_body), service);
+        }
+        let whole = head_len.saturating_add(body_len);
+        if head.is_chunked() || input.len() < whole {
             self.expect_body(&head, service);
-            return Step::NeedBody(whole);
+        }
+        if head.is_chunked() {
+            self.started.get_or_insert(service.now);
+            let body = ChunkedBody::new(service.config.max_body);
+            self.upload = Some(Box::new(Upload { head: input[..head_len].to_vec(), body }));
+            return Step::Used(head_len);
+        }
+        if input.len() < whole {
+            self.awaited = Some((head_len, whole));
+            return Step::NeedMore;
         }
         self.awaited = None;
-        let found = service.router.at(head.path());
-        let Some((entry, params)) = found else {
-            return self.answer(&head, &not_found(), whole, service);
+        let response = self.respond(&head, found, &input[head_len..whole], service);
+        self.answer(&head, &response, service);
+        Step::Used(whole)
+    }
+
+    /// More of a body in chunks.
+    fn receive_upload(&mut self, mut upload: Box<Upload>, input: &[u8], service: &mut Service<'_>) -> Step {
+        let received = upload.body.receive(input);
+        if received.is_ok() && !upload.body.is_done() {
+            self.upload = Some(upload);
+            return Step::Used(input.len());
+        }
+        let mut slots = HeaderSlots::new();
+        let head = match RequestHead::parse(&upload.head, &service.config.head, &mut slots) {
+            Ok(head) => head,
+            Err(error) => return self.refuse(&Refusal::from(error), service),
         };
-        let request = Request::new(&head, &params, &input[head_len..whole], self.peer);
-        let response = match (head.method(), entry) {
-            ("GET", Entry { websocket: Some(_), .. }) if entry.get.is_none() || wants_upgrade(&head) => {
-                return self.upgrade(entry, &request, whole, service);
+        let refusal = match received {
+            Ok(used) => {
+                let response =
+                    self.respond(&head, service.router.at(head.path()), upload.body.bytes(), service);
+                self.answer(&head, &response, service);
+                return Step::Used(used);
             }
-            ("GET" | "HEAD", Entry { get: Some(answer), .. })
-            | ("POST", Entry { post: Some(answer), .. }) => answer.call(&request, service.topics),
-            _ => Response::text("method not allowed\n")
-                .with_status(405)
-                .with_header("Allow", entry.allowed()),
+            Err(ChunkError::TooLarge) => too_large(service.config.max_body),
+            Err(ChunkError::Malformed) => Response::text("malformed chunk\n").with_status(400),
+            Err(ChunkError::TooMuchBeside) => Response::text("too much beside the chunks\n").with_status(413),
         };
-        self.answer(&head, &response, whole, service)
+        self.refuse_body(&head, &refusal, service)
+    }
+
+    /// What a whole request is answered with.
+    fn respond(
+        &self,
+        head: &RequestHead<'_>,
+        found: Option<(&Entry, matchit::Params<'_, '_>)>,
+        body: &[u8],
+        service: &mut Service<'_>,
+    ) -> Response {
+        let Some((entry, params)) = found else {
+            return Response::text("not found\n").with_status(404);
+        };
+        match entry.answer(head.method()) {
+            Some(answer) => answer.call(&Request::new(head, &params, body, self.peer), service.topics),
+            None => {
+                Response::text("method not allowed\n").with_status(405).with_header("Allow", entry.allowed())
+            }
+        }
     }
 
     /// The client may be waiting for leave to send its body (RFC 9110 section 10.1.1).
     fn expect_body(&mut self, head: &RequestHead<'_>, service: &mut Service<'_>) {
         let expects = head.header("expect").any(|value| value.eq_ignore_ascii_case(b"100-continue"));
-        if expects && self.awaited.is_none() && head.version() != Version::Http10 {
+        if expects && head.version() != Version::Http10 {
+            self.moved = service.now;
             let chain = self.outbound.gathering(service.resources);
             chain.write(|out| out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n"));
         }
@@ -305,12 +370,11 @@ impl Http {
 
     fn upgrade(
         &mut self,
-        entry: &Entry,
+        route: &WebSocketRoute,
         request: &Request<'_>,
         whole: usize,
         service: &mut Service<'_>,
     ) -> Step {
-        let Some(route) = &entry.websocket else { return Step::Answered(whole) };
         let accepted = match accept(request.head(), &route.options) {
             Ok(accepted) => accepted,
             Err(refusal) => return self.refuse(&refusal, service),
@@ -333,27 +397,43 @@ impl Http {
     fn refuse(&mut self, refusal: &Refusal, service: &mut Service<'_>) -> Step {
         self.ending = true;
         self.moved = service.now;
+        // RFC 9110 section 6.6.1: a server with a clock dates what it answers.
+        let dated = refusal.clone().with_header("Date", service.date.at(service.now));
         let chain = self.outbound.gathering(service.resources);
-        chain.write(|out| refusal.write_response(out));
-        Step::Answered(0)
+        chain.write(|out| dated.as_ref().unwrap_or(refusal).write_response(out));
+        Step::NeedMore
     }
 
-    fn answer(
+    /// Answers a request whose body is not taken; it is not read either, so the connection ends.
+    fn refuse_body(
         &mut self,
         head: &RequestHead<'_>,
         response: &Response,
-        whole: usize,
         service: &mut Service<'_>,
     ) -> Step {
-        self.ending |= !head.keep_alive() || service.stopping;
+        self.ending = true;
+        self.answer(head, response, service);
+        Step::NeedMore
+    }
+
+    fn answer(&mut self, head: &RequestHead<'_>, response: &Response, service: &mut Service<'_>) {
+        // A client that wanted to switch may have sent ahead in another protocol (RFC 9931).
+        let wanted_other = wants_upgrade(head) || head.method() == "CONNECT";
+        self.ending |= !head.keep_alive() || wanted_other || service.stopping;
         self.started = None;
         self.moved = service.now;
-        let close = self.ending;
+        let connection = match (self.ending, head.version()) {
+            (true, _) => Some("close"),
+            // There it has to be said (RFC 9112 section 9.3).
+            (false, Version::Http10) => Some("keep-alive"),
+            (false, _) => None,
+        };
         let chain = self.outbound.gathering(service.resources);
-        let body = if head.method() == "HEAD" { Bytes::new() } else { response.body.clone() };
+        let none = head.method() == "HEAD" || !response.may_have_body();
+        let body = if none { Bytes::new() } else { response.body.clone() };
         let copied = body.len() <= BODY_COPY_MAX;
         chain.write(|out| {
-            write_head(response, close, service.date.at(service.now), out);
+            write_head(response, connection, service.date.at(service.now), out);
             if copied {
                 out.extend_from_slice(&body);
             }
@@ -361,14 +441,13 @@ impl Http {
         if !copied {
             chain.push_bytes(body);
         }
-        Step::Answered(whole)
     }
 
     /// The wait is over. Answers whether the connection is to be closed at once.
     pub(crate) fn time_out(&mut self, service: &mut Service<'_>) -> bool {
-        let owed_nothing = self.ending || !self.outbound.is_empty() || self.buffer.is_empty();
+        let owed_nothing = self.ending || !self.outbound.is_empty() || !self.has_part();
         if !owed_nothing {
-            self.buffer = Vec::new();
+            (self.buffer, self.upload) = (Vec::new(), None);
             let timeout = Refusal::new(408).map(|refusal| refusal.with_body("request timeout\n"));
             if let Ok(timeout) = timeout {
                 self.refuse(&timeout, service);
@@ -378,12 +457,12 @@ impl Http {
     }
 }
 
-/// What a request came to.
+/// What handling a piece of input came to.
 enum Step {
     /// So many bytes are done with.
-    Answered(usize),
-    /// The request has so many bytes, and not all are there.
-    NeedBody(usize),
+    Used(usize),
+    /// Nothing can be done before more has come, or the connection is ending.
+    NeedMore,
     /// A WebSocket begins behind so many bytes.
     Upgrade(Upgrade, usize),
 }
@@ -391,41 +470,28 @@ enum Step {
 /// Bodies up to this size are copied behind their head.
 const BODY_COPY_MAX: usize = 4 << 10;
 
-/// The length of the body, or the answer to one that is not taken.
-fn body_len(head: &RequestHead<'_>, max: usize) -> Result<usize, Response> {
-    if head.is_chunked() {
-        return Err(Response::text("send the body with a Content-Length\n").with_status(411));
-    }
-    match usize::try_from(head.content_length().unwrap_or(0)) {
-        Ok(len) if len <= max => Ok(len),
-        _ => Err(Response::text(format!("the body may have {max} bytes\n")).with_status(413)),
-    }
+fn too_large(max: usize) -> Response {
+    Response::text(format!("the body may have {max} bytes\n")).with_status(413)
 }
 
-fn wants_upgrade(head: &RequestHead<'_>) -> bool {
-    head.header("upgrade").next().is_some()
-}
-
-fn not_found() -> Response {
-    Response::text("not found\n").with_status(404)
-}
-
-fn write_head(response: &Response, close: bool, date: &str, out: &mut Vec<u8>) {
-    let phrase = reason_phrase(response.status);
+fn write_head(response: &Response, connection: Option<&str>, date: &str, out: &mut Vec<u8>) {
+    let status = response.status;
     let mut line = |parts: [&str; 3]| {
         for part in parts {
             out.extend_from_slice(part.as_bytes());
         }
         out.extend_from_slice(b"\r\n");
     };
-    line(["HTTP/1.1 ", &decimal(u64::from(response.status)), phrase]);
+    line(["HTTP/1.1 ", &decimal(u64::from(status)), reason_phrase(status)]);
     line(["Date", ": ", date]);
     for (name, value) in response.headers.iter().filter(|(name, value)| may_be_written(name, value)) {
         line([name, ": ", value]);
     }
-    line(["Content-Length", ": ", &decimal(response.body.len() as u64)]);
-    if close {
-        line(["Connection", ": ", "close"]);
+    if response.may_have_body() {
+        line(["Content-Length", ": ", &decimal(response.body.len() as u64)]);
+    }
+    if let Some(connection) = connection {
+        line(["Connection", ": ", connection]);
     }
     line(["", "", ""]);
 }
@@ -440,9 +506,8 @@ fn decimal(number: u64) -> Cow<'static, str> {
 /// Names are tokens, values hold no control characters, and framing is ours.
 fn may_be_written(name: &str, value: &str) -> bool {
     const OURS: [&str; 4] = ["Connection", "Content-Length", "Date", "Transfer-Encoding"];
-    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !name.is_empty()
-        && name.bytes().all(token)
+        && name.bytes().all(is_token)
         && !value.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t')
         && !OURS.iter().any(|ours| ours.eq_ignore_ascii_case(name))
 }
@@ -453,13 +518,18 @@ const fn reason_phrase(status: u16) -> &'static str {
         201 => " Created",
         202 => " Accepted",
         204 => " No Content",
+        301 => " Moved Permanently",
+        302 => " Found",
+        303 => " See Other",
+        304 => " Not Modified",
+        307 => " Temporary Redirect",
+        308 => " Permanent Redirect",
         400 => " Bad Request",
         401 => " Unauthorized",
         403 => " Forbidden",
         404 => " Not Found",
         405 => " Method Not Allowed",
         408 => " Request Timeout",
-        411 => " Length Required",
         413 => " Content Too Large",
         429 => " Too Many Requests",
         500 => " Internal Server Error",

@@ -1,6 +1,7 @@
 //! HTTP/1.1 and WebSocket server on the Sinews engine.
 #![forbid(unsafe_code)]
 
+mod chunked;
 mod date;
 mod handler;
 mod http;

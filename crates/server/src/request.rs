@@ -43,7 +43,10 @@ impl<'a> Request<'a> {
     #[must_use]
     pub fn query(&self, name: &str) -> Option<&'a str> {
         let pairs = self.head.query()?.split('&');
-        pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).find(|(key, _)| *key == name).map(|(_, value)| value)
+        pairs
+            .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| value)
     }
 
     /// The body; empty in a WebSocket handshake.
@@ -69,9 +72,12 @@ pub struct Response {
 
 impl Response {
     /// An answer with this status and no body.
+    ///
+    /// Statuses are 200 to 599; another one, which no client could make sense of as the end of an
+    /// exchange, goes out as 500.
     #[must_use]
     pub fn new(status: u16) -> Self {
-        Self { status, headers: Vec::new(), body: Bytes::new() }
+        Self { status: final_status(status), headers: Vec::new(), body: Bytes::new() }
     }
 
     /// A page.
@@ -92,14 +98,15 @@ impl Response {
         Self::new(200).with_header("Content-Type", "application/json").with_body(body)
     }
 
-    /// Sets the status.
+    /// Sets the status, as [`new`](Self::new) does.
     #[must_use]
     pub fn with_status(mut self, status: u16) -> Self {
-        self.status = status;
+        self.status = final_status(status);
         self
     }
 
-    /// Sets the body. The server writes its length.
+    /// Sets the body. The server writes its length. Statuses 204 and 304 have no body (RFC 9110 section
+    /// 6.4.1): it is left out there.
     #[must_use]
     pub fn with_body(mut self, body: impl Into<Bytes>) -> Self {
         self.body = body.into();
@@ -118,4 +125,12 @@ impl Response {
         self.headers.push((name.into(), value.into()));
         self
     }
+
+    pub(crate) fn may_have_body(&self) -> bool {
+        !matches!(self.status, 204 | 304)
+    }
+}
+
+fn final_status(status: u16) -> u16 {
+    if (200..=599).contains(&status) { status } else { 500 }
 }

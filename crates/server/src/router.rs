@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sinews_proto::Config;
 use sinews_proto::handshake::{Refusal, ServerOptions};
+use sinews_proto::http::RequestHead;
 
 use crate::handler::Handler;
 use crate::request::{Request, Response};
@@ -74,11 +75,7 @@ impl Router {
     /// If the path is malformed or conflicts with an earlier one: a mistake in the program, found when it
     /// starts.
     #[must_use]
-    pub fn get(
-        self,
-        path: &str,
-        answer: impl Fn(&Request<'_>) -> Response + Send + Sync + 'static,
-    ) -> Self {
+    pub fn get(self, path: &str, answer: impl Fn(&Request<'_>) -> Response + Send + Sync + 'static) -> Self {
         self.with(path, |entry| entry.get = Some(Answer(Box::new(move |request, _| answer(request)))))
     }
 
@@ -128,6 +125,22 @@ impl Router {
 }
 
 impl Entry {
+    /// The route of a request that becomes a WebSocket, or has to be told that it should. A path that
+    /// also has an answer to plain GET becomes one only on demand.
+    pub(crate) fn upgrade(&self, head: &RequestHead<'_>) -> Option<&WebSocketRoute> {
+        let meant = head.method() == "GET" && (self.get.is_none() || wants_upgrade(head));
+        self.websocket.as_ref().filter(|_| meant)
+    }
+
+    /// What answers a plain request with this method.
+    pub(crate) fn answer(&self, method: &str) -> Option<&Answer> {
+        match method {
+            "GET" | "HEAD" => self.get.as_ref(),
+            "POST" => self.post.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The methods that are answered here, for `Allow`.
     pub(crate) fn allowed(&self) -> &'static str {
         match (self.get.is_some() || self.websocket.is_some(), self.post.is_some()) {
@@ -138,6 +151,11 @@ impl Entry {
             (false, _) => "POST",
         }
     }
+}
+
+/// Whether the client wants to leave HTTP.
+pub(crate) fn wants_upgrade(head: &RequestHead<'_>) -> bool {
+    head.header("upgrade").next().is_some()
 }
 
 /// A WebSocket route: who handles its connections, what is negotiated, and their limits.

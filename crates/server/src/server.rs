@@ -165,6 +165,10 @@ impl BoundServer {
     ///
     /// # Errors
     /// If a thread cannot be started or its loop cannot go on; the others are stopped then.
+    ///
+    /// # Panics
+    /// With the panic of a handler, after the other threads have been stopped in order: a server with
+    /// one thread missing would look alive and answer some clients never.
     pub fn run(self) -> io::Result<()> {
         let stop = self.stop;
         let mut threads = Vec::new();
@@ -172,6 +176,7 @@ impl BoundServer {
         for (at, (mut engine, parts)) in self.shards.into_iter().enumerate() {
             let on_error = stop.clone();
             let spawned = thread::Builder::new().name(format!("sinews-{at}")).spawn(move || {
+                let _guard = StopOnPanic(on_error.clone());
                 let ShardParts { router, http, grace, topics } = parts;
                 let mut shard = Shard::new(router, http, grace, topics);
                 engine.run(&mut shard).inspect_err(|_| on_error.stop())
@@ -190,6 +195,17 @@ impl BoundServer {
             result = result.and(ended);
         }
         result
+    }
+}
+
+/// Stops all threads when one panics.
+struct StopOnPanic(StopHandle);
+
+impl Drop for StopOnPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.stop();
+        }
     }
 }
 

@@ -25,12 +25,12 @@ pub enum InvalidTopic {
 impl fmt::Display for InvalidTopic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Name => write!(
-                f,
-                "a topic name has 1 to {} bytes and no control characters",
-                Topics::NAME_MAX
-            ),
-            Self::TooMany => write!(f, "a connection has at most {} subscriptions", Topics::SUBSCRIPTIONS_MAX),
+            Self::Name => {
+                write!(f, "a topic name has 1 to {} bytes and no control characters", Topics::NAME_MAX)
+            }
+            Self::TooMany => {
+                write!(f, "a connection has at most {} subscriptions", Topics::SUBSCRIPTIONS_MAX)
+            }
         }
     }
 }

@@ -1,0 +1,299 @@
+//! Bodies in chunks (RFC 9112 section 7.1), decoded as they come.
+//!
+//! Strict where leniency lets two parsers in a row disagree about the end of a request: a chunk size is
+//! plain hexadecimal digits, each line ends with CR LF, and the data of a chunk is followed by nothing
+//! else. Chunk extensions and trailers are passed over (sections 7.1.1 and 7.1.2), and bounded.
+
+/// A body that is coming in chunks.
+#[derive(Debug)]
+pub(crate) struct ChunkedBody {
+    state: State,
+    body: Vec<u8>,
+    max: usize,
+    /// Bytes of extensions and trailers that may still come.
+    passed_over_left: usize,
+}
+
+/// Why a chunked body cannot be taken. Where the next request would begin is unknown then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChunkError {
+    /// Against the grammar.
+    Malformed,
+    /// More bytes than the body may have.
+    TooLarge,
+    /// More bytes of extensions and trailers than [`PASSED_OVER_MAX`].
+    TooMuchBeside,
+}
+
+/// Bytes of extensions and trailers of one body. They carry nothing for us; without a bound they would
+/// cost work without end.
+pub(crate) const PASSED_OVER_MAX: usize = 4 << 10;
+
+/// Hexadecimal digits of a chunk size, leading zeros included: 64 bits.
+const SIZE_DIGITS_MAX: u8 = 16;
+
+/// What the next byte is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// A digit of the size, or what ends it.
+    Size {
+        size: u64,
+        digits: u8,
+    },
+    /// The space that may stand before an extension.
+    Blank {
+        size: u64,
+    },
+    /// Part of an extension.
+    Extension {
+        size: u64,
+    },
+    /// The line feed of a size line.
+    SizeEnd {
+        size: u64,
+    },
+    /// Data, so many bytes.
+    Data {
+        left: u64,
+    },
+    /// The carriage return behind data.
+    DataReturn,
+    /// The line feed behind data.
+    DataEnd,
+    /// The first byte of a trailer line, or of the empty line that ends the body.
+    Trailer,
+    /// Part of a trailer's name.
+    TrailerName,
+    /// Part of a trailer's value.
+    TrailerValue,
+    /// The line feed of a trailer line.
+    TrailerEnd,
+    /// The last line feed.
+    End,
+    Done,
+}
+
+impl ChunkedBody {
+    /// A body of at most `max` bytes, decoded.
+    pub(crate) fn new(max: usize) -> Self {
+        let state = State::Size { size: 0, digits: 0 };
+        Self { state, body: Vec::new(), max, passed_over_left: PASSED_OVER_MAX }
+    }
+
+    /// Decodes what has come; answers how many bytes belong to the body. Fewer than were given: the body
+    /// has ended.
+    pub(crate) fn receive(&mut self, input: &[u8]) -> Result<usize, ChunkError> {
+        let mut at = 0;
+        while at < input.len() && !self.is_done() {
+            if let State::Data { left } = self.state {
+                let take = usize::try_from(left).unwrap_or(usize::MAX).min(input.len() - at);
+                self.body.extend_from_slice(&input[at..at + take]);
+                at += take;
+                let left = left - take as u64;
+                self.state = if left == 0 { State::DataReturn } else { State::Data { left } };
+            } else {
+                self.state = self.step(input[at])?;
+                at += 1;
+            }
+        }
+        Ok(at)
+    }
+
+    /// Whether the body has ended.
+    pub(crate) fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// The body as far as it has come.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.body
+    }
+
+    fn step(&mut self, byte: u8) -> Result<State, ChunkError> {
+        match (self.state, byte) {
+            (State::Size { size, digits }, _) => self.size(size, digits, byte),
+            (State::Blank { size }, b' ' | b'\t') => self.passed_over(State::Blank { size }),
+            (State::Blank { size }, b';') => Ok(State::Extension { size }),
+            (State::Extension { size }, b'\r') => Ok(State::SizeEnd { size }),
+            (State::Extension { size }, byte) if is_text(byte) => self.passed_over(State::Extension { size }),
+            (State::SizeEnd { size: 0 }, b'\n') => Ok(State::Trailer),
+            (State::SizeEnd { size }, b'\n') => self.data(size),
+            (State::DataReturn, b'\r') => Ok(State::DataEnd),
+            (State::DataEnd, b'\n') => Ok(State::Size { size: 0, digits: 0 }),
+            (State::Trailer, b'\r') => Ok(State::End),
+            // A line that began with a space would fold onto the one before.
+            (State::Trailer | State::TrailerName, byte) if is_token(byte) => {
+                self.passed_over(State::TrailerName)
+            }
+            (State::TrailerName, b':') => Ok(State::TrailerValue),
+            (State::TrailerValue, b'\r') => Ok(State::TrailerEnd),
+            (State::TrailerValue, byte) if is_text(byte) => self.passed_over(State::TrailerValue),
+            (State::TrailerEnd, b'\n') => Ok(State::Trailer),
+            (State::End, b'\n') => Ok(State::Done),
+            _ => Err(ChunkError::Malformed),
+        }
+    }
+
+    fn size(&mut self, size: u64, digits: u8, byte: u8) -> Result<State, ChunkError> {
+        let value = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            b'A'..=b'F' => byte - b'A' + 10,
+            _ if digits == 0 => return Err(ChunkError::Malformed),
+            b'\r' => return Ok(State::SizeEnd { size }),
+            b';' => return Ok(State::Extension { size }),
+            // Bad whitespace, which a recipient has to parse (RFC 9110 section 5.6.3).
+            b' ' | b'\t' => return self.passed_over(State::Blank { size }),
+            _ => return Err(ChunkError::Malformed),
+        };
+        if digits == SIZE_DIGITS_MAX {
+            return Err(ChunkError::Malformed);
+        }
+        // Sixteen digits fill 64 bits: nothing is shifted out.
+        Ok(State::Size { size: size << 4 | u64::from(value), digits: digits + 1 })
+    }
+
+    /// Refused before its bytes have come; nothing is allocated for what is only declared.
+    fn data(&self, size: u64) -> Result<State, ChunkError> {
+        if size > (self.max - self.body.len()) as u64 {
+            return Err(ChunkError::TooLarge);
+        }
+        Ok(State::Data { left: size })
+    }
+
+    fn passed_over(&mut self, next: State) -> Result<State, ChunkError> {
+        self.passed_over_left = self.passed_over_left.checked_sub(1).ok_or(ChunkError::TooMuchBeside)?;
+        Ok(next)
+    }
+}
+
+/// Whether the byte may stand in an extension or in a field value: no control byte but the tab.
+fn is_text(byte: u8) -> bool {
+    byte == b'\t' || !byte.is_ascii_control()
+}
+
+/// Whether the byte may stand in a token (RFC 9110 section 5.6.2).
+pub(crate) fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: usize = 64;
+
+    /// The body and how many bytes it took, from bytes that come in these pieces.
+    fn decode(pieces: &[&[u8]], max: usize) -> Result<Option<(Vec<u8>, usize)>, ChunkError> {
+        let mut body = ChunkedBody::new(max);
+        let mut used = 0;
+        for piece in pieces {
+            let taken = body.receive(piece)?;
+            used += taken;
+            if body.is_done() {
+                return Ok(Some((body.body, used)));
+            }
+            assert_eq!(taken, piece.len(), "a body that goes on takes everything");
+        }
+        Ok(None)
+    }
+
+    fn whole(input: &[u8]) -> Result<Option<(Vec<u8>, usize)>, ChunkError> {
+        decode(&[input], MAX)
+    }
+
+    const SAMPLES: [(&[u8], &[u8]); 7] = [
+        (b"0\r\n\r\n", b""),
+        (b"5\r\nhello\r\n0\r\n\r\n", b"hello"),
+        (b"5\r\nhello\r\nB;name=value\r\n wide world\r\n000\r\n\r\n", b"hello wide world"),
+        (b"a;x=\"a;b\"\r\n0123456789\r\n0;last\r\n\r\n", b"0123456789"),
+        (b"2 \t;x\r\n\r\n\r\n0\r\n\r\n", b"\r\n"),
+        (b"1\r\nx\r\n0\r\nExpires: never\r\nX-Sum:\r\n\r\n", b"x"),
+        (b"000000000000000F\r\nfifteen bytes..\r\n0\r\n\r\n", b"fifteen bytes.."),
+    ];
+
+    #[test]
+    fn bodies_are_the_same_however_they_are_cut() {
+        for (wire, expected) in SAMPLES {
+            let wanted = Ok(Some((expected.to_vec(), wire.len())));
+            let next = [wire, b"GET / HTTP/1.1\r\n"].concat();
+            assert_eq!(whole(&next), wanted, "what follows is left alone");
+            for first in 0..=wire.len() {
+                for second in first..=wire.len() {
+                    let pieces = [&next[..first], &next[first..second], &next[second..]];
+                    assert_eq!(decode(&pieces, MAX), wanted, "cut at {first} and {second}");
+                }
+            }
+            let bytes: Vec<&[u8]> = wire.chunks(1).collect();
+            assert_eq!(decode(&bytes, MAX), wanted);
+        }
+    }
+
+    #[test]
+    fn every_prefix_waits_for_more() {
+        for (wire, _) in SAMPLES {
+            for len in 0..wire.len() {
+                assert_eq!(whole(&wire[..len]), Ok(None), "{:?}", &wire[..len]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_parsers_disagree_about_is_refused() {
+        for wrong in [
+            &b"\r\n"[..],
+            b";x\r\n",
+            b" 5\r\nhello\r\n",
+            b"+5\r\nhello\r\n",
+            b"-1\r\n",
+            b"0x5\r\nhello\r\n",
+            b"5_\r\nhello\r\n",
+            b"g\r\n",
+            b"5\nhello\r\n",
+            b"5\r\rhello",
+            b"5 \r\nhello\r\n",
+            b"5 5\r\nhello\r\n",
+            b"5;x\nhello\r\n",
+            b"5;x\0\r\nhello\r\n",
+            b"5\r\nhello0\r\n\r\n",
+            b"5\r\nhello\n0\r\n\r\n",
+            b"5\r\nhello\rx",
+            b"00000000000000005\r\nhello\r\n",
+            b"10000000000000000\r\n",
+            b"0\r\n\n",
+            b"0\r\n\rx",
+            b"0\r\n folded\r\n\r\n",
+            b"0\r\n: no name\r\n\r\n",
+            b"0\r\nno colon\r\n\r\n",
+            b"0\r\nA: b\n\r\n",
+            b"0\r\nA: b\0\r\n\r\n",
+            b"0\r\nA: b\rc",
+        ] {
+            assert_eq!(whole(wrong), Err(ChunkError::Malformed), "{:?}", String::from_utf8_lossy(wrong));
+        }
+    }
+
+    #[test]
+    fn the_size_is_bounded_before_the_bytes_come() {
+        assert!(matches!(decode(&[b"5\r\nhello\r\n0\r\n\r\n"], 5), Ok(Some(_))));
+        assert_eq!(decode(&[b"6\r\n"], 5), Err(ChunkError::TooLarge));
+        assert_eq!(decode(&[b"3\r\nabc\r\n3\r\n"], 5), Err(ChunkError::TooLarge));
+        assert_eq!(decode(&[b"ffffffffffffffff\r\n"], 5), Err(ChunkError::TooLarge));
+        assert_eq!(decode(&[b"ffffffffffffffff\r\n"], usize::MAX - 1), Err(ChunkError::TooLarge));
+        let mut body = ChunkedBody::new(usize::MAX);
+        assert_eq!(body.receive(b"7fffffffffffffff\r\nabc"), Ok(21));
+        assert!(body.body.capacity() < 64, "memory follows what came, not what was declared");
+    }
+
+    #[test]
+    fn what_is_passed_over_is_bounded_over_the_whole_body() {
+        let extension = "x".repeat(PASSED_OVER_MAX);
+        assert!(matches!(whole(format!("0;{extension}\r\n\r\n").as_bytes()), Ok(Some(_))));
+        let too_much = Err(ChunkError::TooMuchBeside);
+        assert_eq!(whole(format!("0;{extension}x").as_bytes()), too_much);
+        assert_eq!(whole(format!("1;{}\r\na\r\n0;xx", &extension[1..]).as_bytes()), too_much);
+        assert_eq!(whole(format!("0;{extension}\r\nA").as_bytes()), too_much);
+        assert_eq!(whole(format!("0\r\nA:{extension}").as_bytes()), too_much);
+        assert_eq!(whole(format!("0{}", " ".repeat(PASSED_OVER_MAX + 1)).as_bytes()), too_much);
+    }
+}

@@ -1,0 +1,337 @@
+//! Plain HTTP: RFC 9110 and RFC 9112, and what an upgrade must not be led into.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use sinews_server::{HeadLimits, HttpConfig, Response, Server};
+
+use crate::support::{Client, LARGE, Running, get, handshake, post, routes};
+
+fn server() -> Running {
+    Running::router(routes())
+}
+
+fn server_with(http: HttpConfig) -> Running {
+    Running::server(Server::new(routes()).threads(1).http(http))
+}
+
+/// Sends one request on a connection of its own, which the answer must end.
+fn refused(server: &Running, request: impl AsRef<[u8]>) -> u16 {
+    let mut client = server.connect();
+    client.send(request).last_status()
+}
+
+#[test]
+fn a_connection_is_kept_for_further_requests() {
+    let server = server();
+    let mut client = server.connect();
+    for _ in 0..3 {
+        let answer = client.send(get("/")).answer();
+        assert_eq!((answer.status, answer.text()), (200, "hello\n"));
+        assert_eq!(answer.header("content-type"), Some("text/plain; charset=utf-8"));
+        assert_eq!(answer.header("connection"), None);
+    }
+    assert_eq!(client.send(get("/name/a%20b%C3%BC")).answer().text(), "a bü");
+    assert_eq!(client.send(get("/name/%FF")).answer().status, 400);
+    assert_eq!(client.send(get("/nowhere")).answer().status, 404);
+    assert_eq!(client.send(get("/")).answer().status, 200, "404 does not end the connection");
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let server = server();
+    let many: String = (0..300).map(|number| get(&format!("/name/{number}"))).collect();
+    let mut client = server.connect();
+    client.send(many);
+    for number in 0..300 {
+        assert_eq!(client.answer().text(), number.to_string());
+    }
+    client.send(format!("{}{}{}", post("/body", "first"), get("/nowhere"), post("/body", "second")));
+    assert_eq!(client.answer().text(), "first");
+    assert_eq!(client.answer().status, 404);
+    assert_eq!(client.answer().text(), "second");
+}
+
+#[test]
+fn requests_are_the_same_however_they_are_cut() {
+    let server = server();
+    let wire = format!("{}{}{}", get("/name/one"), post("/body", "two"), get("/name/three"));
+    let expect = |client: &mut Client, how: &str| {
+        for expected in ["one", "two", "three"] {
+            assert_eq!(client.answer().text(), expected, "{how}");
+        }
+    };
+    let mut client = server.connect();
+    for byte in wire.as_bytes().chunks(1) {
+        client.send(byte);
+    }
+    expect(&mut client, "one byte at a time");
+    for cut in 0..=wire.len() {
+        client.send(&wire[..cut]).send(&wire[cut..]);
+        expect(&mut client, &format!("cut at {cut}"));
+    }
+}
+
+#[test]
+fn head_is_get_without_its_body() {
+    let server = server();
+    let mut client = server.connect();
+    for (path, length) in [("/", 6), ("/large", LARGE)] {
+        client.send(get(path).replace("GET", "HEAD"));
+        let answer = client.answer_to("HEAD").unwrap();
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.header("content-length"), Some(&*length.to_string()));
+    }
+    client.send(get("/echo").replace("GET", "HEAD"));
+    assert_eq!(client.answer_to("HEAD").unwrap().status, 405);
+    assert_eq!(client.send(get("/")).answer().text(), "hello\n", "no body was left behind");
+}
+
+#[test]
+fn an_answer_without_content_has_neither_length_nor_body() {
+    let server = server();
+    let mut client = server.connect();
+    let answer = client.send(get("/nothing")).answer();
+    assert_eq!((answer.status, answer.header("content-length")), (204, None));
+    assert_eq!(client.send(get("/")).answer().text(), "hello\n");
+}
+
+#[test]
+fn a_wrong_method_is_told_the_right_ones() {
+    let server = server();
+    let mut client = server.connect();
+    for (method, path, allowed) in [
+        ("POST", "/", "GET, HEAD"),
+        ("PUT", "/", "GET, HEAD"),
+        ("GET", "/body", "POST"),
+        ("DELETE", "/echo", "GET"),
+        ("get", "/", "GET, HEAD"),
+    ] {
+        let answer = client.send(get(path).replacen("GET", method, 1)).answer();
+        assert_eq!((answer.status, answer.header("allow")), (405, Some(allowed)), "{method} {path}");
+    }
+    assert_eq!(client.send(get("/")).answer().status, 200);
+}
+
+#[test]
+fn malformed_requests_end_the_connection() {
+    let server = server();
+    for (status, request) in [
+        (400, "GET / HTTP/1.1\r\n\r\n"),
+        (400, "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"),
+        (400, "GET / HTTP/1.1\r\nHost: a b\r\n\r\n"),
+        (400, "GET / HTTP/1.1\nHost: a\r\n\r\n"),
+        (400, "GET  / HTTP/1.1\r\nHost: a\r\n\r\n"),
+        (400, "GET nowhere HTTP/1.1\r\nHost: a\r\n\r\n"),
+        (400, "GET / HTTP/1.1\r\nHost: a\r\nName : value\r\n\r\n"),
+        (400, "GET / HTTP/1.1\r\nHost: a\r\n folded: value\r\n\r\n"),
+        (400, "GET / HTTP/1.1\r\nHost: a\r\nName: v\0\r\n\r\n"),
+        (400, "\x16\x03\x01\x02\0\x01\0\r\n\r\n"),
+        (400, "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: +3\r\n\r\nabc"),
+        (400, "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc"),
+        (400, "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\n"),
+        (505, "GET / HTTP/2.0\r\nHost: a\r\n\r\n"),
+    ] {
+        // What stands behind is not taken for a request.
+        assert_eq!(refused(&server, format!("{request}{}", get("/"))), status, "{request}");
+    }
+}
+
+#[test]
+fn what_is_too_large_is_refused() {
+    let limits = HeadLimits::new().with_max_bytes(512).with_max_headers(4);
+    let server = server_with(HttpConfig::default().with_head_limits(limits).with_max_body(10));
+    let head = |len: usize| {
+        let bare = "GET / HTTP/1.1\r\nHost: a\r\nX: \r\n\r\n";
+        bare.replace("X: ", &format!("X: {}", "x".repeat(len - bare.len())))
+    };
+    let mut client = server.connect();
+    assert_eq!(client.send(head(512)).answer().status, 200);
+    assert_eq!(client.send(post("/body", "0123456789")).answer().text(), "0123456789");
+    assert_eq!(refused(&server, head(513)), 431);
+    assert_eq!(refused(&server, format!("GET /{} HTTP/1.1\r\n", "x".repeat(600))), 414);
+    let lines = |count: usize| format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(count));
+    assert_eq!(client.send(lines(3)).answer().status, 200);
+    assert_eq!(refused(&server, lines(4)), 431);
+    assert_eq!(refused(&server, post("/body", "0123456789a")), 413);
+    assert_eq!(
+        refused(&server, "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 18446744073709551615\r\n\r\n"),
+        413
+    );
+}
+
+#[test]
+fn connections_end_when_either_side_says_so() {
+    let server = server();
+    let ends = |request: &str| {
+        let mut client = server.connect();
+        let answer = client.send(request).answer();
+        assert_eq!(answer.status, 200);
+        assert!(answer.closes());
+        client.assert_end();
+    };
+    ends("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    ends("GET / HTTP/1.1\r\nHost: a\r\nConnection: x, Close\r\n\r\nGET /nowhere HTTP/1.1\r\nHost: a\r\n\r\n");
+    ends("GET / HTTP/1.0\r\n\r\n");
+    let mut client = server.connect();
+    for _ in 0..2 {
+        let answer = client.send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").answer();
+        assert_eq!(answer.header("connection"), Some("keep-alive"), "HTTP/1.0 has to be told");
+    }
+}
+
+#[test]
+fn a_client_that_has_said_all_is_still_answered() {
+    let server = server();
+    let mut client = server.connect();
+    client.send(get("/").repeat(3) + &get("/large")).half_close();
+    for _ in 0..3 {
+        assert_eq!(client.answer().text(), "hello\n");
+    }
+    assert_eq!(client.answer().body.len(), LARGE);
+    client.assert_end();
+    let mut client = server.connect();
+    client.send("GET / HTT").half_close().assert_end();
+    server.connect().half_close().assert_end();
+}
+
+#[test]
+fn a_client_may_ask_before_it_sends_a_body() {
+    let server = server();
+    let expects = "POST /body HTTP/1.1\r\nHost: a\r\nExpect: 100-Continue\r\nContent-Length: 3\r\n\r\n";
+    let mut client = server.connect();
+    for _ in 0..2 {
+        let leave = client.send(expects).answer();
+        assert_eq!((leave.status, &*leave.head), (100, "HTTP/1.1 100 Continue\r\n\r\n"));
+        client.send("a").send("bc");
+        assert_eq!(client.answer().text(), "abc");
+    }
+    client.send(format!("{expects}abc"));
+    assert_eq!(client.answer().text(), "abc", "nobody waits for leave");
+    assert_eq!(refused(&server, expects.replace(": 3", ": 99999999")), 413, "no leave for too much");
+    let mut old = server.connect();
+    old.send(expects.replace("1.1", "1.0")).send("abc");
+    assert_eq!(old.answer().text(), "abc", "HTTP/1.0 knows no 100");
+}
+
+#[test]
+fn bodies_in_chunks_are_decoded() {
+    let server = server();
+    let head = "POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let wire = format!("{head}4;x=y\r\nWiki\r\n5\r\npedia\r\n0\r\nSum: 1\r\n\r\n{}", get("/name/next"));
+    let mut client = server.connect();
+    for cut in 0..=wire.len() {
+        client.send(&wire[..cut]).send(&wire[cut..]);
+        assert_eq!(client.answer().text(), "Wikipedia", "cut at {cut}");
+        assert_eq!(client.answer().text(), "next", "cut at {cut}");
+    }
+    let expects = head.replace("\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n");
+    assert_eq!(client.send(expects).answer().status, 100);
+    assert_eq!(client.send("1\r\nx\r\n0\r\n\r\n").answer().text(), "x");
+    let nowhere = wire.replace("/body", "/nowhere");
+    client.send(nowhere);
+    assert_eq!((client.answer().status, client.answer().text()), (404, "next"), "framing is kept on 404");
+}
+
+#[test]
+fn bodies_in_chunks_have_limits_and_no_second_meaning() {
+    let server = server_with(HttpConfig::default().with_max_body(10));
+    let head = "POST /length HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let mut client = server.connect();
+    assert_eq!(client.send(format!("{head}a\r\n0123456789\r\n0\r\n\r\n")).answer().text(), "10");
+    for (status, body) in [
+        (413, "b\r\n"),
+        (413, "a\r\n0123456789\r\n1\r\n"),
+        (413, "ffffffffffffffff\r\n"),
+        (400, "4\nWiki\r\n0\r\n\r\n"),
+        (400, "4\r\nWiki5\r\n0\r\n\r\n"),
+        (400, "0x4\r\nWiki\r\n0\r\n\r\n"),
+    ] {
+        assert_eq!(refused(&server, format!("{head}{body}{}", get("/"))), status, "{body}");
+    }
+    assert_eq!(refused(&server, format!("{head}0;{}\r\n\r\n", "x".repeat(5_000))), 413);
+    let both = head.replace("\r\n\r\n", "\r\nContent-Length: 5\r\n\r\n");
+    assert_eq!(refused(&server, format!("{both}0\r\n\r\n{}", get("/"))), 400);
+    assert_eq!(refused(&server, head.replace("HTTP/1.1", "HTTP/1.0")), 400);
+    assert_eq!(refused(&server, head.replace("chunked", "chunked, gzip")), 400);
+    assert_eq!(refused(&server, head.replace("chunked", "gzip, chunked")), 501);
+}
+
+#[test]
+fn a_request_has_a_time_to_arrive() {
+    let wait = Duration::from_millis(20);
+    let server = server_with(HttpConfig::default().with_request_timeout(wait).with_keep_alive_timeout(wait));
+    let chunked = "POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab";
+    let cut = post("/body", "abc");
+    for part in ["G", "GET / HTTP/1.1\r\nHost", &cut[..cut.len() - 1], &chunked[..chunked.len() - 5], chunked]
+    {
+        assert_eq!(refused(&server, part), 408, "{part}");
+    }
+    server.connect().assert_end();
+    let mut kept = server.connect();
+    assert_eq!(kept.send(get("/")).answer().status, 200);
+    kept.assert_end();
+}
+
+#[test]
+fn a_drip_of_bytes_gains_no_time() {
+    let wait = Duration::from_millis(50);
+    let server = server_with(HttpConfig::default().with_request_timeout(wait).with_max_body(64 << 20));
+    let mut client = server.connect();
+    client.send("POST /length HTTP/1.1\r\nHost: a\r\nContent-Length: 67108864\r\n\r\n");
+    let mut dripping = client.twin();
+    let done = Arc::new(AtomicBool::new(false));
+    let seen = done.clone();
+    let drip = std::thread::spawn(move || {
+        // At one system call for each byte, the whole would take far longer.
+        while !seen.load(Ordering::Relaxed) {
+            dripping.send("x");
+        }
+    });
+    let answer = client.answer();
+    done.store(true, Ordering::Relaxed);
+    drip.join().unwrap();
+    assert_eq!(answer.status, 408);
+}
+
+#[test]
+fn a_reader_that_is_slow_is_waited_for() {
+    // What the answers come to is far more than the sockets' buffers hold.
+    const COUNT: usize = 1_000;
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counter = asked.clone();
+    let counted = routes().get("/counted", move |_| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Response::text(vec![b'x'; LARGE])
+    });
+    let server = Running::router(counted);
+    let mut slow = server.connect();
+    slow.send(get("/counted").repeat(COUNT) + &get("/name/last"));
+    for _ in 0..100 {
+        assert_eq!(server.connect().send(get("/")).answer().status, 200, "others are served");
+    }
+    let asked_unread = asked.load(Ordering::Relaxed);
+    assert!(asked_unread < COUNT / 2, "{asked_unread} answers for one that reads none");
+    for _ in 0..COUNT {
+        assert_eq!(slow.answer().body.len(), LARGE);
+    }
+    assert_eq!(slow.answer().text(), "last");
+    assert_eq!(asked.load(Ordering::Relaxed), COUNT);
+}
+
+#[test]
+fn a_reset_anywhere_hurts_nobody_else() {
+    let server = server();
+    let chunked = "POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+    let mut witness = server.connect();
+    for wire in [get("/large"), post("/body", "abc"), chunked.to_owned(), handshake("/echo", "")] {
+        for len in 0..=wire.len() {
+            let mut client = server.connect();
+            client.send(&wire[..len]);
+            client.reset();
+        }
+        assert_eq!(witness.send(get("/")).answer().status, 200);
+        assert_eq!(server.connect().send(get("/")).answer().status, 200);
+    }
+}

@@ -1,0 +1,5 @@
+//! The server over real sockets of the loopback.
+
+mod http;
+mod support;
+mod upgrade;

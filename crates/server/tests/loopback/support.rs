@@ -1,0 +1,407 @@
+//! A server on a free port of the loopback, blocking clients, and a handler that tells what happens to it.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use sinews_proto::Role;
+use sinews_server::{
+    BoundServer, Closed, Config, Context, Handler, Kind, Payload, Response, Router, Server, StopHandle,
+    WebSocketRoute,
+};
+use sinews_testkit::{Codec, Frame, Reader, Reply};
+use socket2::SockRef;
+
+/// Longer than anything here takes on a busy machine; reached only when something is lost.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server on threads of its own; it stops when this is dropped.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) stop: StopHandle,
+    thread: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl Running {
+    /// One thread, so that what a test sees of an order is the order.
+    pub(crate) fn router(router: Router) -> Self {
+        Self::server(Server::new(router).threads(1))
+    }
+
+    pub(crate) fn server(server: Server) -> Self {
+        let bound: BoundServer = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+        let (address, stop) = (bound.addresses()[0], bound.stop_handle());
+        Self { address, stop, thread: Some(std::thread::spawn(|| bound.run())) }
+    }
+
+    pub(crate) fn connect(&self) -> Client {
+        Client::connect(self.address)
+    }
+
+    /// A WebSocket without compression.
+    pub(crate) fn websocket(&self, path: &str) -> Peer {
+        self.connect().upgrade(path)
+    }
+
+    /// Waits until the server has ended of itself.
+    pub(crate) fn join(mut self) {
+        self.thread.take().unwrap().join().unwrap().unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.stop.stop_now();
+            let ended = thread.join();
+            if !std::thread::panicking() {
+                ended.expect("no thread of the server panics").expect("every loop ends in order");
+            }
+        }
+    }
+}
+
+/// A client that speaks raw HTTP.
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    received: Vec<u8>,
+}
+
+/// An HTTP answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut lines = self.head.lines().skip(1).filter_map(|line| line.split_once(": "));
+        let found = lines.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value);
+        assert!(lines.all(|(key, _)| !key.eq_ignore_ascii_case(name)), "{name} twice in {}", self.head);
+        found
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    pub(crate) fn closes(&self) -> bool {
+        self.header("connection").is_some_and(|value| value.contains("close"))
+    }
+}
+
+impl Client {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self { stream, received: Vec::new() }
+    }
+
+    /// Another one on the same connection, to send while the first one reads.
+    pub(crate) fn twin(&self) -> Self {
+        Self { stream: self.stream.try_clone().unwrap(), received: Vec::new() }
+    }
+
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
+        self.stream.write_all(bytes.as_ref()).unwrap();
+        self
+    }
+
+    /// Reads more; answers whether there was any.
+    fn read(&mut self) -> bool {
+        let mut chunk = [0; 64 << 10];
+        let count = self.stream.read(&mut chunk).unwrap();
+        self.received.extend_from_slice(&chunk[..count]);
+        count > 0
+    }
+
+    fn head(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = self.received.windows(4).position(|four| four == b"\r\n\r\n") {
+                let head: Vec<u8> = self.received.drain(..end + 4).collect();
+                return Some(String::from_utf8(head).unwrap());
+            }
+            if !self.read() {
+                assert!(self.received.is_empty(), "half a head: {:?}", self.received);
+                return None;
+            }
+        }
+    }
+
+    /// The next answer to a request with this method, or `None` at the end.
+    pub(crate) fn answer_to(&mut self, method: &str) -> Option<Answer> {
+        let head = self.head()?;
+        let status =
+            head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest[..3].parse().ok()).expect("a status");
+        let mut answer = Answer { status, head, body: Vec::new() };
+        let len = answer.header("content-length").map_or(0, |len| len.parse().unwrap());
+        assert_eq!(answer.header("transfer-encoding"), None);
+        let dated = status >= 200;
+        assert_eq!(answer.header("date").is_some(), dated, "{}", answer.head);
+        if method != "HEAD" {
+            while self.received.len() < len {
+                assert!(self.read(), "the body is cut off");
+            }
+            answer.body = self.received.drain(..len).collect();
+        }
+        Some(answer)
+    }
+
+    pub(crate) fn answer(&mut self) -> Answer {
+        self.answer_to("GET").expect("an answer")
+    }
+
+    /// The status of the next answer, which ends the connection.
+    pub(crate) fn last_status(&mut self) -> u16 {
+        let answer = self.answer();
+        assert!(answer.closes(), "{}", answer.head);
+        self.assert_end();
+        answer.status
+    }
+
+    /// Nothing more comes but the end.
+    pub(crate) fn assert_end(&mut self) {
+        while self.read() {}
+        assert!(self.received.is_empty(), "{:?}", String::from_utf8_lossy(&self.received));
+    }
+
+    pub(crate) fn half_close(&mut self) -> &mut Self {
+        self.stream.shutdown(Shutdown::Write).unwrap();
+        self
+    }
+
+    /// Ends the connection by a reset.
+    pub(crate) fn reset(self) {
+        SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+
+    pub(crate) fn upgrade(self, path: &str) -> Peer {
+        self.upgrade_with(path, "")
+    }
+
+    /// Upgrades with further header lines; what was agreed on is the server's answer.
+    pub(crate) fn upgrade_with(mut self, path: &str, lines: &str) -> Peer {
+        self.send(handshake(path, lines));
+        self.upgraded()
+    }
+
+    /// Reads the answer that makes this a WebSocket.
+    pub(crate) fn upgraded(mut self) -> Peer {
+        let head = self.head().expect("an answer");
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        let mut peer = Peer {
+            client: self,
+            head,
+            reader: Reader::new(Role::Server, None),
+            replies: VecDeque::new(),
+            ended: false,
+        };
+        let early = std::mem::take(&mut peer.client.received);
+        peer.take(&early);
+        peer
+    }
+}
+
+/// A handshake with the key of the example in RFC 6455 section 1.3.
+pub(crate) fn handshake(path: &str, lines: &str) -> String {
+    format!(
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{lines}\r\n"
+    )
+}
+
+pub(crate) fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
+}
+
+pub(crate) fn post(path: &str, body: &str) -> String {
+    let len = body.len();
+    format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len}\r\n\r\n{body}")
+}
+
+/// A WebSocket client.
+pub(crate) struct Peer {
+    pub(crate) client: Client,
+    pub(crate) head: String,
+    reader: Reader,
+    replies: VecDeque<Reply>,
+    ended: bool,
+}
+
+impl Peer {
+    pub(crate) fn with_codec(mut self, codec: Codec) -> Self {
+        assert!(self.replies.is_empty() && self.reader.is_between_messages());
+        self.reader = Reader::new(Role::Server, Some(codec));
+        self
+    }
+
+    pub(crate) fn send(&mut self, frame: &Frame) -> &mut Self {
+        self.client.send(frame.encode(Role::Client));
+        self
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        self.replies.extend(self.reader.read(bytes).expect("the server keeps to the protocol"));
+    }
+
+    /// The next thing the server sends, or `None` at the end.
+    pub(crate) fn next(&mut self) -> Option<Reply> {
+        let mut chunk = vec![0; 256 << 10];
+        while self.replies.is_empty() && !self.ended {
+            match self.client.stream.read(&mut chunk).expect("the server's words come before its end") {
+                0 => self.ended = true,
+                count => self.take(&chunk[..count]),
+            }
+        }
+        self.replies.pop_front()
+    }
+
+    pub(crate) fn expect(&mut self, reply: &Reply) {
+        assert_eq!(self.next().as_ref(), Some(reply));
+    }
+
+    /// A Close with this code, then the end of the transport.
+    pub(crate) fn expect_close(&mut self, code: u16) {
+        let close = self.next().unwrap_or_else(|| panic!("a Close with {code}"));
+        assert_eq!(close.close_code(), Some(code), "{close:?}");
+        assert_eq!(self.next(), None, "the server ends TCP first");
+    }
+
+    /// Everything sent so far has been handled once this is answered.
+    pub(crate) fn sync(&mut self) {
+        self.send(&Frame::ping("sync")).expect(&Reply::Pong(b"sync".to_vec()));
+    }
+
+    pub(crate) fn reset(self) {
+        self.client.reset();
+    }
+}
+
+/// What a handler has been told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    Open,
+    Message(Kind, Vec<u8>),
+    Drain,
+    Close(Closed),
+}
+
+impl Heard {
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Message(_, payload) => std::str::from_utf8(payload).unwrap(),
+            other => panic!("{other:?} is no message"),
+        }
+    }
+}
+
+struct Scripted<F> {
+    script: Arc<F>,
+    heard: Sender<Heard>,
+}
+
+impl<F: Fn(&Heard, &mut Context<'_>)> Scripted<F> {
+    fn hear(&mut self, heard: Heard, cx: &mut Context<'_>) {
+        (self.script)(&heard, cx);
+        // A test that has heard enough is not there any more.
+        let _ = self.heard.send(heard);
+    }
+}
+
+impl<F: Fn(&Heard, &mut Context<'_>)> Handler for Scripted<F> {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        self.hear(Heard::Open, cx);
+    }
+
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        self.hear(Heard::Message(payload.kind(), payload.to_vec()), cx);
+    }
+
+    fn drain(&mut self, cx: &mut Context<'_>) {
+        self.hear(Heard::Drain, cx);
+    }
+
+    fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
+        self.hear(Heard::Close(closed.clone()), cx);
+    }
+}
+
+/// A route that does what the script says, and tells what it was told.
+pub(crate) fn scripted(
+    script: impl Fn(&Heard, &mut Context<'_>) + Send + Sync + 'static,
+) -> (WebSocketRoute, Ear) {
+    let (heard, ear) = channel();
+    let script = Arc::new(script);
+    let route = WebSocketRoute::new(move |_| Ok(Scripted { script: script.clone(), heard: heard.clone() }));
+    (route, Ear(ear))
+}
+
+/// Hears what handlers of a route are told.
+pub(crate) struct Ear(Receiver<Heard>);
+
+impl Ear {
+    pub(crate) fn next(&self) -> Heard {
+        self.0.recv_timeout(PATIENCE).expect("a handler is told something")
+    }
+
+    /// How the next connection to close has ended; what comes before is passed over.
+    pub(crate) fn closed(&self) -> Closed {
+        loop {
+            if let Heard::Close(closed) = self.next() {
+                return closed;
+            }
+        }
+    }
+
+    /// What else was heard by the time that every handler is gone: the server must have been dropped.
+    pub(crate) fn rest(self) -> Vec<Heard> {
+        let mut rest = Vec::new();
+        while let Ok(heard) = self.0.recv_timeout(PATIENCE) {
+            rest.push(heard);
+        }
+        rest
+    }
+}
+
+/// What comes goes back.
+pub(crate) struct Echo;
+
+impl Handler for Echo {
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        let _ = cx.send_payload(payload);
+    }
+}
+
+pub(crate) fn echo() -> WebSocketRoute {
+    WebSocketRoute::new(|_| Ok(Echo))
+}
+
+pub(crate) fn echo_with(config: Config) -> Router {
+    Router::new().websocket("/echo", echo().with_config(config))
+}
+
+/// Plain routes, and an echo.
+pub(crate) fn routes() -> Router {
+    Router::new()
+        .get("/", |_| Response::text("hello\n"))
+        .get("/name/{name}", |request| match request.param("name") {
+            Some(name) => Response::text(name.into_owned()),
+            None => Response::new(400),
+        })
+        .get("/large", |_| Response::text(vec![b'x'; LARGE]))
+        .get("/nothing", |_| Response::new(204).with_body("nobody reads this"))
+        .post("/length", |request, _| Response::text(request.body().len().to_string()))
+        .post("/body", |request, _| Response::text(request.body().to_vec()))
+        .websocket("/echo", echo())
+}
+
+/// Bytes of the large answer.
+pub(crate) const LARGE: usize = 100_000;

@@ -1,0 +1,159 @@
+//! The way from HTTP to WebSocket, and what must not pass along with it.
+
+use sinews_proto::Role;
+use sinews_server::{OriginPolicy, Refusal, Response, ServerOptions, WebSocketRoute};
+use sinews_testkit::{Frame, Reply};
+
+use crate::support::{Echo, Running, echo, get, handshake, routes, scripted};
+
+fn frame(text: &str) -> Vec<u8> {
+    Frame::text(text).encode(Role::Client)
+}
+
+/// The status of a refused handshake, whose connection must have ended: the request behind it, which
+/// someone may have smuggled in, is not answered.
+fn refused(server: &Running, request: &str) -> u16 {
+    server.connect().send(format!("{request}{}", get("/"))).last_status()
+}
+
+#[test]
+fn frames_behind_the_handshake_arrive_however_the_bytes_are_cut() {
+    let server = Running::router(routes());
+    let wire = [handshake("/echo", "").into_bytes(), frame("one"), frame("two")].concat();
+    for cut in 0..=wire.len() {
+        let mut client = server.connect();
+        client.send(&wire[..cut]).send(&wire[cut..]);
+        let mut peer = client.upgraded();
+        peer.expect(&Reply::text("one"));
+        peer.expect(&Reply::text("two"));
+    }
+    let mut client = server.connect();
+    for byte in wire.chunks(1) {
+        client.send(byte);
+    }
+    let mut peer = client.upgraded();
+    peer.expect(&Reply::text("one"));
+    peer.expect(&Reply::text("two"));
+    assert_eq!(peer.head.lines().count(), 5, "{}", peer.head);
+    assert!(peer.head.contains("Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"));
+}
+
+#[test]
+fn requests_before_the_handshake_are_answered_before_it() {
+    let server = Running::router(routes());
+    // So many large answers that the handshake has to wait for them to leave.
+    for ahead in [1, 3, 50] {
+        let mut client = server.connect();
+        let requests = get("/large").repeat(ahead);
+        client.send([requests.as_bytes(), handshake("/echo", "").as_bytes(), &frame("behind")].concat());
+        for _ in 0..ahead {
+            assert_eq!(client.answer().status, 200);
+        }
+        client.upgraded().expect(&Reply::text("behind"));
+    }
+}
+
+#[test]
+fn what_open_sends_comes_behind_the_answer_and_before_the_echo() {
+    let (route, _ear) = scripted(|heard, cx| {
+        let text = format!("{heard:?}");
+        // Behind its close it has nobody to tell.
+        let _ = cx.send_text(text.split('(').next().unwrap_or_default());
+    });
+    let server = Running::router(routes().websocket("/told", route));
+    let mut client = server.connect();
+    client.send([handshake("/told", "").as_bytes(), &frame("x")].concat());
+    let mut peer = client.upgraded();
+    peer.expect(&Reply::text("Open"));
+    peer.expect(&Reply::text("Message"));
+}
+
+#[test]
+fn a_request_that_is_no_handshake_is_refused_and_ends() {
+    let server = Running::router(routes());
+    let sound = handshake("/echo", "");
+    let without = |line: &str| {
+        assert!(sound.contains(line));
+        sound.replace(line, "")
+    };
+    for (status, request) in [
+        (426, get("/echo")),
+        (426, without("Upgrade: websocket\r\n")),
+        (426, without("Connection: keep-alive, Upgrade\r\n")),
+        (426, without("Sec-WebSocket-Version: 13\r\n")),
+        (426, sound.replace("Version: 13", "Version: 8")),
+        (426, sound.replace("websocket", "websockets")),
+        (426, sound.replace("HTTP/1.1", "HTTP/1.0")),
+        (400, without("Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n")),
+        (400, sound.replace("dGhlIHNhbXBsZSBub25jZQ==", "!!!!!!!!!!!!!!!!!!!!!!==")),
+        (400, handshake("/echo", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n")),
+        (400, handshake("/echo", "Content-Length: 5\r\n")),
+        (400, handshake("/echo", "Transfer-Encoding: chunked\r\n")),
+        (400, handshake("/echo", "Content-Length: 99999999\r\n")),
+        (403, handshake("/echo", "Origin: http://elsewhere.example\r\n")),
+    ] {
+        assert_eq!(refused(&server, &request), status, "{request}");
+    }
+    let mut client = server.connect();
+    let answer = client.send(sound.replace("Version: 13", "Version: 8")).answer();
+    assert_eq!(answer.header("sec-websocket-version"), Some("13"));
+    assert_eq!(answer.header("upgrade"), Some("websocket"));
+    assert_eq!(answer.header("connection"), Some("Upgrade, close"));
+}
+
+#[test]
+fn a_client_that_wanted_to_leave_http_does_not_go_on_in_it() {
+    let server = Running::router(routes());
+    assert_eq!(refused(&server, &handshake("/nowhere", "")), 404);
+    assert_eq!(refused(&server, &handshake("/", "")), 200);
+    assert_eq!(refused(&server, &handshake("/echo", "").replace("GET", "POST")), 405);
+    assert_eq!(refused(&server, "CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n"), 404);
+}
+
+#[test]
+fn a_path_may_have_both_a_page_and_a_socket() {
+    let server =
+        Running::router(routes().get("/both", |_| Response::text("page")).websocket("/both", echo()));
+    let mut client = server.connect();
+    assert_eq!(client.send(get("/both")).answer().text(), "page");
+    let mut peer = client.upgrade("/both");
+    peer.send(&Frame::text("x")).expect(&Reply::text("x"));
+}
+
+#[test]
+fn a_handler_may_refuse_with_status_header_and_body() {
+    let route = WebSocketRoute::new(|request| match request.query("token") {
+        Some("right") => Ok(Echo),
+        _ => {
+            Err(Refusal::new(401).unwrap().with_header("WWW-Authenticate", "Bearer").unwrap().with_body("no"))
+        }
+    });
+    let server = Running::router(routes().websocket("/guarded", route));
+    for path in ["/guarded", "/guarded?token=", "/guarded?x=right", "/guarded?token=wrong&token=right"] {
+        assert_eq!(refused(&server, &handshake(path, "")), 401, "{path}");
+    }
+    let answer = server.connect().send(handshake("/guarded", "")).answer();
+    assert_eq!((answer.text(), answer.header("www-authenticate")), ("no", Some("Bearer")));
+    let mut peer = server.websocket("/guarded?a=b&token=right");
+    peer.send(&Frame::text("in")).expect(&Reply::text("in"));
+}
+
+#[test]
+fn origins_and_subprotocols_are_the_routes_to_choose() {
+    let options = ServerOptions::new()
+        .with_subprotocol("v2.chat")
+        .and_then(|options| options.with_subprotocol("v1.chat"))
+        .unwrap()
+        .with_origin(OriginPolicy::list(["https://example.com"]).unwrap());
+    let server = Running::router(routes().websocket("/chat", echo().with_options(options)));
+    let with = |lines: &str| server.connect().upgrade_with("/chat", lines).head;
+    let offers = "Origin: https://example.com\r\nSec-WebSocket-Protocol: v1.chat, v0.chat\r\n";
+    assert!(with(offers).contains("\r\nSec-WebSocket-Protocol: v1.chat\r\n"));
+    let offers = "Sec-WebSocket-Protocol: v1.chat\r\nSec-WebSocket-Protocol: v2.chat\r\n";
+    assert!(with(offers).contains("\r\nSec-WebSocket-Protocol: v2.chat\r\n"), "ours is the preference");
+    assert!(!with("Sec-WebSocket-Protocol: V1.CHAT\r\n").contains("Protocol: "));
+    assert_eq!(refused(&server, &handshake("/chat", "Origin: http://localhost\r\n")), 403);
+    assert_eq!(refused(&server, &handshake("/chat", "Origin: null\r\n")), 403);
+    let same = server.connect().upgrade_with("/echo", "Origin: http://localhost\r\n");
+    assert!(same.head.starts_with("HTTP/1.1 101 "), "pages of the same origin are let in by default");
+}
