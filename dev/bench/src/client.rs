@@ -1,0 +1,245 @@
+//! The load: one thread, many connections, a closed loop.
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+use sinews_proto::handshake::{ClientRequest, ClientStep};
+
+use crate::Error;
+use crate::load::Batch;
+
+/// The connections of one load to one target.
+#[derive(Debug)]
+pub(crate) struct Client {
+    poll: Poll,
+    events: Events,
+    connections: Vec<Connection>,
+    batch: Batch,
+    buffer: Box<[u8]>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: TcpStream,
+    /// Bytes of the request that the kernel has taken.
+    sent: usize,
+    /// Bytes of the reply that have come.
+    received: usize,
+}
+
+/// What was echoed in a window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Echoed {
+    pub(crate) messages: u64,
+    pub(crate) elapsed: Duration,
+}
+
+impl Client {
+    /// Connects, shakes hands if `websocket` names the path to ask for, and has every connection echo one
+    /// batch whose content is checked.
+    pub(crate) fn connect(
+        address: SocketAddr,
+        connections: usize,
+        websocket: Option<&str>,
+        batch: Batch,
+    ) -> Result<Self, Error> {
+        let poll = Poll::new()?;
+        let mut streams = Vec::with_capacity(connections);
+        for index in 0..connections {
+            let mut stream = std::net::TcpStream::connect(address)?;
+            stream.set_nodelay(true)?;
+            set_congestion(&stream)?;
+            if let Some(path) = websocket {
+                shake_hands(&mut stream, path, index)?;
+            }
+            stream.set_nonblocking(true)?;
+            let mut stream = TcpStream::from_std(stream);
+            let both = Interest::READABLE | Interest::WRITABLE;
+            poll.registry().register(&mut stream, Token(index), both)?;
+            streams.push(Connection { stream, sent: 0, received: 0 });
+        }
+        let buffer = vec![0; RECEIVE_BYTES].into_boxed_slice();
+        let events = Events::with_capacity(connections.max(16));
+        let mut client = Self { poll, events, connections: streams, batch, buffer };
+        client.echo::<true>(Duration::ZERO)?;
+        Ok(client)
+    }
+
+    /// Echoes until the time is over and everything in flight has come back. The length of each reply is
+    /// checked.
+    pub(crate) fn run(&mut self, window: Duration) -> Result<Echoed, Error> {
+        self.echo::<false>(window)
+    }
+
+    fn echo<const CHECK: bool>(&mut self, window: Duration) -> Result<Echoed, Error> {
+        let start = Instant::now();
+        let (mut progress, mut batches) = (start, 0);
+        for connection in &mut self.connections {
+            connection.start(&self.batch)?;
+        }
+        let mut active = self.connections.len();
+        while active > 0 {
+            // Without sleeping: waking this thread would be charged to the server, which sends.
+            self.poll.poll(&mut self.events, Some(Duration::ZERO))?;
+            let now = Instant::now();
+            for event in &self.events {
+                let connection = &mut self.connections[event.token().0];
+                if event.is_writable() {
+                    connection.write(&self.batch)?;
+                }
+                if event.is_readable() && connection.read::<CHECK>(&self.batch, &mut self.buffer)? {
+                    batches += 1;
+                    if now.duration_since(start) < window {
+                        connection.start(&self.batch)?;
+                    } else {
+                        active -= 1;
+                    }
+                }
+            }
+            if !self.events.is_empty() {
+                progress = now;
+            } else if now.duration_since(progress) > STALL_LIMIT {
+                return Err(format!("no byte for {STALL_LIMIT:?}, {active} connections wait").into());
+            }
+        }
+        Ok(Echoed { messages: batches * self.batch.messages, elapsed: start.elapsed() })
+    }
+}
+
+impl Connection {
+    fn start(&mut self, batch: &Batch) -> io::Result<()> {
+        (self.sent, self.received) = (0, 0);
+        self.write(batch)
+    }
+
+    /// Writes what is left of the request, as far as the kernel takes it.
+    fn write(&mut self, batch: &Batch) -> io::Result<()> {
+        while self.sent < batch.request.len() {
+            match self.stream.write(&batch.request[self.sent..]) {
+                Ok(bytes) => self.sent += bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives what is there. Whether the reply is complete.
+    fn read<const CHECK: bool>(&mut self, batch: &Batch, buffer: &mut [u8]) -> Result<bool, Error> {
+        loop {
+            let bytes = match self.stream.read(buffer) {
+                Ok(0) => return Err("the target closed a connection".into()),
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error.into()),
+            };
+            let expected = &batch.reply[self.received..];
+            if bytes > expected.len() {
+                return Err("the target sent more than it was asked for".into());
+            }
+            if CHECK && buffer[..bytes] != expected[..bytes] {
+                return Err("the echo differs from what was sent".into());
+            }
+            self.received += bytes;
+            if self.received == batch.reply.len() {
+                return Ok(true);
+            }
+            // A short receive has emptied the socket; more will be a new edge.
+            if bytes < buffer.len() {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// The system's default may pace (BBR does, even over loopback), which would measure the pacing.
+fn set_congestion(stream: &std::net::TcpStream) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    return socket2::SockRef::from(stream).set_tcp_congestion(CONGESTION.as_bytes());
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = stream;
+        Ok(())
+    }
+}
+
+fn shake_hands(stream: &mut std::net::TcpStream, path: &str, index: usize) -> Result<(), Error> {
+    stream.set_read_timeout(Some(STALL_LIMIT))?;
+    let mut key = [0; 16];
+    // No proxy is in between that a predictable key could mislead.
+    key[..8].copy_from_slice(&(index as u64).to_be_bytes());
+    let mut handshake = ClientRequest::new("localhost", path)?.start(key);
+    let mut request = Vec::new();
+    handshake.write_request(&mut request);
+    stream.write_all(&request)?;
+    let (mut answer, mut chunk) = (Vec::new(), [0; 4096]);
+    loop {
+        match stream.read(&mut chunk)? {
+            0 => return Err("the target closed a connection during the handshake".into()),
+            bytes => answer.extend_from_slice(&chunk[..bytes]),
+        }
+        if let ClientStep::Done(done) = handshake.read_response(&answer)? {
+            if done.consumed() == answer.len() {
+                return Ok(());
+            }
+            return Err("the target sent frames before it was asked anything".into());
+        }
+    }
+}
+
+/// Congestion control of the load's sockets.
+pub(crate) const CONGESTION: &str = "cubic";
+
+/// Fits the caches, and is what the servers use.
+const RECEIVE_BYTES: usize = 64 << 10;
+
+/// A target that is silent for so long has lost something.
+const STALL_LIMIT: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// A server for one connection that returns `reply` for each four bytes, or closes if that is empty.
+    fn server(reply: &'static [u8]) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            while stream.read_exact(&mut [0; 4]).is_ok() && !reply.is_empty() {
+                stream.write_all(reply).unwrap();
+            }
+        });
+        address
+    }
+
+    fn connect(reply: &'static [u8]) -> Result<Client, Error> {
+        let batch = Batch { request: b"ping".to_vec(), reply: b"ping".to_vec(), messages: 2 };
+        Client::connect(server(reply), 1, None, batch)
+    }
+
+    #[test]
+    fn a_right_echo_is_counted() {
+        let mut client = connect(b"ping").unwrap();
+        assert_eq!(client.run(Duration::ZERO).unwrap().messages, 2);
+        let more = client.run(Duration::from_millis(20)).unwrap();
+        assert!(
+            more.messages >= 2
+                && more.messages.is_multiple_of(2)
+                && more.elapsed >= Duration::from_millis(20)
+        );
+    }
+
+    #[test]
+    fn a_wrong_echo_is_an_error() {
+        assert!(connect(b"pong").unwrap_err().to_string().contains("differs"));
+        assert!(connect(b"pings").unwrap_err().to_string().contains("more"));
+        assert!(connect(b"").unwrap_err().to_string().contains("closed"));
+    }
+}

@@ -1,0 +1,102 @@
+//! The loads, and the bytes they are made of.
+
+use sinews_proto::Role;
+use sinews_testkit::Frame;
+
+use crate::target::Target;
+
+/// A load: connections that each keep some messages in flight, in a closed loop.
+#[derive(Debug)]
+pub(crate) struct Load {
+    /// Connections × bytes × messages in flight.
+    pub(crate) name: &'static str,
+    pub(crate) connections: usize,
+    /// Payload bytes of a message.
+    pub(crate) size: usize,
+    /// Messages of one write; the next follows when all their echoes are there.
+    pub(crate) in_flight: usize,
+    /// Text or binary.
+    text: bool,
+    /// What `sinews` is to cost at most, as a multiple of another target.
+    pub(crate) bar: Option<(Target, f64)>,
+}
+
+/// The loads of `docs/performance.md`. The bars are those of the design.
+pub(crate) const LOADS: [Load; 7] = [
+    Load::new("64x64", 64, 64, 1).bar(Target::PlainMio, 1.05),
+    Load::new("64x64x16", 64, 64, 16).bar(Target::TcpEcho, 1.3),
+    Load::new("512x512", 512, 512, 1),
+    Load::new("500x1k-text", 500, 1 << 10, 1).text(),
+    Load::new("32x16k", 32, 16 << 10, 1),
+    Load::new("4x1m", 4, 1 << 20, 1),
+    Load::new("1x16m", 1, 16 << 20, 1).bar(Target::TcpEcho, 1.2),
+];
+
+impl Load {
+    const fn new(name: &'static str, connections: usize, size: usize, in_flight: usize) -> Self {
+        Self { name, connections, size, in_flight, text: false, bar: None }
+    }
+
+    const fn text(mut self) -> Self {
+        self.text = true;
+        self
+    }
+
+    const fn bar(mut self, beside: Target, ratio: f64) -> Self {
+        self.bar = Some((beside, ratio));
+        self
+    }
+
+    /// What a client writes at once, and what the target has to answer.
+    pub(crate) fn batch(&self, target: Target) -> Batch {
+        let (mut request, mut frames) = (Vec::new(), Vec::new());
+        for number in 0..self.in_flight {
+            let payload: Vec<u8> = (0..self.size).map(|at| b'a' + ((at * 7 + number) % 26) as u8).collect();
+            let frame = if self.text { Frame::text(payload) } else { Frame::binary(payload) };
+            request.extend(frame.clone().key(key(number)).encode(Role::Client));
+            frames.extend(frame.encode(Role::Server));
+        }
+        let reply = if target.speaks_websocket() { frames } else { request.clone() };
+        Batch { request, reply, messages: self.in_flight as u64 }
+    }
+}
+
+/// What one connection has in flight.
+#[derive(Clone, Debug)]
+pub(crate) struct Batch {
+    pub(crate) request: Vec<u8>,
+    pub(crate) reply: Vec<u8>,
+    pub(crate) messages: u64,
+}
+
+/// Masks that differ, with no byte zero: a server that leaves one out cannot pass.
+fn key(number: usize) -> [u8; 4] {
+    [0x9d, 0x05, 0xe1, 0x7a].map(|byte: u8| byte.wrapping_add(number as u8) | 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_echo_returns_the_frames_as_they_are_and_sinews_without_mask() {
+        let load = &LOADS[1];
+        let plain = load.batch(Target::TcpEcho);
+        assert_eq!(plain.request, plain.reply);
+        assert_eq!(plain.request.len(), 16 * (2 + 4 + 64));
+        let sinews = load.batch(Target::Sinews);
+        assert_eq!(sinews.request, plain.request);
+        assert_eq!(sinews.reply.len(), 16 * (2 + 64));
+        assert_eq!(&sinews.reply[..5], [0x82, 64, b'a', b'h', b'o']);
+    }
+
+    #[test]
+    fn names_say_what_the_loads_are() {
+        for load in &LOADS {
+            let prefix = format!("{}x", load.connections);
+            assert!(load.name.starts_with(&prefix), "{}", load.name);
+            assert_eq!(load.name.ends_with("x16"), load.in_flight == 16, "{}", load.name);
+            assert_eq!(load.name.ends_with("-text"), load.text, "{}", load.name);
+        }
+    }
+}
