@@ -1,1 +1,32 @@
-//! Fuzz targets.
+//! Fuzz targets, each with an oracle.
+//!
+//! A target is a function over bytes that panics when the code under test is wrong. [`libFuzzer`] drives
+//! it through `cargo fuzz`, and the test `brief` drives it in every ordinary test run, over the seeds and
+//! some thousands of inputs made from them.
+//!
+//! | target | code under test | oracle |
+//! |---|---|---|
+//! | [`frames`] | `Connection`, receiving | a decoder written from the RFCs for clarity |
+//! | [`handshake`] | heads, `accept`, `ClientHandshake` | the lists of RFC 6455 section 4, checked again |
+//! | [`deflate`] | negotiation, both codecs | RFC 7692 section 7.1, an inflater written from RFC 1951 |
+//! | [`session`] | `Session` over a hostile link | what was sent is what arrives, and every wait ends |
+//!
+//! [`libFuzzer`]: https://llvm.org/docs/LibFuzzer.html
+#![forbid(unsafe_code)]
+
+mod agree;
+mod blocks;
+mod deflate;
+mod extensions;
+mod frames;
+mod handshake;
+mod heads;
+mod inflate;
+mod input;
+mod reference;
+mod session;
+
+pub use deflate::deflate;
+pub use frames::frames;
+pub use handshake::handshake;
+pub use session::session;

@@ -1,0 +1,120 @@
+//! Each target on its seeds, and on inputs made from them: a short run of what `cargo fuzz` does for long.
+//!
+//! `SINEWS_FUZZ_RUNS` sets how many inputs each target gets.
+
+use std::fs;
+use std::panic::{self, UnwindSafe};
+use std::path::Path;
+
+#[test]
+fn frames() {
+    brief("frames", sinews_fuzz::frames, 40_000);
+}
+
+#[test]
+fn handshake() {
+    brief("handshake", sinews_fuzz::handshake, 60_000);
+}
+
+#[test]
+fn deflate() {
+    brief("deflate", sinews_fuzz::deflate, 4_000);
+}
+
+#[test]
+fn session() {
+    brief("session", sinews_fuzz::session, 3_000);
+}
+
+/// Runs the seeds, then `runs` inputs made from a fixed seed.
+fn brief(name: &str, target: fn(&[u8]), runs: usize) {
+    let runs = std::env::var("SINEWS_FUZZ_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(runs);
+    let seeds = seeds(name);
+    for seed in &seeds {
+        try_one(name, target, seed);
+    }
+    let mut random = Random(0x5eed);
+    for _ in 0..runs {
+        let input = random.input(&seeds);
+        try_one(name, target, &input);
+    }
+}
+
+/// A panic of the target becomes one that shows the input.
+fn try_one(name: &str, target: fn(&[u8]), input: &[u8]) {
+    let run: Box<dyn FnOnce() + UnwindSafe> = {
+        let input = input.to_vec();
+        Box::new(move || target(&input))
+    };
+    if let Err(panic) = panic::catch_unwind(run) {
+        let hex: String = input.iter().map(|byte| format!("{byte:02x}")).collect();
+        let what = panic.downcast_ref::<String>().map(String::as_str);
+        let what = what.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+        panic!("{name} fails on {hex}\n{what}");
+    }
+}
+
+/// The files of `seeds/<name>`, by name.
+fn seeds(name: &str) -> Vec<Vec<u8>> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
+    let entries = fs::read_dir(&directory).expect("each target has seeds");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("a readable entry").path()).collect();
+    paths.sort();
+    paths.iter().map(|path| fs::read(path).expect("a readable seed")).collect()
+}
+
+/// SplitMix64: the same inputs in each run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end.max(1) as u64) as usize
+    }
+
+    /// Every fourth input from nothing, the others from one or two seeds.
+    fn input(&mut self, seeds: &[Vec<u8>]) -> Vec<u8> {
+        if seeds.is_empty() || self.below(4) == 0 {
+            let len = self.below(400);
+            return (0..len).map(|_| self.next() as u8).collect();
+        }
+        let mut input = seeds[self.below(seeds.len())].clone();
+        if self.below(8) == 0 {
+            let other = &seeds[self.below(seeds.len())];
+            input.truncate(self.below(input.len() + 1));
+            input.extend_from_slice(&other[self.below(other.len() + 1)..]);
+        }
+        for _ in 0..self.below(6) {
+            self.mutate(&mut input);
+        }
+        input
+    }
+
+    fn mutate(&mut self, input: &mut Vec<u8>) {
+        let at = self.below(input.len() + 1);
+        let end = (at + 1 + self.below(16)).min(input.len());
+        match self.below(6) {
+            0 if at < input.len() => input[at] ^= 1 << self.below(8),
+            1 if at < input.len() => input[at] = self.next() as u8,
+            2 if at < input.len() => input[at] = [0, 1, 0x7f, 0x80, 0xff, b'"', b',', b';'][self.below(8)],
+            3 => drop(input.drain(at.min(end)..end)),
+            4 => {
+                let piece: Vec<u8> = input[at.min(end)..end].to_vec();
+                let to = self.below(input.len() + 1);
+                input.splice(to..to, piece);
+            }
+            _ => {
+                let byte = self.next() as u8;
+                let times = 1 + self.below(4);
+                input.splice(at..at, std::iter::repeat_n(byte, times));
+            }
+        }
+    }
+}
