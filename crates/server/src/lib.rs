@@ -22,6 +22,6 @@ pub use sinews_engine::{BackendChoice, Config as EngineConfig};
 pub use sinews_proto::deflate::{DeflateConfig, DeflateMode};
 pub use sinews_proto::handshake::{OriginPolicy, Refusal, ServerOptions};
 pub use sinews_proto::http::HeadLimits;
-pub use sinews_proto::{CloseCode, Config, Kind, Misuse, Overflow, PingRate};
+pub use sinews_proto::{CloseCode, Config, Expired, Kind, Misuse, Overflow, PeerMisbehaved, PingRate};
 pub use sinews_session::{Cause, Closed, Fragment, Payload, Prepared, Sent, Tx};
 pub use topics::{InvalidTopic, Topics};

@@ -115,6 +115,15 @@ impl Client {
         self
     }
 
+    /// Sends to one that may have ended already.
+    pub(crate) fn try_send_all(&mut self, frames: &[Frame]) {
+        for frame in frames {
+            if self.stream.write_all(&frame.encode(Role::Client)).is_err() {
+                return;
+            }
+        }
+    }
+
     /// Reads more; answers whether there was any.
     fn read(&mut self) -> bool {
         let mut chunk = [0; 64 << 10];

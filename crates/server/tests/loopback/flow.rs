@@ -1,0 +1,197 @@
+//! Backpressure: a peer that does not read costs a bounded amount, and loses nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sinews_proto::Role;
+use sinews_server::{Config, Overflow, Prepared, Router, Sent};
+use sinews_testkit::{Frame, Reply};
+
+use crate::support::{Heard, PATIENCE, Running, get, routes, scripted};
+
+const SIZE: usize = 64 << 10;
+
+/// Far more than the sockets' buffers hold.
+const COUNT: usize = 1_000;
+
+fn numbered(number: usize) -> Vec<u8> {
+    let mut payload = vec![0; SIZE];
+    payload[..8].copy_from_slice(&(number as u64).to_be_bytes());
+    payload
+}
+
+/// Lets the loop go round: what it would do by itself, it has done then.
+fn turn(server: &Running) {
+    for _ in 0..100 {
+        assert_eq!(server.connect().send(get("/")).answer().status, 200, "others are served");
+    }
+}
+
+#[test]
+fn an_echo_to_a_peer_that_does_not_read_waits_and_loses_nothing() {
+    let (most, received) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (seen, counter) = (most.clone(), received.clone());
+    let (pressed, pressure) = std::sync::mpsc::channel();
+    let (route, ear) = scripted(move |heard, cx| {
+        if let Heard::Message(_, payload) = heard {
+            counter.fetch_add(1, Ordering::Relaxed);
+            if cx.send_binary(payload) == Ok(Sent::Backpressure) {
+                let _ = pressed.send(());
+            }
+            seen.fetch_max(cx.buffered(), Ordering::Relaxed);
+        }
+    });
+    let server = Running::router(routes().websocket("/slow", route));
+    let mut peer = server.websocket("/slow");
+    let mut sender = peer.client.twin();
+    let sending = std::thread::spawn(move || {
+        for number in 0..COUNT {
+            sender.send(Frame::binary(numbered(number)).encode(Role::Client));
+        }
+    });
+    pressure.recv_timeout(PATIENCE).expect("the handler is told to slow down");
+    turn(&server);
+    let unread = received.load(Ordering::Relaxed);
+    assert!(unread < COUNT, "all {COUNT} messages were taken from a peer that reads none");
+    for number in 0..COUNT {
+        assert!(peer.next() == Some(Reply::binary(numbered(number))), "message {number}");
+    }
+    sending.join().unwrap();
+    let most = most.load(Ordering::Relaxed);
+    let high_water = Config::default().high_water();
+    assert!(most <= high_water + SIZE + 10, "{most} bytes waited: more than one message over the mark");
+    assert!(std::iter::from_fn(|| Some(ear.next())).any(|heard| heard == Heard::Drain));
+}
+
+#[test]
+fn a_handler_that_heeds_backpressure_streams_without_end() {
+    let next = AtomicUsize::new(0);
+    let (route, ear) = scripted(move |heard, cx| {
+        if matches!(heard, Heard::Message(..) | Heard::Drain) {
+            let mut number = next.load(Ordering::Relaxed);
+            while number < COUNT {
+                let sent = cx.send_binary(&numbered(number)).unwrap();
+                number += 1;
+                if sent == Sent::Backpressure {
+                    break;
+                }
+            }
+            next.store(number, Ordering::Relaxed);
+        }
+    });
+    let server = Running::router(routes().websocket("/stream", route));
+    let mut peer = server.websocket("/stream");
+    peer.send(&Frame::text("go"));
+    for number in 0..COUNT {
+        assert!(peer.next() == Some(Reply::binary(numbered(number))), "message {number}");
+    }
+    peer.sync();
+    drop((peer, server));
+    let drains = ear.rest().into_iter().filter(|heard| *heard == Heard::Drain).count();
+    assert!(drains > 1, "{drains} times");
+}
+
+#[test]
+fn pings_to_a_peer_that_does_not_read_are_not_kept() {
+    let (route, _ear) = scripted(|heard, cx| {
+        if let Heard::Message(_, payload) = heard {
+            let _ = cx.send_binary(payload);
+        }
+    });
+    let server =
+        Running::router(Router::new().get("/", |_| sinews_server::Response::new(204)).websocket("/", route));
+    let mut peer = server.websocket("/");
+    peer.send(&Frame::binary(vec![0; 4 << 20]));
+    for number in 0..200_u8 {
+        peer.send(&Frame::ping([number]));
+    }
+    assert!(matches!(peer.next(), Some(Reply::Message(..))));
+    let mut newest = 0;
+    while newest < 199 {
+        let Some(Reply::Pong(payload)) = peer.next() else { panic!("pongs, the last one at least") };
+        assert!(payload[0] >= newest, "in order");
+        newest = payload[0];
+    }
+    peer.sync();
+}
+
+/// A publisher that is not slowed down, and a subscriber that does not read.
+fn flooded(overflow: Overflow) -> (Running, crate::support::Peer, usize) {
+    let config = Config::default().with_overflow(overflow).with_max_outbound(1 << 20);
+    let (route, ear) = scripted(|heard, cx| match heard {
+        Heard::Open => cx.subscribe("all").unwrap(),
+        Heard::Message(..) => {
+            for number in 0..COUNT {
+                cx.publish_to_others("all", &Prepared::binary(numbered(number)));
+            }
+            cx.publish_to_others("all", &Prepared::text("end"));
+        }
+        _ => {}
+    });
+    let server = Running::router(routes().websocket("/all", route.with_config(config)));
+    let slow = server.websocket("/all");
+    let mut publisher = server.websocket("/all");
+    publisher.send(&Frame::text("go"));
+    while !matches!(ear.next(), Heard::Message(..)) {}
+    publisher.sync();
+    (server, slow, COUNT)
+}
+
+#[test]
+fn a_subscriber_that_is_too_slow_is_told_so() {
+    let (_server, mut slow, count) = flooded(Overflow::Close);
+    let mut expected = 0;
+    loop {
+        match slow.next() {
+            Some(Reply::Message(_, payload)) => {
+                assert!(payload == numbered(expected), "without a gap");
+                expected += 1;
+            }
+            Some(close) => {
+                assert_eq!(close.close_code(), Some(1008), "{close:?}");
+                break;
+            }
+            None => panic!("a Close with 1008 before the end"),
+        }
+    }
+    assert_eq!(slow.next(), None);
+    assert!(expected > 0 && expected < count, "{expected}");
+}
+
+#[test]
+fn the_newest_are_dropped() {
+    let (_server, mut slow, count) = flooded(Overflow::DropNewest);
+    let mut expected = 0;
+    slow.client.send(Frame::ping("sync").encode(Role::Client));
+    while let Some(Reply::Message(_, payload)) = slow.next() {
+        assert!(payload == numbered(expected), "the oldest, without a gap");
+        expected += 1;
+    }
+    assert!(expected > 0 && expected < count, "{expected}");
+}
+
+#[test]
+fn the_oldest_are_dropped() {
+    let (_server, mut slow, count) = flooded(Overflow::DropOldest);
+    slow.client.send(Frame::ping("sync").encode(Role::Client));
+    let (mut last, mut gaps, mut received) = (None, 0, 0);
+    loop {
+        match slow.next() {
+            Some(Reply::Message(sinews_server::Kind::Text, payload)) => {
+                assert_eq!(payload, b"end", "the newest survives");
+                break;
+            }
+            Some(Reply::Message(_, payload)) => {
+                let number = u64::from_be_bytes(payload[..8].try_into().unwrap());
+                assert!(last.is_none_or(|last| number > last), "in order");
+                gaps += u64::from(last.map_or(number, |last| number - last - 1) > 0);
+                last = Some(number);
+                received += 1;
+            }
+            other => panic!("{other:?} before the last message"),
+        }
+    }
+    assert_eq!(last, Some(count as u64 - 1));
+    assert!(gaps > 0 && received < count, "{gaps} gaps in {received}");
+    slow.expect(&Reply::Pong(b"sync".to_vec()));
+}

@@ -1,0 +1,273 @@
+//! How connections end: the handler is told once, whatever it does in its callbacks.
+
+use std::time::Duration;
+
+use sinews_server::{
+    Cause, CloseCode, Config, Context, Expired, InvalidTopic, Misuse, Overflow, PeerMisbehaved, PingRate,
+    Prepared, Router, Topics,
+};
+use sinews_testkit::{Frame, Reply};
+
+use crate::support::{Heard, Peer, Running, routes, scripted};
+
+/// Commands of the script, so that a peer decides what the handler does.
+fn obey(heard: &Heard, cx: &mut Context<'_>) {
+    match heard {
+        Heard::Message(..) if heard.text() == "close" => {
+            cx.close(CloseCode::new(4000).unwrap(), "asked").unwrap()
+        }
+        Heard::Message(..) if heard.text() == "flood" => {
+            for _ in 0..1_000 {
+                let _ = cx.send_binary(&[0; 64 << 10]);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Runs one connection until it has ended; answers how its handler was told. The peer lives until then.
+fn ended(config: Config, live: impl FnOnce(&Running, Peer) -> Option<Peer>) -> (Cause, u16) {
+    let (route, ear) = scripted(obey);
+    let server = Running::router(routes().websocket("/", route.with_config(config)));
+    let mut peer = server.websocket("/");
+    peer.sync();
+    let kept = live(&server, peer);
+    let closed = ear.closed();
+    drop((kept, server));
+    let after = ear.rest();
+    assert!(after.is_empty(), "told again after its close: {after:?}");
+    (closed.cause(), closed.status())
+}
+
+#[test]
+fn every_way_of_ending_is_told_once() {
+    let plain = Config::default;
+    let short = Duration::from_millis(20);
+    let by_peer = |frame: Frame| {
+        move |_: &Running, mut peer: Peer| {
+            peer.send(&frame);
+            while peer.next().is_some() {}
+            Some(peer)
+        }
+    };
+    let kept = |_: &Running, peer: Peer| Some(peer);
+    assert_eq!(ended(plain(), by_peer(Frame::close(3001, "x"))), (Cause::Peer, 3001));
+    assert_eq!(ended(plain(), by_peer(Frame::close_raw(""))), (Cause::Peer, 1005));
+    let (cause, status) = ended(plain(), by_peer(Frame::text("x").unmasked()));
+    assert!(cause == Cause::Fault(PeerMisbehaved::UnmaskedFrame) && status == 1002, "{cause:?}");
+    let flooding = plain().with_ping_rate(PingRate { per_second: 1, burst: 1 });
+    let (cause, status) = ended(flooding, by_peer(Frame::ping("").fin(true)));
+    assert!(cause == Cause::Fault(PeerMisbehaved::PingFlood) && status == 1008, "{cause:?}");
+    let (cause, status) = ended(plain().with_idle_timeout(Some(short)), kept);
+    assert!(cause == Cause::Expired(Expired::Idle) && status == 1006, "{cause:?}");
+    let silent = plain().with_ping_interval(Some(short)).with_pong_timeout(short);
+    assert!(matches!(ended(silent, kept), (Cause::Expired(Expired::Pong), 1006)));
+    assert_eq!(
+        ended(plain(), |_, peer| {
+            peer.reset();
+            None
+        }),
+        (Cause::Ended, 1006)
+    );
+    assert_eq!(
+        ended(plain(), |_, peer| {
+            drop(peer);
+            None
+        }),
+        (Cause::Ended, 1006)
+    );
+    let half = ended(plain(), |_, mut peer| {
+        peer.send(&Frame::text("half").declares(100)).client.half_close().assert_end();
+        Some(peer)
+    });
+    assert_eq!(half, (Cause::Ended, 1006));
+    assert_eq!(
+        ended(plain(), |server, peer| {
+            server.stop.stop_now();
+            Some(peer)
+        }),
+        (Cause::Ended, 1006)
+    );
+}
+
+#[test]
+fn our_own_close_is_told_once() {
+    let local = ended(Config::default(), |_, mut peer| {
+        peer.send(&Frame::text("close")).expect(&Reply::Close(Some(4000), "asked".into()));
+        peer.send(&Frame::close(4000, "asked"));
+        assert_eq!(peer.next(), None, "the server ends TCP first");
+        Some(peer)
+    });
+    assert_eq!(local, (Cause::Local, 4000));
+    let crossing = ended(Config::default(), |_, mut peer| {
+        peer.send(&Frame::text("close")).send(&Frame::close(1000, "mine"));
+        peer.expect(&Reply::Close(Some(4000), "asked".into()));
+        assert_eq!(peer.next(), None);
+        Some(peer)
+    });
+    assert_eq!(crossing.0, Cause::Local);
+    let unanswered = ended(Config::default().with_close_timeout(Duration::from_millis(20)), |_, mut peer| {
+        peer.send(&Frame::text("close")).expect(&Reply::Close(Some(4000), "asked".into()));
+        Some(peer)
+    });
+    assert!(matches!(unanswered, (Cause::Expired(Expired::Close), 1006)), "{unanswered:?}");
+    let stopped = ended(Config::default(), |server, mut peer| {
+        server.stop.stop();
+        let close = peer.next().unwrap();
+        assert_eq!(close.close_code(), Some(1001));
+        peer.send(&Frame::close(1001, ""));
+        assert_eq!(peer.next(), None);
+        Some(peer)
+    });
+    assert_eq!(stopped, (Cause::Local, 1001));
+}
+
+#[test]
+fn a_peer_that_takes_nothing_is_dropped() {
+    let never =
+        Config::default().with_write_timeout(Duration::from_millis(50)).with_overflow(Overflow::DropNewest);
+    // More than the sockets' buffers hold.
+    let stuck = ended(never.clone().with_max_outbound(64 << 20), |_, mut peer| {
+        peer.send(&Frame::text("flood"));
+        Some(peer)
+    });
+    assert!(matches!(stuck, (Cause::Expired(Expired::Write), 1006)), "{stuck:?}");
+    let overflown = ended(never.with_overflow(Overflow::Close), |_, mut peer| {
+        peer.send(&Frame::text("flood"));
+        Some(peer)
+    });
+    assert_eq!(overflown, (Cause::Overflow, 1008));
+    // The same, where the peer reads all that was queued, and the reason.
+    let told = ended(Config::default(), |_, mut peer| {
+        peer.send(&Frame::text("flood"));
+        let last = std::iter::from_fn(|| peer.next()).find(|reply| !matches!(reply, Reply::Message(..)));
+        assert_eq!(last, Some(Reply::Close(Some(1008), "too slow".into())));
+        peer.send(&Frame::close(1008, ""));
+        assert_eq!(peer.next(), None);
+        Some(peer)
+    });
+    assert_eq!(told, (Cause::Overflow, 1008));
+}
+
+/// Everything a callback can do to itself and to others, in orders that have hurt servers before.
+const DEEDS: [fn(&mut Context<'_>); 8] = [
+    |cx| assert!(cx.close(CloseCode::NORMAL, "").is_ok() || !cx.is_open()),
+    |cx| {
+        let _ = cx.close(CloseCode::NORMAL, "");
+        assert_eq!(cx.close(CloseCode::NORMAL, ""), Err(Misuse::Closing));
+        assert_eq!(cx.send_text("late"), Err(Misuse::Closing));
+    },
+    |cx| {
+        let _ = cx.subscribe("t");
+        cx.publish("t", &Prepared::text("deed"));
+        cx.unsubscribe("t");
+        cx.publish("t", &Prepared::text("deed"));
+    },
+    |cx| {
+        cx.unsubscribe("t");
+        cx.unsubscribe("never");
+        let _ = cx.subscribe("t");
+        let _ = cx.subscribe("t");
+    },
+    |cx| {
+        cx.publish("t", &Prepared::text("deed"));
+        let _ = cx.close(CloseCode::NORMAL, "");
+        cx.unsubscribe("t");
+        cx.publish_to_others("t", &Prepared::text("deed"));
+    },
+    |cx| {
+        let _ = cx.subscribe("t");
+        let _ = cx.close(CloseCode::NORMAL, "");
+        cx.publish("t", &Prepared::text("deed"));
+    },
+    |cx| {
+        for number in 0..50 {
+            let _ = cx.subscribe(&format!("t{number}"));
+            cx.publish(&format!("t{number}"), &Prepared::text("deed"));
+        }
+    },
+    |cx| {
+        let _ = cx.send_ping(b"deed");
+        let _ = cx.send_text("deed");
+        cx.publish("t", &Prepared::binary(vec![0; 1_000]));
+    },
+];
+
+fn is_callback(heard: &Heard, at: usize) -> bool {
+    match heard {
+        Heard::Open => at == 0,
+        Heard::Message(..) => at == 1,
+        Heard::Drain => at == 2,
+        Heard::Close(_) => at == 3,
+    }
+}
+
+#[test]
+fn callbacks_may_close_subscribe_unsubscribe_and_publish() {
+    for (number, deed) in DEEDS.into_iter().enumerate() {
+        for at in 0..4 {
+            let (route, ear) = scripted(move |heard, cx| {
+                if *heard == Heard::Open {
+                    cx.subscribe("t").unwrap();
+                }
+                if is_callback(heard, at) {
+                    deed(cx);
+                }
+                if matches!(heard, Heard::Message(..)) {
+                    // Enough for a drain.
+                    let _ = cx.send_binary(&[0; 100_000]);
+                }
+            });
+            let (others, _others_ear) = scripted(|heard, cx| {
+                if *heard == Heard::Open {
+                    cx.subscribe("t").unwrap();
+                }
+            });
+            let server = Running::router(routes().websocket("/deeds", route).websocket("/others", others));
+            let mut witness = server.websocket("/others");
+            for _ in 0..3 {
+                let mut peer = server.websocket("/deeds");
+                let mut sender = peer.client.twin();
+                // The server may have closed already.
+                let sending = std::thread::spawn(move || {
+                    sender.try_send_all(&[Frame::text("m"), Frame::close(1000, "")])
+                });
+                while peer.next().is_some() {}
+                sending.join().unwrap();
+                ear.closed();
+            }
+            witness.send(&Frame::ping("alive"));
+            while let Some(reply) = witness.next() {
+                if reply == Reply::Pong(b"alive".to_vec()) {
+                    break;
+                }
+                assert!(matches!(reply, Reply::Message(..)), "deed {number} at {at}: {reply:?}");
+            }
+            drop((witness, server));
+            let after = ear.rest();
+            assert!(after.is_empty(), "deed {number} at {at}: {after:?}");
+        }
+    }
+}
+
+#[test]
+fn topics_have_limits() {
+    let (route, ear) = scripted(|heard, cx| {
+        if *heard == Heard::Open {
+            for bad in ["", "a\nb", &"x".repeat(Topics::NAME_MAX + 1)] {
+                assert_eq!(cx.subscribe(bad), Err(InvalidTopic::Name));
+            }
+            for number in 0..Topics::SUBSCRIPTIONS_MAX {
+                assert_eq!(cx.subscribe(&number.to_string()), Ok(()));
+            }
+            assert_eq!(cx.subscribe("0"), Ok(()), "twice is once");
+            assert_eq!(cx.subscribe("more"), Err(InvalidTopic::TooMany));
+            assert!(cx.unsubscribe("0") && !cx.unsubscribe("0"));
+            assert_eq!(cx.subscribe("more"), Ok(()));
+        }
+    });
+    let server = Running::router(Router::new().websocket("/", route));
+    server.websocket("/").sync();
+    assert_eq!(ear.next(), Heard::Open);
+    assert_eq!(ear.closed().cause(), Cause::Ended);
+}

@@ -1,0 +1,112 @@
+//! Stopping: everybody is told, nobody is waited for without end.
+
+use std::time::Duration;
+
+use sinews_server::{Config, Server};
+use sinews_testkit::{Frame, Reply};
+
+use crate::support::{Heard, Running, echo, get, handshake, post, routes, scripted};
+
+/// Longer than any test: a stop that waits for it hangs.
+const LONG: Duration = Duration::from_secs(3_600);
+
+fn server() -> Running {
+    let patient = Config::default().with_close_timeout(LONG);
+    let routes = routes().websocket("/patient", echo().with_config(patient));
+    Running::server(Server::new(routes).threads(2).grace(LONG))
+}
+
+#[test]
+fn every_client_gets_1001_and_the_server_ends_with_the_last() {
+    let server = server();
+    let mut peers: Vec<_> = (0..50).map(|_| server.websocket("/patient")).collect();
+    let mut fresh = server.connect();
+    let mut kept = server.connect();
+    assert_eq!(kept.send(get("/")).answer().status, 200);
+    peers.iter_mut().for_each(|peer| peer.sync());
+    server.stop.stop();
+    for peer in &mut peers {
+        peer.expect(&Reply::Close(Some(1001), "server stops".into()));
+        peer.send(&Frame::close(1001, ""));
+        assert_eq!(peer.next(), None);
+    }
+    fresh.assert_end();
+    kept.assert_end();
+    drop((peers, fresh, kept));
+    server.join();
+}
+
+#[test]
+fn what_was_sent_before_the_stop_is_answered() {
+    let server = server();
+    let mut posting = server.connect();
+    let wire = post("/body", "abc");
+    posting.send(&wire[..wire.len() - 1]);
+    let mut upgrading = server.connect();
+    upgrading.send(&handshake("/echo", "")[..30]);
+    let mut reading = server.connect();
+    reading.send(get("/large").repeat(50));
+    assert_eq!(reading.answer().status, 200);
+    let mut peer = server.websocket("/patient");
+    peer.send(&Frame::text("before")).expect(&Reply::text("before"));
+    server.stop.stop();
+    peer.expect(&Reply::Close(Some(1001), "server stops".into()));
+    peer.send(&Frame::close(1001, ""));
+    assert_eq!(peer.next(), None);
+
+    let answer = posting.send(&wire[wire.len() - 1..]).answer();
+    assert_eq!((answer.text(), answer.closes()), ("abc", true));
+    posting.assert_end();
+    upgrading.send(&handshake("/echo", "")[30..]);
+    let mut late = upgrading.upgraded();
+    late.expect(&Reply::Close(Some(1001), "server stops".into()));
+    late.send(&Frame::close(1001, ""));
+    assert_eq!(late.next(), None);
+    // As far as it had come; which answer is the last one depends on when the stop came.
+    while let Some(answer) = reading.answer_to("GET") {
+        assert_eq!(answer.status, 200);
+    }
+    drop((peer, posting, late, reading));
+    server.join();
+}
+
+#[test]
+fn those_who_do_not_answer_are_waited_for_no_longer_than_the_grace_period() {
+    let patient = Config::default().with_close_timeout(LONG);
+    let routes = routes().websocket("/patient", echo().with_config(patient));
+    let server = Running::server(Server::new(routes).threads(2).grace(Duration::from_millis(50)));
+    let mut silent = server.websocket("/patient");
+    let mut half = server.connect();
+    half.send("GET / HT");
+    silent.sync();
+    server.stop.stop();
+    server.join();
+    silent.expect(&Reply::Close(Some(1001), "server stops".into()));
+}
+
+#[test]
+fn a_second_stop_waits_for_nobody() {
+    let server = server();
+    let mut silent = server.websocket("/patient");
+    silent.sync();
+    server.stop.stop();
+    silent.expect(&Reply::Close(Some(1001), "server stops".into()));
+    server.stop.stop_now();
+    server.join();
+}
+
+#[test]
+fn a_panic_in_a_handler_stops_every_thread() {
+    let (route, _ear) = scripted(|heard, _| assert!(!matches!(heard, Heard::Message(..)), "a mistake"));
+    let bound = Server::new(routes().websocket("/", route).websocket("/patient", echo()))
+        .threads(2)
+        .grace(Duration::from_millis(50))
+        .listen(([127, 0, 0, 1], 0).into())
+        .bind()
+        .unwrap();
+    let address = bound.addresses()[0];
+    let running = std::thread::spawn(|| bound.run());
+    let mut peer = crate::support::Client::connect(address).upgrade("/");
+    peer.send(&Frame::text("x"));
+    assert!(running.join().is_err(), "the panic is handed on");
+}

@@ -1,0 +1,178 @@
+//! Topics over several threads.
+
+use sinews_proto::Role;
+use sinews_server::{
+    DeflateConfig, Kind, Overflow, Prepared, Response, Router, Server, ServerOptions, WebSocketRoute,
+};
+use sinews_testkit::{Codec, Frame, Reply, negotiate};
+
+use crate::support::{Heard, Peer, Running, post, scripted};
+
+const THREADS: usize = 3;
+
+/// Subscribes to `all`; tells which thread it lives on; publishes what comes, to itself or not.
+fn member() -> WebSocketRoute {
+    let (route, _ear) = scripted(|heard, cx| match heard {
+        Heard::Open => {
+            cx.subscribe("all").unwrap();
+            cx.send_text(std::thread::current().name().unwrap()).unwrap();
+        }
+        Heard::Message(kind, payload) => {
+            let message = Prepared::new(*kind, payload.clone().into());
+            let reached = match payload.first() {
+                Some(b'+') => cx.publish("all", &message),
+                _ => cx.publish_to_others("all", &message),
+            };
+            cx.send_text(&format!("reached {reached}")).unwrap();
+        }
+        _ => {}
+    });
+    route
+}
+
+fn routes() -> Router {
+    Router::new().websocket("/member", member()).post("/publish/{topic}", |request, topics| {
+        let topic = request.param("topic").unwrap_or_default();
+        let message = Prepared::binary(request.body().to_vec());
+        Response::text(topics.publish(&topic, &message, None).to_string())
+    })
+}
+
+/// Members on every thread, several on each.
+fn crowd(server: &Running) -> Vec<Peer> {
+    let mut crowd: Vec<(String, Peer)> = Vec::new();
+    // The kernel spreads connections by their ports: no run of hundreds misses a thread.
+    for _ in 0..500 {
+        let mut peer = server.websocket("/member");
+        let Some(Reply::Message(Kind::Text, thread)) = peer.next() else { panic!("the name of a thread") };
+        crowd.push((String::from_utf8(thread).unwrap(), peer));
+        let count = |name: &String| crowd.iter().filter(|(thread, _)| thread == name).count();
+        let mut names: Vec<&String> = crowd.iter().map(|(thread, _)| thread).collect();
+        names.sort_unstable();
+        names.dedup();
+        if names.len() == THREADS && names.into_iter().all(|name| count(name) >= 2) {
+            return crowd.into_iter().map(|(_, peer)| peer).collect();
+        }
+    }
+    panic!("some thread got no connections");
+}
+
+fn server() -> Running {
+    Running::server(Server::new(routes()).threads(THREADS))
+}
+
+#[test]
+fn a_publication_reaches_every_subscriber_on_every_thread() {
+    let server = server();
+    let mut crowd = crowd(&server);
+    let size = crowd.len();
+    for publisher in 0..size {
+        let text = format!("+{publisher}");
+        crowd[publisher].send(&Frame::text(&text));
+        for (at, peer) in crowd.iter_mut().enumerate() {
+            peer.expect(&Reply::text(&text));
+            if at == publisher {
+                peer.expect(&Reply::text(format!("reached {size}")));
+            }
+        }
+        let bytes = vec![publisher as u8; 1_000];
+        crowd[publisher].send(&Frame::binary(&bytes));
+        for (at, peer) in crowd.iter_mut().enumerate() {
+            let told = Reply::text(format!("reached {}", size - 1));
+            peer.expect(&if at == publisher { told } else { Reply::binary(&bytes) });
+        }
+    }
+    let answer = server.connect().send(post("/publish/all", "posted")).answer();
+    assert_eq!(answer.text(), size.to_string());
+    crowd.iter_mut().for_each(|peer| peer.expect(&Reply::binary("posted")));
+    assert_eq!(server.connect().send(post("/publish/nobody", "posted")).answer().text(), "0");
+}
+
+#[test]
+fn those_who_have_left_are_counted_no_more() {
+    let server = server();
+    let mut crowd = crowd(&server);
+    while let Some(mut leaving) = crowd.pop() {
+        // By a Close, whose answer says that the subscription is gone.
+        leaving.send(&Frame::close(1000, ""));
+        while leaving.next().is_some() {}
+        let reached = server.connect().send(post("/publish/all", "x")).answer();
+        assert_eq!(reached.text(), crowd.len().to_string());
+    }
+}
+
+#[test]
+fn each_publisher_is_heard_in_its_order_by_all() {
+    const ROUNDS: usize = 200;
+    let server = server();
+    let mut crowd = crowd(&server);
+    let size = crowd.len();
+    let senders: Vec<_> = crowd.iter().map(|peer| peer.client.twin()).collect();
+    let sending: Vec<_> = senders
+        .into_iter()
+        .enumerate()
+        .map(|(publisher, mut sender)| {
+            std::thread::spawn(move || {
+                for round in 0..ROUNDS {
+                    sender.send(Frame::text(format!("+{publisher} {round}")).encode(Role::Client));
+                }
+            })
+        })
+        .collect();
+    for (at, peer) in crowd.iter_mut().enumerate() {
+        let mut next = vec![0; size];
+        // The peer's own publications come with a word about each, in order too.
+        let mut words = 0;
+        while next.iter().sum::<usize>() < size * ROUNDS || words < ROUNDS {
+            let Some(Reply::Message(Kind::Text, text)) = peer.next() else { panic!("a message") };
+            let text = String::from_utf8(text).unwrap();
+            match text.strip_prefix('+') {
+                None => {
+                    assert_eq!(text, format!("reached {size}"));
+                    words += 1;
+                    assert_eq!(next[at], words, "what is sent comes behind what was published");
+                }
+                Some(published) => {
+                    let (publisher, round) = published.split_once(' ').unwrap();
+                    let publisher: usize = publisher.parse().unwrap();
+                    assert_eq!(round, next[publisher].to_string(), "{publisher} to {at}");
+                    next[publisher] += 1;
+                }
+            }
+        }
+    }
+    sending.into_iter().for_each(|sender| sender.join().unwrap());
+}
+
+#[test]
+fn one_prepared_message_serves_those_who_compress_and_those_who_do_not() {
+    let deflate = DeflateConfig::new();
+    let options = ServerOptions::new().with_deflate(deflate.clone());
+    for overflow in [Overflow::Close, Overflow::DropNewest, Overflow::DropOldest] {
+        let config = sinews_server::Config::default().with_overflow(overflow);
+        let route = member().with_options(options.clone()).with_config(config);
+        let server = Running::server(Server::new(Router::new().websocket("/member", route)).threads(2));
+        let lines = "Sec-WebSocket-Extensions: permessage-deflate; server_max_window_bits=";
+        let mut peers = Vec::new();
+        for bits in [0, 9, 12, 15] {
+            let mut peer = match bits {
+                0 => server.websocket("/member"),
+                bits => server.connect().upgrade_with("/member", &format!("{lines}{bits}\r\n")),
+            };
+            assert!(matches!(peer.next(), Some(Reply::Message(Kind::Text, _))));
+            if bits > 0 {
+                // An inflater with the largest window understands every smaller one.
+                let params =
+                    negotiate(Some(deflate.clone()), Some(deflate.clone())).client.deflate().unwrap();
+                peer = peer.with_codec(Codec::new(Role::Client, params));
+            }
+            peers.push(peer);
+        }
+        for size in [1, 100, 200, 300, 5_000, 70_000] {
+            let text = format!("+{}", "compressible ".repeat(size / 13));
+            peers[0].send(&Frame::text(&text));
+            peers.iter_mut().for_each(|peer| peer.expect(&Reply::text(&text)));
+            peers[0].expect(&Reply::text("reached 4"));
+        }
+    }
+}

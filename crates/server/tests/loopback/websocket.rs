@@ -1,0 +1,188 @@
+//! WebSocket over the loopback: what the state machine is tested for in memory, once more through sockets.
+
+use sinews_proto::Role;
+use sinews_server::{Config, DeflateConfig, DeflateMode, Router, ServerOptions};
+use sinews_testkit::{Codec, Frame, Length, Reply, negotiate};
+
+use crate::support::{Peer, Running, echo, echo_with, routes};
+
+/// Bytes that look like nothing.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_u32;
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    (0..len).map(next).collect()
+}
+
+/// Sends while the answers are read, as the server waits for a peer that does not read.
+fn send_along(peer: &Peer, bytes: Vec<u8>) -> std::thread::JoinHandle<()> {
+    let mut sender = peer.client.twin();
+    std::thread::spawn(move || {
+        sender.send(bytes);
+    })
+}
+
+#[test]
+fn messages_of_every_size_come_back() {
+    let server = Running::router(routes());
+    let mut peer = server.websocket("/echo");
+    let sizes =
+        [0, 1, 125, 126, 127, 4_095, 4_096, 16_383, 16_384, 65_535, 65_536, 65_537, 300_000, 16 << 20];
+    for size in sizes {
+        let payload = noise(size);
+        let sending = send_along(&peer, Frame::binary(&payload).encode(Role::Client));
+        assert!(peer.next() == Some(Reply::binary(&payload)), "{size} bytes");
+        sending.join().unwrap();
+    }
+    let text = "aé€😀".repeat(10_000);
+    peer.send(&Frame::text(&text)).expect(&Reply::text(&text));
+}
+
+#[test]
+fn a_message_over_the_limit_ends_with_1009() {
+    let config = Config::default().with_max_message(1_000).with_max_frame(1_000);
+    let server = Running::router(echo_with(config));
+    let mut peer = server.websocket("/echo");
+    peer.send(&Frame::binary(noise(1_000))).expect(&Reply::binary(noise(1_000)));
+    peer.send(&Frame::binary("").declares(1_001)).expect_close(1009);
+    let mut peer = server.websocket("/echo");
+    peer.send(&Frame::binary(noise(600)).fin(false)).send(&Frame::continuation(noise(401)));
+    peer.expect_close(1009);
+}
+
+#[test]
+fn fragments_and_pings_between_them() {
+    let server = Running::router(routes());
+    let mut peer = server.websocket("/echo");
+    peer.send(&Frame::text("a").fin(false)).send(&Frame::ping("1")).expect(&Reply::Pong(b"1".to_vec()));
+    for _ in 0..100 {
+        peer.send(&Frame::continuation("b").fin(false));
+    }
+    peer.send(&Frame::ping("2")).expect(&Reply::Pong(b"2".to_vec()));
+    peer.send(&Frame::continuation("")).expect(&Reply::text(format!("a{}", "b".repeat(100))));
+    let wire =
+        [Frame::text("x").fin(false), Frame::pong("unasked"), Frame::continuation("y"), Frame::binary("z")];
+    let bytes: Vec<u8> = wire.iter().flat_map(|frame| frame.encode(Role::Client)).collect();
+    for cut in 0..=bytes.len() {
+        peer.client.send(&bytes[..cut]).send(&bytes[cut..]);
+        peer.expect(&Reply::text("xy"));
+        peer.expect(&Reply::binary("z"));
+    }
+}
+
+#[test]
+fn a_close_is_echoed_and_the_server_ends_the_transport() {
+    let server = Running::router(routes());
+    for code in [1000, 1001, 1003, 1007, 1011, 1012, 1014, 3000, 4999] {
+        let mut peer = server.websocket("/echo");
+        // Nothing behind the Close counts.
+        peer.send(&Frame::close(code, "bye")).send(&Frame::text("late")).expect_close(code);
+    }
+    let mut peer = server.websocket("/echo");
+    peer.send(&Frame::text("last")).send(&Frame::close_raw("")).expect(&Reply::text("last"));
+    peer.expect(&Reply::Close(None, String::new()));
+    assert_eq!(peer.next(), None);
+    // A peer that has ended its side in the same breath still gets the answer.
+    let mut peer = server.websocket("/echo");
+    peer.send(&Frame::text("last")).send(&Frame::close(1000, "")).client.half_close();
+    peer.expect(&Reply::text("last"));
+    peer.expect_close(1000);
+}
+
+#[test]
+fn a_peer_at_fault_is_told_and_the_transport_ends() {
+    let server = Running::router(routes());
+    for (code, frame) in [
+        (1002, Frame::text("x").unmasked()),
+        (1002, Frame::text("x").rsv(4)),
+        (1002, Frame::text("x").rsv(2)),
+        (1002, Frame::new(3, "")),
+        (1002, Frame::new(11, "")),
+        (1002, Frame::continuation("x")),
+        (1002, Frame::ping("x").fin(false)),
+        (1002, Frame::ping([0; 126])),
+        (1002, Frame::ping("x").rsv(4)),
+        (1002, Frame::binary("xx").length(Length::Bits16)),
+        (1002, Frame::binary("xx").length(Length::Bits64)),
+        (1002, Frame::binary("").length(Length::Bits64).declares(1 << 63)),
+        (1009, Frame::binary("").length(Length::Bits64).declares((1 << 63) - 1)),
+        (1002, Frame::close_raw("x")),
+        (1002, Frame::close(1005, "")),
+        (1002, Frame::close(1006, "")),
+        (1002, Frame::close(2999, "")),
+        (1002, Frame::close(5000, "")),
+        (1002, Frame::close(1000, b"\xff")),
+        (1007, Frame::text(b"\xff")),
+    ] {
+        let mut peer = server.websocket("/echo");
+        // What was said before is answered; what follows the fault, a lot, is not looked at.
+        peer.send(&Frame::text("before")).send(&frame).send(&Frame::binary(noise(100_000)));
+        peer.expect(&Reply::text("before"));
+        peer.expect_close(code);
+    }
+    let mut peer = server.websocket("/echo");
+    peer.send(&Frame::text("x").fin(false)).send(&Frame::binary("y")).expect_close(1002);
+    let mut peer = server.websocket("/echo");
+    peer.send(&Frame::text("ü").fin(false)).send(&Frame::continuation(b"\xc3")).expect_close(1007);
+}
+
+fn deflating(mode: DeflateMode) -> DeflateConfig {
+    DeflateConfig::new().with_mode(mode)
+}
+
+/// An echo that compresses.
+fn deflate_routes(mode: DeflateMode) -> Router {
+    let options = ServerOptions::new().with_deflate(deflating(mode));
+    Router::new().websocket("/echo", echo().with_options(options))
+}
+
+/// A peer that compresses.
+fn deflate_peer(server: &Running, mode: DeflateMode) -> (Peer, Codec) {
+    let offer = match mode {
+        DeflateMode::Shared => "permessage-deflate; client_no_context_takeover; server_no_context_takeover",
+        _ => "permessage-deflate",
+    };
+    let lines = format!("Sec-WebSocket-Extensions: {offer}\r\n");
+    let peer = server.connect().upgrade_with("/echo", &lines);
+    assert!(peer.head.contains("Sec-WebSocket-Extensions: permessage-deflate"), "{}", peer.head);
+    let agreed = negotiate(Some(deflating(mode)), Some(deflating(mode))).client;
+    let params = agreed.deflate().unwrap();
+    (peer.with_codec(Codec::new(Role::Client, params)), Codec::new(Role::Client, params))
+}
+
+#[test]
+fn compressed_messages_come_back_in_either_mode() {
+    for mode in [DeflateMode::Shared, DeflateMode::Dedicated] {
+        let server = Running::router(deflate_routes(mode));
+        let (mut peer, mut codec) = deflate_peer(&server, mode);
+        let mut plain = server.websocket("/echo");
+        for round in 0..20 {
+            let text = format!("message {round} ").repeat(1 + round * 40);
+            let (first, second) = {
+                let compressed = codec.compress(text.as_bytes());
+                let (first, second) = compressed.split_at(compressed.len() / 2);
+                (first.to_vec(), second.to_vec())
+            };
+            peer.send(&Frame::text(first).rsv(4).fin(false)).send(&Frame::continuation(second));
+            peer.expect(&Reply::text(&text));
+            peer.send(&Frame::text(&text)).expect(&Reply::text(&text));
+            plain.send(&Frame::text(&text)).expect(&Reply::text(&text));
+        }
+        peer.send(&Frame::text("not deflate").rsv(4)).expect_close(1007);
+        plain.sync();
+    }
+}
+
+#[test]
+fn a_bomb_ends_with_1009_while_it_inflates() {
+    let mode = DeflateMode::Shared;
+    let server = Running::router(deflate_routes(mode));
+    let (mut peer, mut codec) = deflate_peer(&server, mode);
+    let bomb = codec.compress(&vec![0; (16 << 20) + 1]);
+    assert!(bomb.len() < 1 << 16);
+    peer.send(&Frame::binary(&bomb).rsv(4)).expect_close(1009);
+    let (mut other, mut codec) = deflate_peer(&server, mode);
+    other.send(&Frame::text(codec.compress(b"still here")).rsv(4)).expect(&Reply::text("still here"));
+}
