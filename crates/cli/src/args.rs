@@ -138,6 +138,8 @@ mod tests {
     fn origins_are_checked_when_the_program_starts() {
         let with = |origin: &str| Cli::parse_from(["sinews", "--origin", origin]).serve.origin_policy();
         assert!(with("same").is_ok() && with("any").is_ok() && with("https://example.com").is_ok());
-        assert!(with("https://example.com/path").unwrap_err().starts_with("--origin https://example.com/path"));
+        assert!(
+            with("https://example.com/path").unwrap_err().starts_with("--origin https://example.com/path")
+        );
     }
 }

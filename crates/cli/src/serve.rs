@@ -145,9 +145,12 @@ mod tests {
     fn the_table_says_where_everything_is() {
         let addresses = ["127.0.0.1:8080".parse().unwrap(), "[::]:9000".parse().unwrap()];
         let table = table(&addresses, 2, Deflate::Shared, Some(20_000));
-        for expected in
-            ["http://127.0.0.1:8080/\n", "ws://localhost:9000/topics/{name}", "2 threads", "20000 descriptors"]
-        {
+        for expected in [
+            "http://127.0.0.1:8080/\n",
+            "ws://localhost:9000/topics/{name}",
+            "2 threads",
+            "20000 descriptors",
+        ] {
             assert!(table.contains(expected), "{expected} in {table}");
         }
     }

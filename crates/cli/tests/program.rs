@@ -1,0 +1,371 @@
+//! The program as it is started: its words, its signals, its limits.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
+
+use sinews_proto::Role;
+use sinews_testkit::{Frame, Reader, Reply};
+
+/// Longer than anything here takes on a busy machine; reached only when something is lost.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_sinews");
+
+/// The program without what the environment of the test may say.
+fn program() -> Command {
+    clean(Command::new(PROGRAM))
+}
+
+/// The program in a shell that lowers the limit of descriptors first, both its ends.
+fn program_with_descriptors(limit: u32) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n \"$1\" && shift && exec \"$@\"", "sh", &limit.to_string(), PROGRAM]);
+    clean(shell)
+}
+
+fn clean(mut command: Command) -> Command {
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SINEWS_")) {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A run that ends of itself.
+fn fails(command: &mut Command) -> String {
+    let Output { status, stderr, .. } = command.output().unwrap();
+    assert!(!status.success());
+    String::from_utf8(stderr).unwrap()
+}
+
+/// A server that listens.
+struct Running {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    table: String,
+    address: SocketAddr,
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut table = String::new();
+        while !table.contains("Ctrl-C stops.") {
+            if stdout.read_line(&mut table).unwrap() == 0 {
+                let mut words = String::new();
+                child.stderr.take().unwrap().read_to_string(&mut words).unwrap();
+                panic!("no table of addresses: {table}{words}");
+            }
+        }
+        let chat = table.lines().find_map(|line| line.split_once("http://")).expect("an address").1;
+        let address = chat.trim_end_matches('/').parse().expect("an address with the real port");
+        Self { child, stdout, table, address }
+    }
+
+    fn serve(arguments: &[&str]) -> Self {
+        Self::start(program().args(["serve", "--listen", "127.0.0.1:0"]).args(arguments))
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// What the server answers to a request on a connection of its own.
+    fn request(&self, head: &str, body: &str) -> String {
+        let mut stream = self.connect();
+        let len = body.len();
+        write!(
+            stream,
+            "{head}\r\nHost: localhost\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn get(&self, path: &str) -> String {
+        self.request(&format!("GET {path} HTTP/1.1"), "")
+    }
+
+    fn websocket(&self, path: &str) -> Socket {
+        self.try_websocket(path, "").expect("a WebSocket")
+    }
+
+    fn try_websocket(&self, path: &str, lines: &str) -> Result<Socket, String> {
+        let mut stream = self.connect();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{lines}\r\n"
+        )
+        .unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8(head).unwrap();
+        if !head.starts_with("HTTP/1.1 101 ") {
+            return Err(head);
+        }
+        Ok(Socket { stream, head, reader: Reader::new(Role::Server, None), replies: Vec::new() })
+    }
+
+    /// The status, and what was logged.
+    fn wait(mut self) -> (ExitStatus, String) {
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "\n", "the table is all that stands on standard output");
+        let mut log = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        (self.child.wait().unwrap(), log)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended already needs no killing.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Socket {
+    stream: TcpStream,
+    head: String,
+    reader: Reader,
+    replies: Vec<Reply>,
+}
+
+impl Socket {
+    fn send(&mut self, frame: &Frame) {
+        self.stream.write_all(&frame.encode(Role::Client)).unwrap();
+    }
+
+    fn next(&mut self) -> Option<Reply> {
+        while self.replies.is_empty() {
+            let mut chunk = [0; 4096];
+            let count = self.stream.read(&mut chunk).unwrap();
+            if count == 0 {
+                return None;
+            }
+            self.replies.extend(self.reader.read(&chunk[..count]).unwrap());
+        }
+        Some(self.replies.remove(0))
+    }
+}
+
+#[test]
+fn a_bare_start_serves_everything_in_the_table() {
+    let server = Running::start(program().env("SINEWS_LISTEN", "127.0.0.1:0"));
+    for line in ["/echo", "/topics/{name}", "curl -d hello", "/healthz", "deflate shared", "descriptors"] {
+        assert!(server.table.contains(line), "{line} in {}", server.table);
+    }
+    let page = server.get("/");
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("\r\nContent-Security-Policy: "));
+    assert!(page.contains("<!doctype html>") || page.contains("<!DOCTYPE html>"));
+    assert!(server.get("/healthz").ends_with("\r\n\r\nok\n"));
+    assert!(server.get("/nowhere").starts_with("HTTP/1.1 404 "));
+    assert!(server.request("POST /healthz HTTP/1.1", "").contains("\r\nAllow: GET, HEAD\r\n"));
+    let mut echo = server.websocket("/echo");
+    echo.send(&Frame::text("hello"));
+    assert_eq!(echo.next(), Some(Reply::text("hello")));
+}
+
+#[test]
+fn topics_go_from_post_and_socket_to_every_socket() {
+    let server = Running::serve(&["--threads", "2"]);
+    let mut one = server.websocket("/topics/a%20room");
+    let mut two = server.websocket("/topics/a%20room?self=false");
+    let mut elsewhere = server.websocket("/topics/another");
+    // An answer says that the subscription, made before, is there.
+    for socket in [&mut one, &mut two, &mut elsewhere] {
+        socket.send(&Frame::ping(""));
+        assert_eq!(socket.next(), Some(Reply::Pong(Vec::new())));
+    }
+    let answer = server.request("POST /topics/a%20room HTTP/1.1", "posted");
+    assert!(answer.contains("\r\nContent-Type: application/json\r\n"), "{answer}");
+    assert!(answer.ends_with("{\"subscribers\":2,\"topic\":\"a room\"}\n"), "{answer}");
+    assert_eq!((one.next(), two.next()), (Some(Reply::text("posted")), Some(Reply::text("posted"))));
+    one.send(&Frame::text("from one"));
+    assert_eq!((one.next(), two.next()), (Some(Reply::text("from one")), Some(Reply::text("from one"))));
+    two.send(&Frame::binary("from two"));
+    assert_eq!(one.next(), Some(Reply::binary("from two")));
+    two.send(&Frame::ping("alone"));
+    assert_eq!(two.next(), Some(Reply::Pong(b"alone".to_vec())), "?self=false spares the sender");
+    elsewhere.send(&Frame::ping("alone"));
+    assert_eq!(elsewhere.next(), Some(Reply::Pong(b"alone".to_vec())));
+
+    let long = format!("/topics/{}", "x".repeat(257));
+    for path in ["/topics/a%0Ab", "/topics/%FF", &long] {
+        assert!(server.request(&format!("POST {path} HTTP/1.1"), "x").starts_with("HTTP/1.1 400 "), "{path}");
+        assert!(server.try_websocket(path, "").is_err_and(|head| head.starts_with("HTTP/1.1 400 ")));
+    }
+    assert!(server.try_websocket("/topics/a?self=maybe", "").is_err());
+    let foreign = "Origin: http://elsewhere.example";
+    assert!(server.try_websocket("/echo", &format!("{foreign}\r\n")).is_err());
+    let posted = server.request(&format!("POST /topics/a HTTP/1.1\r\n{foreign}"), "x");
+    assert!(posted.starts_with("HTTP/1.1 403 "), "{posted}");
+}
+
+#[test]
+fn a_signal_tells_every_client_and_ends_with_success() {
+    for signal in ["TERM", "INT"] {
+        let server = Running::serve(&["--threads", "2"]);
+        let mut sockets: Vec<Socket> = (0..10).map(|_| server.websocket("/echo")).collect();
+        server.signal(signal);
+        for socket in &mut sockets {
+            assert_eq!(socket.next().and_then(|reply| reply.close_code()), Some(1001));
+            socket.send(&Frame::close(1001, ""));
+            assert_eq!(socket.next(), None);
+        }
+        drop(sockets);
+        let (status, log) = server.wait();
+        assert!(status.success(), "{status}");
+        assert!(log.contains("a second signal stops at once") && log.contains("stopped"), "{log}");
+    }
+}
+
+#[test]
+fn a_second_signal_waits_for_nobody() {
+    let server = Running::serve(&[]);
+    let mut silent = server.websocket("/echo");
+    server.signal("TERM");
+    // The first has arrived, so that the second is another one.
+    assert_eq!(silent.next().and_then(|reply| reply.close_code()), Some(1001));
+    server.signal("TERM");
+    assert_eq!(silent.next(), None);
+    assert!(server.wait().0.success());
+}
+
+#[test]
+fn settings_come_from_flags_and_from_the_environment() {
+    let offer = "Sec-WebSocket-Extensions: permessage-deflate\r\n";
+    let compresses = |server: &Running| {
+        let socket = server.try_websocket("/echo", offer).unwrap();
+        socket.head.contains("permessage-deflate")
+    };
+    let takes = |server: &Running, size: usize| {
+        let mut socket = server.websocket("/echo");
+        socket.send(&Frame::binary(vec![0; size]));
+        matches!(socket.next(), Some(Reply::Message(..)))
+    };
+    let server =
+        Running::serve(&["--deflate", "off", "--max-message", "1k", "--threads", "1", "--backend", "poll"]);
+    assert!(!compresses(&server) && takes(&server, 1024) && !takes(&server, 1025));
+    assert!(server.table.contains("1 thread ") && server.table.contains("deflate off"), "{}", server.table);
+    let body = "x".repeat(1025);
+    assert!(server.request("POST /topics/a HTTP/1.1", &body).starts_with("HTTP/1.1 413 "));
+    // The environment, with and without the subcommand; a flag goes before it.
+    for subcommand in [&[][..], &["serve"]] {
+        let server = Running::start(
+            program()
+                .args(subcommand)
+                .args(["--threads", "3"])
+                .env("SINEWS_LISTEN", "127.0.0.1:0,127.0.0.1:0")
+                .env("SINEWS_THREADS", "1")
+                .env("SINEWS_DEFLATE", "dedicated")
+                .env("SINEWS_MAX_MESSAGE", "2k")
+                .env("SINEWS_BACKEND", "auto")
+                .env("SINEWS_ORIGIN", "https://example.com")
+                .env("SINEWS_LOG", "error"),
+        );
+        assert!(server.table.contains("3 threads") && server.table.contains("deflate dedicated"));
+        assert_eq!(server.table.matches("/healthz").count(), 2, "{}", server.table);
+        assert!(compresses(&server) && takes(&server, 2048) && !takes(&server, 2049));
+        assert!(server.try_websocket("/echo", "Origin: https://example.com\r\n").is_ok());
+        assert!(server.try_websocket("/echo", "Origin: http://localhost\r\n").is_err());
+        server.signal("TERM");
+        assert_eq!(server.wait().1, "", "nothing is logged below the level");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_in_one_line_that_names_the_setting() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let one_line = |words: String, parts: &[&str]| {
+        assert_eq!(words.lines().count(), 1, "{words}");
+        assert!(parts.iter().all(|part| words.contains(part)), "{parts:?} in {words}");
+    };
+    one_line(fails(program().args(["--listen", &address])), &[&address, "in use", "--listen"]);
+    one_line(fails(program().args(["--listen", "192.0.2.1:80"])), &["192.0.2.1:80", "--listen"]);
+    one_line(fails(program().args(["--backend", "uring"])), &["--backend uring", "poll"]);
+    one_line(fails(program().args(["--origin", "example.com"])), &["--origin example.com"]);
+    one_line(fails(program().args(["--log", "a=b=c"])), &["--log a=b=c"]);
+    // These are the command line's own: the first line says it, then where to read more.
+    for (setting, value) in [
+        ("--listen", "nowhere"),
+        ("--threads", "0"),
+        ("--max-message", "1g"),
+        ("--deflate", "on"),
+        ("--backend", "x"),
+    ] {
+        let words = fails(program().args([setting, value]));
+        let first = words.lines().next().unwrap();
+        assert!(first.starts_with("error: ") && first.contains(setting) && first.contains(value), "{words}");
+        let name = format!("SINEWS_{}", setting[2..].to_uppercase().replace('-', "_"));
+        let words = fails(program().env(name, value));
+        let first = words.lines().next().unwrap();
+        assert!(first.contains(setting) && first.contains(value), "{words}");
+    }
+    assert!(fails(program().arg("--lissten")).lines().next().unwrap().contains("--lissten"));
+    assert!(fails(program().args(["serve", "now"])).contains("now"));
+}
+
+#[test]
+fn few_descriptors_are_named_and_survived() {
+    let server =
+        Running::start(program_with_descriptors(40).args(["--listen", "127.0.0.1:0", "--threads", "1"]));
+    // Until well after the limit: the kernel takes these, the server cannot.
+    let mut waiting: Vec<TcpStream> = (0..60).map(|_| server.connect()).collect();
+    let ask = |stream: &mut TcpStream| {
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200");
+    };
+    ask(&mut waiting[0]);
+    // Those that go make room for those that wait, to the last.
+    let mut last = waiting.pop().unwrap();
+    waiting.truncate(1);
+    ask(&mut last);
+    assert!(server.get("/healthz").starts_with("HTTP/1.1 200 "));
+    server.signal("TERM");
+    drop((waiting, last));
+    let (status, log) = server.wait();
+    assert!(status.success());
+    assert!(log.contains("few file descriptors") && log.contains("ulimit -Hn"), "{log}");
+
+    let words = fails(program_with_descriptors(10).args(["--listen", "127.0.0.1:0", "--threads", "16"]));
+    let last = words.lines().last().unwrap();
+    assert!(last.contains("ulimit -n") && last.contains("--threads"), "{words}");
+}
+
+#[test]
+fn the_limit_of_descriptors_is_raised_to_the_hard_one() {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -Sn 100 && ulimit -Hn 3000 && exec \"$@\"", "sh", PROGRAM]);
+    let server = Running::start(clean(shell).args(["--listen", "127.0.0.1:0", "--threads", "1"]));
+    assert!(server.table.contains(" 3000 descriptors"), "{}", server.table);
+    let many: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();
+    assert!(server.get("/healthz").starts_with("HTTP/1.1 200 "));
+    drop(many);
+    let log = {
+        server.signal("TERM");
+        server.wait().1
+    };
+    assert!(!log.contains("few"), "{log}");
+}
