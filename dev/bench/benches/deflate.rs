@@ -2,15 +2,15 @@
 //! conclusions.
 //!
 //! ```text
-//! cargo bench -p sinews-proto --bench deflate
-//! cargo bench -p sinews-proto --bench deflate -- fresh/1024
+//! cargo bench -p sinews-loopback --bench deflate
+//! cargo bench -p sinews-loopback --bench deflate -- fresh/1024
 //! ```
 //!
 //! The codec is private to the crate, so its source is included here.
 
 extern crate alloc;
 
-#[path = "../src/deflate/codec.rs"]
+#[path = "../../../crates/proto/src/deflate/codec.rs"]
 #[allow(dead_code, reason = "the bench takes whole messages only")]
 mod codec;
 
