@@ -39,6 +39,10 @@ impl Codec {
 
     /// A message as the payload of compressed frames.
     pub fn compress(&mut self, message: &[u8]) -> Vec<u8> {
+        if message.is_empty() {
+            // RFC 7692 section 7.2.3.6: a second flush of nothing would be nothing at all.
+            return vec![0];
+        }
         let mut out = self.compress_flushed(message, DeflateFlush::SyncFlush);
         assert!(out.ends_with(&TAIL), "a flush ends with an empty stored block");
         out.truncate(out.len() - TAIL.len());
