@@ -55,7 +55,7 @@ pub(crate) struct ServeArgs {
     pub(crate) deflate: Deflate,
 
     /// From which pages browsers may connect and publish: `same` (pages of this server), `any`, or
-    /// origins such as https://example.com; may be given several times
+    /// origins such as `https://example.com`; may be given several times
     #[arg(long, value_name = "ORIGIN", env = "SINEWS_ORIGIN", value_delimiter = ',', default_value = "same")]
     pub(crate) origin: Vec<String>,
 

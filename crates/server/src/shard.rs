@@ -416,3 +416,24 @@ fn arm(io: &mut Io, conn: ConnId, armed: &mut Option<Time>, deadline: Time, epoc
         io.set_timer(conn, epoch + deadline.since(Time::ZERO));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::websocket::WebSocket;
+
+    /// The engine's part, 80 bytes and the chain in flight, has a test of its own there; what it all comes
+    /// to is measured in `tests/memory.rs`.
+    #[test]
+    fn an_idle_websocket_is_small() {
+        let engine = 80 + size_of::<Outgoing>();
+        let server = size_of::<Option<Conn>>() + size_of::<WebSocket>();
+        assert!(engine + server <= 512, "{engine} and {server} bytes");
+    }
+
+    #[test]
+    fn a_connection_that_speaks_http_is_small() {
+        let http = size_of::<Option<Conn>>() + size_of::<Http>();
+        assert!(http <= 256, "{http} bytes");
+    }
+}

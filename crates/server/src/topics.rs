@@ -301,3 +301,34 @@ impl Directory {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two threads forget a topic, and a third begins it anew in between.
+    #[test]
+    fn forgetting_late_leaves_a_new_topic_alone() {
+        let directory = Directory::new(3);
+        let old = directory.enter("t", 0);
+        assert!(Arc::ptr_eq(&old, &directory.enter("t", 1)));
+        for count in &old.counts {
+            count.store(0, Ordering::Relaxed);
+        }
+        directory.forget(&old);
+        assert!(directory.find("t").is_none());
+        let new = directory.enter("t", 2);
+        directory.forget(&old);
+        assert!(directory.find("t").is_some_and(|found| Arc::ptr_eq(&found, &new)));
+    }
+
+    #[test]
+    fn a_topic_with_subscribers_anywhere_is_kept() {
+        let directory = Directory::new(2);
+        let entry = directory.enter("t", 0);
+        directory.enter("t", 1);
+        entry.counts[0].store(0, Ordering::Relaxed);
+        directory.forget(&entry);
+        assert!(directory.find("t").is_some());
+    }
+}

@@ -318,7 +318,7 @@ struct Scripted<F> {
 }
 
 impl<F: Fn(&Heard, &mut Context<'_>)> Scripted<F> {
-    fn hear(&mut self, heard: Heard, cx: &mut Context<'_>) {
+    fn hear(&self, heard: Heard, cx: &mut Context<'_>) {
         (self.script)(&heard, cx);
         // A test that has heard enough is not there any more.
         let _ = self.heard.send(heard);

@@ -1,0 +1,126 @@
+//! What a connection costs in memory of the process, counted by the allocator. One test in a binary of its
+//! own: whatever else ran would be counted too.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicIsize, Ordering};
+use std::time::Duration;
+
+use sinews_server::{Context, Handler, Payload, Router, Server, WebSocketRoute};
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+static LIVE: AtomicIsize = AtomicIsize::new(0);
+
+fn count(freed: usize, given: usize) {
+    LIVE.fetch_add(given as isize - freed as isize, Ordering::Relaxed);
+}
+
+// SAFETY: each method passes its arguments on to the system's allocator unchanged, under the same
+// contract its caller keeps towards us, and counts beside it without allocating.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(0, layout.size());
+        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(layout.size(), 0);
+        // SAFETY: the pointer came from `System`, as all of ours do, and the caller keeps the contract.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(layout.size(), size);
+        // SAFETY: the pointer came from `System`, as all of ours do, and the caller keeps the contract.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+struct Echo;
+
+impl Handler for Echo {
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        let _ = cx.send_payload(payload);
+    }
+}
+
+const HANDSHAKE: &[u8] =
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+
+/// An open WebSocket; nothing of it is on this side's heap.
+fn open(address: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.write_all(HANDSHAKE).unwrap();
+    let mut last = [0; 4];
+    while &last != b"\r\n\r\n" {
+        last.rotate_left(1);
+        stream.read_exact(&mut last[3..]).unwrap();
+    }
+    exchange(&mut stream, 1);
+    stream
+}
+
+/// Sends a binary message of zeros, at most [`LARGE`], in two fragments, and reads its echo.
+fn exchange(stream: &mut TcpStream, size: usize) {
+    let mut buffer = [0; LARGE + 32];
+    let (first, second) = (size / 2, size - size / 2);
+    // With a mask of zero the payload stands as it is.
+    let head = |opcode: u8, len: usize| {
+        let len = u16::try_from(len).unwrap().to_be_bytes();
+        if len[0] == 0 && len[1] < 126 {
+            ([opcode, 0x80 | len[1], 0, 0, 0, 0, 0, 0], 6)
+        } else {
+            ([opcode, 0x80 | 126, len[0], len[1], 0, 0, 0, 0], 8)
+        }
+    };
+    for (opcode, len) in [(0x02, first), (0x80, second)] {
+        let (bytes, used) = head(opcode, len);
+        stream.write_all(&bytes[..used]).unwrap();
+        stream.write_all(&[0; LARGE][..len]).unwrap();
+    }
+    let head = if size < 126 { 2 } else { 4 };
+    stream.read_exact(&mut buffer[..head + size]).unwrap();
+    assert_eq!(buffer[0], 0x82);
+}
+
+const LARGE: usize = 60_000;
+
+#[test]
+fn an_idle_websocket_takes_at_most_512_bytes() {
+    let router = Router::new().websocket("/", WebSocketRoute::new(|_| Ok(Echo)));
+    let server = Server::new(router).threads(1).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+    let (address, stop) = (server.addresses()[0], server.stop_handle());
+    let running = std::thread::spawn(|| server.run());
+
+    // Tables double, so the count goes from one power of two to another.
+    let mut streams = Vec::with_capacity(MANY);
+    streams.extend((0..FEW).map(|_| open(address)));
+    let few = LIVE.load(Ordering::SeqCst);
+    streams.extend((FEW..MANY).map(|_| open(address)));
+    let many = LIVE.load(Ordering::SeqCst);
+    let each = (many - few) / (MANY - FEW) as isize;
+    assert!(each <= 512, "{each} bytes for a connection");
+    assert!(each >= 100, "{each} bytes: what was measured?");
+
+    // A large message costs memory while it is there.
+    streams.iter_mut().for_each(|stream| exchange(stream, LARGE));
+    let after = LIVE.load(Ordering::SeqCst);
+    assert!(after - many <= 256 << 10, "{} bytes stay of messages that are gone", after - many);
+    println!("{each} bytes for an idle WebSocket; {} stay of {MANY} messages of {LARGE}", after - many);
+
+    drop(streams);
+    stop.stop();
+    running.join().unwrap().unwrap();
+}
+
+const FEW: usize = 64;
+const MANY: usize = 256;
