@@ -416,3 +416,25 @@ fn each_frame_of_a_client_has_a_key_of_its_own() {
 fn an_unsolicited_pong_is_told_and_not_answered() {
     Case::new("pong").send(Frame::pong("x")).hears(Heard::Pong(b"x".to_vec(), None)).bye().run_everywhere();
 }
+
+/// Between the strictest and the most generous of those that are trusted: python `websockets`, Node's
+/// `ws`, `gws`, Centrifugo, NATS, uWebSockets.
+#[test]
+fn defaults_are_those_of_the_trusted() {
+    let config = Config::default();
+    let seconds = |time: Option<std::time::Duration>| time.map(|time| time.as_secs());
+    assert_eq!(config.max_message(), 16 << 20, "as gws; the largest that Autobahn sends");
+    assert!(config.max_frame() <= config.max_message());
+    assert_eq!(config.max_fragments(), 131_072, "as ws");
+    assert!(config.max_empty_fragments() <= 4096);
+    assert!((20..=30).contains(&seconds(config.ping_interval()).expect("on")));
+    assert!((8..=30).contains(&config.pong_timeout().as_secs()));
+    assert!((60..=240).contains(&seconds(config.idle_timeout()).expect("on")));
+    assert!(config.write_timeout().as_secs() <= 60);
+    assert!(config.close_timeout().as_secs() <= 30);
+    assert!(config.high_water() < config.max_outbound() && config.max_outbound() <= 16 << 20);
+    let limits = HeadLimits::new();
+    assert!((4 << 10..=16 << 10).contains(&limits.max_bytes()));
+    assert!(limits.max_headers() <= 128);
+    assert_eq!(ServerOptions::new().origin(), &OriginPolicy::same_origin());
+}

@@ -1,0 +1,72 @@
+//! The list of rules and known faults, each with the tests that hold us to it.
+//!
+//! `STANDARDS.md` beside this crate is [`render`]ed from it. A test checks that the two agree, that every
+//! test named here exists, and that no line is without either tests or a reason.
+
+mod faults;
+mod rules;
+
+use std::fmt::Write as _;
+
+/// A rule, or a fault that others had.
+#[derive(Clone, Copy, Debug)]
+pub struct Line {
+    /// Where it stands: an RFC and its section, a class and a number.
+    pub id: &'static str,
+    /// What it says.
+    pub text: &'static str,
+    /// What holds us to it.
+    pub held: Held,
+}
+
+/// What holds us to a line.
+#[derive(Clone, Copy, Debug)]
+pub enum Held {
+    /// Tests, each a file and the name of a function in it.
+    By(&'static [(&'static str, &'static str)]),
+    /// Nothing yet, or nothing that a test could, and why.
+    Not(&'static str),
+}
+
+/// The sections with their titles, in order.
+pub const SECTIONS: [(&str, &[Line]); 9] = [
+    ("RFC 6455, the WebSocket protocol", rules::RFC_6455),
+    ("RFC 7692, permessage-deflate", rules::RFC_7692),
+    ("RFC 8441 and RFC 9220, over HTTP/2 and HTTP/3", rules::RFC_8441),
+    ("HTTP upgrade (RFC 9110 section 7.8, RFC 9112, RFC 9931)", rules::HTTP_UPGRADE),
+    ("Other standards", rules::OTHERS),
+    ("What servers most often get wrong", rules::OFTEN_WRONG),
+    ("Wrong answers of running servers and libraries", faults::PROBED),
+    ("Defaults", faults::DEFAULTS),
+    ("Real faults, by class", faults::CLASSES),
+];
+
+pub(crate) const fn line(id: &'static str, text: &'static str, held: Held) -> Line {
+    Line { id, text, held }
+}
+
+/// The list as Markdown.
+#[must_use]
+pub fn render() -> String {
+    let mut out = String::from(
+        "# Standards, and the tests that hold us to them\n\n\
+         Generated from `src/standards`; `UPDATE_STANDARDS=1 cargo test -p sinews-conformance --test standards`\n\
+         writes it anew.\n",
+    );
+    for (title, lines) in SECTIONS {
+        // Writing to a String cannot fail.
+        let _ = write!(out, "\n## {title}\n\n| | Rule | Held by |\n|---|---|---|\n");
+        for line in lines {
+            let held = match line.held {
+                Held::By(tests) => {
+                    let tests: Vec<String> =
+                        tests.iter().map(|(file, name)| format!("[`{name}`](../../{file})")).collect();
+                    tests.join(", ")
+                }
+                Held::Not(reason) => format!("*{reason}*"),
+            };
+            let _ = writeln!(out, "| {} | {} | {held} |", line.id, line.text);
+        }
+    }
+    out
+}
