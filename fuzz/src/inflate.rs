@@ -1,6 +1,8 @@
 //! An inflater written from RFC 1951 and RFC 7692 section 7.2.2: bit by bit, and a block that is cut short
 //! is read again from its start when more has come.
 
+use std::collections::BTreeMap;
+
 /// What the sender may refer back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
@@ -298,17 +300,18 @@ impl Reader<'_> {
         let mut bits = 0;
         for len in 1..=code.longest.max(1) {
             bits = bits << 1 | self.bits(1)?;
-            if let Some(found) = code.symbols.iter().find(|entry| (entry.0, entry.1) == (len, bits)) {
-                return Ok(found.2);
+            if let Some(symbol) = code.symbols.get(&(len, bits)) {
+                return Ok(*symbol);
             }
         }
         Err(Stop::Bad)
     }
 }
 
-/// A prefix code: length, bits and symbol of each entry.
+/// A prefix code.
 struct Code {
-    symbols: Vec<(usize, usize, usize)>,
+    /// By length and bits of the code.
+    symbols: BTreeMap<(usize, usize), usize>,
     longest: usize,
     /// What is left of the space of codes, in units of the longest; below zero: too many.
     left: i32,
@@ -317,13 +320,13 @@ struct Code {
 impl Code {
     fn new(lengths: &[usize]) -> Self {
         let longest = lengths.iter().copied().max().unwrap_or(0);
-        let mut symbols = Vec::new();
+        let mut symbols = BTreeMap::new();
         let mut bits = 0;
         let mut left = 1 << longest;
         for len in 1..=longest {
             bits <<= 1;
             for (symbol, _) in lengths.iter().enumerate().filter(|(_, length)| **length == len) {
-                symbols.push((len, bits, symbol));
+                symbols.insert((len, bits), symbol);
                 bits += 1;
                 left -= 1 << (longest - len);
             }

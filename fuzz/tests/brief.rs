@@ -8,22 +8,22 @@ use std::path::Path;
 
 #[test]
 fn frames() {
-    brief("frames", sinews_fuzz::frames, 40_000);
+    brief("frames", sinews_fuzz::frames, 20_000);
 }
 
 #[test]
 fn handshake() {
-    brief("handshake", sinews_fuzz::handshake, 60_000);
+    brief("handshake", sinews_fuzz::handshake, 20_000);
 }
 
 #[test]
 fn deflate() {
-    brief("deflate", sinews_fuzz::deflate, 4_000);
+    brief("deflate", sinews_fuzz::deflate, 2_000);
 }
 
 #[test]
 fn session() {
-    brief("session", sinews_fuzz::session, 3_000);
+    brief("session", sinews_fuzz::session, 1_500);
 }
 
 /// Runs the seeds, then `runs` inputs made from a fixed seed.
