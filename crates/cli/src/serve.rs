@@ -87,7 +87,6 @@ fn explain(error: BindError) -> String {
 /// "Too many open files" on every system that has the number at all.
 const EMFILE: i32 = 24;
 
-#[cfg(unix)]
 fn stop_on_signals(stop: StopHandle) -> io::Result<()> {
     use signal_hook::consts::{SIGINT, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
@@ -101,11 +100,6 @@ fn stop_on_signals(stop: StopHandle) -> io::Result<()> {
             stop.stop_now();
         }
     })?;
-    Ok(())
-}
-
-#[cfg(not(unix))]
-fn stop_on_signals(_stop: StopHandle) -> io::Result<()> {
     Ok(())
 }
 

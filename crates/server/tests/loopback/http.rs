@@ -275,6 +275,18 @@ fn a_request_has_a_time_to_arrive() {
 }
 
 #[test]
+fn a_later_request_has_its_time_too() {
+    let http = HttpConfig::default().with_request_timeout(Duration::from_millis(20));
+    let server = server_with(http.with_keep_alive_timeout(Duration::from_secs(3_600)));
+    let chunked = "POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    for part in ["GET / HTTP", chunked, "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n"] {
+        let mut client = server.connect();
+        assert_eq!(client.send(get("/")).answer().status, 200);
+        assert_eq!(client.send(part).last_status(), 408, "{part}");
+    }
+}
+
+#[test]
 fn a_drip_of_bytes_gains_no_time() {
     let wait = Duration::from_millis(50);
     let server = server_with(HttpConfig::default().with_request_timeout(wait).with_max_body(64 << 20));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sinews_server::{Config, Server};
+use sinews_server::{Config, HttpConfig, Server};
 use sinews_testkit::{Frame, Reply};
 
 use crate::support::{Heard, Running, echo, get, handshake, post, routes, scripted};
@@ -13,7 +13,8 @@ const LONG: Duration = Duration::from_secs(3_600);
 fn server() -> Running {
     let patient = Config::default().with_close_timeout(LONG);
     let routes = routes().websocket("/patient", echo().with_config(patient));
-    Running::server(Server::new(routes).threads(2).grace(LONG))
+    let http = HttpConfig::default().with_request_timeout(LONG).with_keep_alive_timeout(LONG);
+    Running::server(Server::new(routes).threads(2).grace(LONG).http(http))
 }
 
 #[test]

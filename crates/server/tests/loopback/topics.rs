@@ -102,6 +102,28 @@ fn those_who_have_left_are_counted_no_more() {
 }
 
 #[test]
+fn last_words_are_heard() {
+    let (route, _ear) = scripted(|heard, cx| match heard {
+        Heard::Open => cx.subscribe("all").unwrap(),
+        Heard::Close(closed) => {
+            cx.publish("all", &Prepared::text(closed.status().to_string()));
+        }
+        _ => {}
+    });
+    let server = Running::router(Router::new().websocket("/", route));
+    let mut witness = server.websocket("/");
+    witness.sync();
+    server.websocket("/").reset();
+    witness.expect(&Reply::text("1006"));
+    server.websocket("/").client.half_close();
+    witness.expect(&Reply::text("1006"));
+    server.websocket("/").send(&Frame::close(3000, ""));
+    witness.expect(&Reply::text("3000"));
+    server.websocket("/").send(&Frame::text("x").unmasked());
+    witness.expect(&Reply::text("1002"));
+}
+
+#[test]
 fn each_publisher_is_heard_in_its_order_by_all() {
     const ROUNDS: usize = 200;
     let server = server();
