@@ -95,7 +95,7 @@ settings! {
     max_message / with_max_message: u64;
     /// Bytes that one frame may declare. Default 16 MiB: a message in a single frame.
     max_frame / with_max_frame: u64;
-    /// Fragments in one message. Default 131,072, as Node's `ws`; Autobahn sends 65,536.
+    /// Fragments in one message, at least 1. Default 131,072, as Node's `ws`; Autobahn sends 65,536.
     max_fragments / with_max_fragments: u32;
     /// Empty fragments in one message: legal, without use, and free for the sender. Default 1,024.
     max_empty_fragments / with_max_empty_fragments: u32;

@@ -65,11 +65,11 @@ impl Opcode {
     }
 }
 
-/// Largest payload of a control frame (RFC 6455 5.5).
-pub(crate) const CONTROL_MAX: usize = 125;
+/// Bytes in the payload of a ping, or of any control frame, at most (RFC 6455 section 5.5).
+pub const CONTROL_MAX: usize = 125;
 
-/// Parses the head at the start of `bytes`, as `role` receives it. Fails as early as the bytes allow:
-/// what the first two bytes make wrong is wrong before the rest of the head is there.
+/// Parses the head at the start of `bytes`, as `role` receives it. What the first two bytes make wrong by
+/// themselves is wrong before the rest of the head is there.
 #[inline]
 pub(crate) fn parse(bytes: &[u8], role: Role) -> Result<Parsed, PeerMisbehaved> {
     let &[first, second, ..] = bytes else {

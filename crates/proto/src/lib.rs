@@ -108,7 +108,8 @@
 //! * A peer's input never causes a panic, and memory follows the bytes received, never the bytes declared.
 //! * Whatever a peer breaks has a name ([`PeerMisbehaved`]), and a Close frame with the code for it is
 //!   prepared. What our caller breaks is [`Misuse`]; nothing is written then. Waiting is no error.
-//! * Any way of cutting the same bytes gives the same events and the same answers.
+//! * Any way of cutting the same bytes gives the same events and the same answers. (A message that is broken in
+//!   more than one way may be refused for another of them.)
 //! * Each limit and each wait is a documented setting of [`Config`] or [`http::HeadLimits`].
 //!
 //! # Features
@@ -134,5 +135,6 @@ pub use close::CloseCode;
 pub use config::{Config, Overflow, PingRate};
 pub use connection::{Connection, Event, Kind, PerThread, Place, Received, Transport, write_prepared};
 pub use error::{Expired, Misuse, PeerMisbehaved};
+pub use frame::CONTROL_MAX as PING_MAX;
 pub use handshake::{Negotiated, Role};
 pub use time::Time;

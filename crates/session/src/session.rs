@@ -67,8 +67,8 @@ pub trait Events {
 pub enum Flow {
     /// Give the next bytes when they come.
     Continue,
-    /// Give nothing until [`Session::wants_resume`] says so: what waits to be sent has passed
-    /// [`Config::high_water`].
+    /// Give nothing until [`Session::wants_resume`] says so, the peer's end included, since it stands behind
+    /// the input that was kept: what waits to be sent has passed [`Config::high_water`].
     Pause,
 }
 
@@ -127,12 +127,7 @@ impl Session {
     /// A session behind a handshake whose answer, and what may have been queued before it, is still on
     /// its way.
     #[must_use]
-    pub fn with_outbound(
-        negotiated: Negotiated,
-        config: Arc<Config>,
-        now: Time,
-        outbound: Outbound,
-    ) -> Self {
+    pub fn with_outbound(negotiated: Negotiated, config: Arc<Config>, now: Time, outbound: Outbound) -> Self {
         Self {
             connection: Connection::new(negotiated, config, now),
             outbound,

@@ -1,7 +1,7 @@
 //! The outbound side of a connection, as a handler sees it.
 
 use bytes::Bytes;
-use sinews_proto::{CloseCode, Config, Connection, Kind, Misuse, Overflow, Role, Time};
+use sinews_proto::{CloseCode, Config, Connection, Kind, Misuse, Overflow, PING_MAX, Role, Time};
 
 use crate::outbound::Outbound;
 use crate::payload::Payload;
@@ -128,15 +128,20 @@ impl<'a> Tx<'a> {
         Ok(self.queued())
     }
 
-    /// Sends a ping.
+    /// Sends a ping. Pings of the keepalive are apart from these.
     ///
     /// # Errors
     /// [`Misuse::PingTooLong`] over 125 bytes; [`Misuse::Closing`].
-    pub fn send_ping(&mut self, payload: &[u8]) -> Result<(), Misuse> {
+    pub fn send_ping(&mut self, payload: &[u8]) -> Result<Sent, Misuse> {
+        // What may never be sent overflows nothing.
+        if payload.len() <= PING_MAX && !self.admit(payload.len()) {
+            return Ok(Sent::Dropped);
+        }
         let chain = self.outbound.gathering(self.resources);
         let shared = &mut self.resources.shared;
         let connection = &mut *self.connection;
-        chain.write(|arena| connection.send_ping(payload, shared, arena))
+        chain.write(|arena| connection.send_ping(payload, shared, arena))?;
+        Ok(self.queued())
     }
 
     /// Begins the closing handshake behind what is queued.

@@ -8,7 +8,7 @@ use sinews_proto::handshake::{
 };
 use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
 use sinews_proto::{Config, Misuse, PeerMisbehaved as Fault, Role, Time};
-use sinews_session::Resources;
+use sinews_session::{Resources, Sent};
 use sinews_testkit::{
     App, Chunks, Codec, Frame, Heard, Length, Machine, Probe, Reply, SessionEnd, corpora, negotiate,
     negotiate_offer, negotiate_plain, request_with_offer, split_frames,
@@ -379,7 +379,7 @@ fn our_own_control_frames_are_never_too_long() {
         let normal = sinews_proto::CloseCode::NORMAL;
         assert_eq!(end.act(now, |tx| tx.close(normal, &long)), Err(Misuse::ReasonTooLong));
         assert_eq!(end.waiting(), 0, "nothing was written");
-        assert_eq!(end.act(now, |tx| tx.send_ping(&[7; 125])), Ok(()));
+        assert_eq!(end.act(now, |tx| tx.send_ping(&[7; 125])), Ok(Sent::Queued));
         assert_eq!(end.act(now, |tx| tx.close(normal, &long[..123])), Ok(()));
         let mut probe = Probe::new(end, negotiated);
         probe.pump();

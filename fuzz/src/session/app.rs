@@ -176,8 +176,12 @@ impl App {
         self.numbers += 1;
         let mut payload = format!("ping {}", self.numbers).into_bytes();
         payload.resize(payload.len().max(len), b'.');
-        match tx.send_ping(&payload) {
-            Ok(()) => {
+        let before = Before::of(tx);
+        let sent = tx.send_ping(&payload);
+        self.check(tx, before, &sent, payload.len());
+        match sent {
+            Ok(Sent::Dropped) => {}
+            Ok(Sent::Queued | Sent::Backpressure) => {
                 assert!(payload.len() <= 125, "{}: a ping of {}", self.name, payload.len());
                 self.ping_bytes += payload.len() + 14;
                 self.pings.push_back(payload);

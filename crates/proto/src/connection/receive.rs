@@ -316,7 +316,7 @@ impl Connection {
             return Err(PeerMisbehaved::MessageTooBig);
         }
         open.fragments += 1;
-        if open.fragments > self.config.max_fragments {
+        if open.fragments > self.config.max_fragments.max(1) {
             return Err(PeerMisbehaved::TooManyFragments);
         }
         if head.len == 0 {

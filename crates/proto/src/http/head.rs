@@ -51,6 +51,9 @@ impl<'h> RequestHead<'h> {
         limits: &HeadLimits,
         slots: &'h mut HeaderSlots<'b>,
     ) -> Result<Self, HeadError> {
+        if is_empty(head) {
+            return Err(HeadError::Syntax);
+        }
         let mut request = httparse::Request::new(&mut slots.slots[..limits.max_headers()]);
         let wire_len = match request.parse(head) {
             Ok(httparse::Status::Complete(len)) => len,
@@ -173,6 +176,9 @@ impl<'h> ResponseHead<'h> {
         limits: &HeadLimits,
         slots: &'h mut HeaderSlots<'b>,
     ) -> Result<Self, HeadError> {
+        if is_empty(head) {
+            return Err(HeadError::Syntax);
+        }
         let mut response = httparse::Response::new(&mut slots.slots[..limits.max_headers()]);
         let httparse::Status::Complete(wire_len) = response.parse(head)? else {
             return Err(HeadError::Syntax);
@@ -210,6 +216,12 @@ impl<'h> ResponseHead<'h> {
     pub const fn wire_len(&self) -> usize {
         self.wire_len
     }
+}
+
+/// A head of nothing but empty lines. The parser passes over any number of them and would go on with what
+/// lies behind.
+fn is_empty(head: &[u8]) -> bool {
+    head.starts_with(b"\r\n\r\n")
 }
 
 fn named<'h, 'n>(
