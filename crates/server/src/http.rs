@@ -105,8 +105,6 @@ pub(crate) struct Http {
     pub(crate) paused: bool,
     /// No further request is read: what is queued leaves, then the connection ends.
     pub(crate) ending: bool,
-    /// The sending side was asked to end.
-    pub(crate) shut: bool,
     /// When the request under way began, or the connection.
     started: Option<Time>,
     /// When an answer was queued, or bytes of one left.
@@ -156,7 +154,6 @@ impl Http {
             outbound: Outbound::default(),
             paused: false,
             ending: false,
-            shut: false,
             started: Some(now),
             moved: now,
             armed: None,

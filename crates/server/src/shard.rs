@@ -383,11 +383,8 @@ fn settle_websocket(websocket: &mut WebSocket, io: &mut Io, lent: &mut Lent<'_>,
     }
     match websocket.session.fate() {
         Fate::Open | Fate::AwaitEnd => {}
-        Fate::Finish if websocket.shut => {}
-        Fate::Finish => {
-            websocket.shut = true;
-            io.shutdown(lent.conn);
-        }
+        // Once is as good as often.
+        Fate::Finish => io.shutdown(lent.conn),
         Fate::Drop => io.close(lent.conn),
     }
     if let Some(deadline) = websocket.session.deadline() {
@@ -399,8 +396,8 @@ fn settle_http(http: &mut Http, io: &mut Io, conn: ConnId, config: &HttpConfig, 
     if http.outbound.wants_send() {
         io.send(conn);
     }
-    if http.ending && !http.shut {
-        http.shut = true;
+    if http.ending {
+        // Once is as good as often.
         io.shutdown(conn);
     }
     let deadline = http.deadline(config);

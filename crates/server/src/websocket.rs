@@ -15,8 +15,6 @@ pub(crate) struct WebSocket {
     handler: Box<dyn Handler>,
     /// The handler has been told that it is over.
     told: bool,
-    /// The sending side was asked to end.
-    pub(crate) shut: bool,
     /// When the loop's timer fires.
     pub(crate) armed: Option<Time>,
     peer: SocketAddr,
@@ -32,7 +30,7 @@ pub(crate) struct Lent<'a> {
 
 impl WebSocket {
     pub(crate) fn new(session: Session, handler: Box<dyn Handler>, peer: SocketAddr) -> Self {
-        Self { session, handler, told: false, shut: false, armed: None, peer }
+        Self { session, handler, told: false, armed: None, peer }
     }
 
     pub(crate) fn open(&mut self, lent: &mut Lent<'_>) {

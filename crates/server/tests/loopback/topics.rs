@@ -106,7 +106,8 @@ fn last_words_are_heard() {
     let (route, _ear) = scripted(|heard, cx| match heard {
         Heard::Open => cx.subscribe("all").unwrap(),
         Heard::Close(closed) => {
-            cx.publish("all", &Prepared::text(closed.status().to_string()));
+            let reached = cx.publish("all", &Prepared::text(closed.status().to_string()));
+            assert!(reached <= 1, "{reached} subscribers: the one that is over is none any more");
         }
         _ => {}
     });
