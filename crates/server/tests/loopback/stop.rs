@@ -10,16 +10,16 @@ use crate::support::{Heard, Running, echo, get, handshake, post, routes, scripte
 /// Longer than any test: a stop that waits for it hangs.
 const LONG: Duration = Duration::from_secs(3_600);
 
-fn server() -> Running {
+fn server(threads: usize) -> Running {
     let patient = Config::default().with_close_timeout(LONG);
     let routes = routes().websocket("/patient", echo().with_config(patient));
     let http = HttpConfig::default().with_request_timeout(LONG).with_keep_alive_timeout(LONG);
-    Running::server(Server::new(routes).threads(2).grace(LONG).http(http))
+    Running::server(Server::new(routes).threads(threads).grace(LONG).http(http))
 }
 
 #[test]
 fn every_client_gets_1001_and_the_server_ends_with_the_last() {
-    let server = server();
+    let server = server(2);
     let mut peers: Vec<_> = (0..50).map(|_| server.websocket("/patient")).collect();
     let mut fresh = server.connect();
     let mut kept = server.connect();
@@ -39,7 +39,8 @@ fn every_client_gets_1001_and_the_server_ends_with_the_last() {
 
 #[test]
 fn what_was_sent_before_the_stop_is_answered() {
-    let server = server();
+    // On one thread, what was sent before an answered message has been received.
+    let server = server(1);
     let mut posting = server.connect();
     let wire = post("/body", "abc");
     posting.send(&wire[..wire.len() - 1]);
@@ -87,7 +88,7 @@ fn those_who_do_not_answer_are_waited_for_no_longer_than_the_grace_period() {
 
 #[test]
 fn a_second_stop_waits_for_nobody() {
-    let server = server();
+    let server = server(2);
     let mut silent = server.websocket("/patient");
     silent.sync();
     server.stop.stop();
