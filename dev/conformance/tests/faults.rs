@@ -8,12 +8,13 @@ use sinews_conformance::Case;
 use sinews_proto::Kind::{Binary, Text};
 use sinews_proto::deflate::{DeflateConfig, DeflateMode};
 use sinews_proto::{
-    CloseCode, Config, Expired, Misuse, Overflow, PeerMisbehaved as Fault, PingRate, Role, Time,
+    CloseCode, Config, Connection, Event, Expired, Misuse, Overflow, PeerMisbehaved as Fault, PerThread,
+    PingRate, Role, Time,
 };
 use sinews_session::{Cause, Events, Fate, Payload, Prepared, Resources, Sent, Session, Tx};
 use sinews_testkit::{
-    App, Chunks, Codec, Frame, Heard, Length, Machine, Pair, Probe, Reply, SessionEnd, corpora, negotiate,
-    negotiate_plain,
+    App, Chunks, Codec, Frame, Heard, Length, Machine, Pair, Probe, Reader, Reply, SessionEnd, corpora,
+    negotiate, negotiate_plain,
 };
 
 const ROLES: [Role; 2] = [Role::Server, Role::Client];
@@ -178,21 +179,41 @@ fn a_flood_of_pings_to_a_peer_that_never_reads_is_bounded() {
 /// While it waits for room a flood costs one pong, the newest (RFC 6455 section 5.5.3).
 #[test]
 fn pongs_without_room_are_reduced_to_the_newest() {
-    let config = quiet().with_high_water(1000);
+    let config = Arc::new(quiet());
+    let mut connection = Connection::new(negotiate_plain(Role::Server), config, Time::ZERO);
+    let mut shared = PerThread::new(|| [0; 4]);
+    let (mut assembly, mut out) = (Vec::new(), Vec::new());
+    for text in ["first", "second", "third"] {
+        let mut ping = Frame::ping(text).encode(Role::Client);
+        let received = connection.receive(&mut ping, &mut assembly, &mut shared, Time::ZERO);
+        assert!(matches!(received.map(|received| received.event), Ok(Event::Ping(_))));
+    }
+    connection.write_control(&mut shared, &mut out, Time::ZERO);
+    let replies = Reader::new(Role::Server, None).read(&out);
+    assert_eq!(replies, Ok(vec![Reply::Pong(b"third".to_vec())]));
+}
+
+/// Above the high-water mark neither a pong nor a keepalive ping is added to what waits.
+#[test]
+fn pongs_and_pings_wait_for_room() {
     let app = App::script(|heard, tx| {
-        if let Heard::Ping(payload) = heard {
-            if payload == b"first" {
-                tx.send_binary(&[0; 2000]).expect("open");
-            }
+        if *heard == Heard::Ping(b"fill".to_vec()) {
+            tx.send_binary(&[0; 2000]).expect("open");
         }
     });
+    let config = Config::default().with_high_water(1000);
+    let interval = config.ping_interval().expect("on by default");
     let negotiated = negotiate_plain(Role::Server);
-    let mut probe = Probe::new(SessionEnd::new(negotiated, config, app, Time::ZERO), negotiated);
-    let pings = ["first", "second", "third"].map(|text| Frame::ping(text).encode(Role::Client)).concat();
-    probe.send(&pings, Chunks::Whole);
+    let mut probe = Probe::new(SessionEnd::new(negotiated, config, app, Time::ZERO), negotiated).deaf();
+    probe.send_frame(&Frame::ping("fill"), Chunks::Whole);
+    assert_eq!(probe.machine.waiting(), 2004, "the message, and not the pong");
+    probe.pass(interval);
+    assert_eq!(probe.machine.waiting(), 2004);
+    let mut probe = probe.hearing();
+    probe.pump();
     let replies = probe.take_replies();
-    assert_eq!(replies.first(), Some(&Reply::binary([0; 2000])));
-    assert_eq!(replies.last(), Some(&Reply::Pong(b"third".to_vec())));
+    assert_eq!(replies[..2], [Reply::binary([0; 2000]), Reply::Pong(b"fill".to_vec())]);
+    assert!(matches!(replies[2..], [Reply::Ping(_)]));
 }
 
 /// An echo to a peer that does not read stops at the high-water mark, and goes on where it stopped.
@@ -243,7 +264,7 @@ fn drained(end: SessionEnd) -> (Vec<u8>, Vec<Reply>) {
     while end.waiting() > 0 {
         bytes.extend(end.take(777, Time::ZERO));
     }
-    let mut reader = sinews_testkit::Reader::new(Role::Server, None);
+    let mut reader = Reader::new(Role::Server, None);
     let replies = reader.read(&bytes).expect("whole frames in order");
     assert!(reader.is_between_messages(), "no frame was cut");
     let mut firsts = Vec::new();
@@ -451,7 +472,12 @@ fn a_failed_connection_leaves_nothing_in_the_shared_contexts() {
     let over = Frame::binary(codec.compress(&[1; 60_000])).rsv(4).encode(Role::Client);
     let garbage = Frame::binary([0xff; 20]).rsv(4).encode(Role::Client);
     let cut = Frame::binary(&codec.compress(&[2; 3000])[..8]).rsv(4).fin(false).encode(Role::Client);
-    for (bad, status) in [(over, Some(1009)), (garbage, Some(1007)), (cut, None)] {
+    // What refers to a message of another connection finds nothing there.
+    let mut keeper =
+        Codec::new(Role::Client, negotiate(dedicated(), dedicated()).server.deflate().expect("agreed"));
+    let _ = keeper.compress(b"sound sound sound sound");
+    let reaching = Frame::text(keeper.compress(b"sound sound sound sound")).rsv(4).encode(Role::Client);
+    for (bad, status) in [(over, Some(1009)), (garbage, Some(1007)), (cut, None), (reaching, Some(1007))] {
         for _ in 0..3 {
             assert_eq!(send(&bad), (vec![], status));
             assert_eq!(send(&sound), (vec![b"sound sound sound sound".to_vec()], None));

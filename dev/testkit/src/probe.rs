@@ -114,11 +114,11 @@ impl<M: Machine> Probe<M> {
         let mut takes = self.takes.start();
         loop {
             let mut moved = false;
-            if !self.machine.is_paused() {
-                if let Some(mut chunk) = self.inbox.pop_front() {
-                    self.machine.deliver(&mut chunk, self.now);
-                    moved = true;
-                }
+            if !self.machine.is_paused()
+                && let Some(mut chunk) = self.inbox.pop_front()
+            {
+                self.machine.deliver(&mut chunk, self.now);
+                moved = true;
             }
             while self.reads && self.machine.waiting() > 0 {
                 let most = takes.next(self.machine.waiting());

@@ -260,6 +260,7 @@ pub(super) const CLASSES: &[Line] = &[
         By(&[
             (FAULTS, "a_flood_of_pings_to_a_peer_that_never_reads_is_bounded"),
             (FAULTS, "pings_faster_than_the_rate_fail"),
+            (FAULTS, "pongs_and_pings_wait_for_room"),
             (FLOW, "pings_to_a_peer_that_does_not_read_are_not_kept"),
         ]),
     ),
