@@ -1,5 +1,6 @@
 //! What leaves in one send: small pieces in one arena, large ones by reference between them.
 
+use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::Bytes;
@@ -11,7 +12,7 @@ pub struct Chain {
     /// Heads and small payloads, one behind the other.
     arena: Vec<u8>,
     /// Payloads that stand between them.
-    large: Vec<Large>,
+    large: VecDeque<Large>,
     /// Bytes of the arena that have left.
     arena_sent: usize,
     /// Entries of `large` that have left.
@@ -56,7 +57,7 @@ impl Chain {
             }
             slot => slot.is_some(),
         };
-        for large in &self.large[self.large_sent..] {
+        for large in self.large.range(self.large_sent..) {
             if !put(&self.arena[arena_at..large.at]) || !put(&large.bytes) {
                 return filled;
             }
@@ -105,21 +106,38 @@ impl Chain {
 
     pub(crate) fn push(&mut self, bytes: Bytes, droppable: bool) {
         self.len += bytes.len();
-        self.large.push(Large { at: self.arena.len(), bytes, droppable });
+        self.large.push_back(Large { at: self.arena.len(), bytes, droppable });
     }
 
-    /// Drops the oldest droppable messages until at least `count` bytes are gone or none is left.
+    /// Drops the oldest droppable messages until at least `count` bytes are gone or none is left. They
+    /// stand at the front, but for what was sent to this connection alone, so that this is cheap however
+    /// many wait.
     pub(crate) fn drop_oldest(&mut self, count: usize) -> usize {
-        let mut dropped = 0;
-        self.large.retain(|large| {
-            let keep = !large.droppable || dropped >= count;
-            if !keep {
-                dropped += large.bytes.len();
+        let (mut dropped, mut at) = (0, self.large_sent);
+        while dropped < count && at < self.large.len() {
+            match self.large.get(at) {
+                Some(large) if large.droppable => {
+                    dropped += large.bytes.len();
+                    self.large.remove(at);
+                }
+                _ => at += 1,
             }
-            keep
-        });
+        }
         self.len -= dropped;
         dropped
+    }
+
+    /// Takes out the memory of a payload that was sent by reference and that nobody else refers to.
+    pub(crate) fn take_memory(&mut self) -> Option<Vec<u8>> {
+        while let Some(mut large) = self.large.pop_back() {
+            if !large.droppable && large.bytes.is_unique() {
+                // What is left of it has left, or never will.
+                let left = large.bytes.len();
+                bytes::Buf::advance(&mut large.bytes, left);
+                return Some(Vec::from(large.bytes));
+            }
+        }
+        None
     }
 
     /// Empties the chain. Answers whether it is worth keeping: its buffers have at most `max` bytes.
@@ -176,6 +194,23 @@ mod tests {
             assert!(expected.starts_with(&prefix));
             assert_eq!(filled, entries);
         }
+    }
+
+    #[test]
+    fn the_memory_of_a_payload_comes_home_whole_unless_somebody_else_has_it() {
+        let mut chain = Chain::default();
+        let mut payload = Vec::with_capacity(1 << 20);
+        payload.extend_from_slice(&[7; 1000]);
+        let elsewhere = Bytes::from(vec![1; 1000]);
+        chain.push_bytes(Bytes::from(payload));
+        chain.push_bytes(elsewhere.clone());
+        chain.push_bytes(Bytes::from_static(b"static"));
+        chain.push(Bytes::from(vec![2; 1000]), true);
+        chain.advance(2500);
+        let memory = chain.take_memory().expect("nobody else refers to the first");
+        assert_eq!((memory.len(), memory.capacity()), (0, 1 << 20));
+        assert_eq!(chain.take_memory(), None);
+        assert_eq!(elsewhere[..], [1; 1000]);
     }
 
     #[test]

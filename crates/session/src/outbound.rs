@@ -75,12 +75,12 @@ impl Outbound {
     pub fn finish(&mut self, chain: Box<Chain>, resources: &mut Resources) {
         self.in_flight = 0;
         self.sending = false;
-        resources.pool.give_chain(chain);
+        resources.take_home(chain);
     }
 
     pub(crate) fn discard(&mut self, resources: &mut Resources) {
         if let Some(chain) = self.gathering.take() {
-            resources.pool.give_chain(chain);
+            resources.take_home(chain);
         }
     }
 

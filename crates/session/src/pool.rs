@@ -13,20 +13,20 @@ pub(crate) struct Pool {
 /// Most buffers kept, and most chains.
 const SPARE_MAX: usize = 256;
 
-/// Largest buffer kept: one large message must not raise the thread's memory for good.
-const CAPACITY_MAX: usize = 64 << 10;
-
 impl Pool {
+    /// Largest buffer kept: one large message must not raise the thread's memory for good.
+    pub(crate) const CAPACITY_MAX: usize = 64 << 10;
+
     /// An empty chain, with a buffer if one was spare.
     #[inline]
     pub(crate) fn take_chain(&mut self) -> Box<Chain> {
         self.chains.pop().unwrap_or_default()
     }
 
-    /// Takes a chain back, whatever is left in it.
+    /// Takes a chain back, whatever is left in it; what it held by reference was taken out before.
     #[inline]
     pub(crate) fn give_chain(&mut self, mut chain: Box<Chain>) {
-        if self.chains.len() < SPARE_MAX && chain.clear(CAPACITY_MAX) {
+        if self.chains.len() < SPARE_MAX && chain.clear(Self::CAPACITY_MAX) {
             self.chains.push(chain);
         }
     }
@@ -37,9 +37,10 @@ impl Pool {
     }
 
     /// A buffer that stays with a connection, with hardly more capacity than it needs: memory follows
-    /// the bytes received.
+    /// the bytes received. One that is larger than any of the pool grew by as much as came, or is a spare
+    /// of the thread's, which are bounded.
     pub(crate) fn keep_tight(&mut self, buffer: Vec<u8>) -> Vec<u8> {
-        if buffer.capacity() <= 2 * buffer.len() {
+        if buffer.capacity() <= 2 * buffer.len() || buffer.capacity() > Self::CAPACITY_MAX {
             return buffer;
         }
         let tight = Vec::from(&buffer[..]);
@@ -49,7 +50,7 @@ impl Pool {
 
     /// Takes a buffer back; it is freed if it is too large or enough are there.
     pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
-        let fits = (1..=CAPACITY_MAX).contains(&buffer.capacity());
+        let fits = (1..=Self::CAPACITY_MAX).contains(&buffer.capacity());
         if fits && self.spare.len() < SPARE_MAX {
             buffer.clear();
             self.spare.push(buffer);
@@ -68,7 +69,7 @@ mod tests {
         pool.give(vec![1; 100]);
         let again = pool.take();
         assert!(again.is_empty() && again.capacity() >= 100);
-        pool.give(Vec::with_capacity(CAPACITY_MAX + 1));
+        pool.give(Vec::with_capacity(Pool::CAPACITY_MAX + 1));
         assert_eq!(pool.take().capacity(), 0);
     }
 

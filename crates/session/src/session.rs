@@ -33,6 +33,38 @@ impl Resources {
     }
 }
 
+impl Resources {
+    /// Frees the memory of large messages that none has used since the last call, and answers whether some
+    /// is left. A driver calls it every few seconds while there is any.
+    pub fn release_idle(&mut self) -> bool {
+        self.shared.release_idle()
+    }
+
+    /// Whether [`release_idle`](Self::release_idle) will have something to free.
+    #[must_use]
+    pub fn holds_spares(&self) -> bool {
+        self.shared.holds_spares()
+    }
+
+    /// A buffer that held a message, for the next one.
+    pub(crate) fn give_assembly(&mut self, buffer: Vec<u8>) {
+        if buffer.capacity() > Pool::CAPACITY_MAX {
+            self.shared.recycle(buffer);
+        } else {
+            self.pool.give(buffer);
+        }
+    }
+
+    /// A chain that has left, and the memory of the large payloads in it.
+    #[inline]
+    pub(crate) fn take_home(&mut self, mut chain: Box<Chain>) {
+        while let Some(buffer) = chain.take_memory() {
+            self.shared.recycle(buffer);
+        }
+        self.pool.give_chain(chain);
+    }
+}
+
 impl Default for Resources {
     fn default() -> Self {
         Self::new()
@@ -237,7 +269,7 @@ impl Session {
         if self.connection.holds_assembly() {
             self.assembly = resources.pool.keep_tight(assembly);
         } else {
-            resources.pool.give(assembly);
+            resources.give_assembly(assembly);
         }
         done
     }

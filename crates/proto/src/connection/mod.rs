@@ -5,6 +5,7 @@ mod control;
 mod keepalive;
 mod receive;
 mod send;
+mod spares;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -19,6 +20,7 @@ use self::keepalive::{Due, Keepalive};
 use self::receive::{Inflate, Stage};
 pub use self::send::write_prepared;
 use self::send::{Deflate, OpenMessage};
+use self::spares::Spares;
 use crate::deflate::Contexts;
 use crate::{CloseCode, Config, Expired, Misuse, Negotiated, PeerMisbehaved, Role, Time};
 
@@ -61,6 +63,7 @@ pub struct PerThread {
     contexts: Contexts,
     /// Compressed payload on its way into a frame.
     scratch: Vec<u8>,
+    spares: Spares,
     masks: Box<dyn FnMut() -> [u8; 4] + Send>,
 }
 
@@ -68,7 +71,31 @@ impl PerThread {
     /// `masks` gives a fresh, unpredictable key for each frame that a client sends (RFC 6455 section
     /// 5.3: derive it from a strong source of entropy). Servers never call it.
     pub fn new(masks: impl FnMut() -> [u8; 4] + Send + 'static) -> Self {
-        Self { contexts: Contexts::new(), scratch: Vec::new(), masks: Box::new(masks) }
+        Self {
+            contexts: Contexts::new(),
+            scratch: Vec::new(),
+            spares: Spares::default(),
+            masks: Box::new(masks),
+        }
+    }
+
+    /// Takes back the memory of a large message ([`Place::Assembly`]), for the next one: otherwise each
+    /// would be paid for by the page. What is kept is bounded, and freed by
+    /// [`release_idle`](Self::release_idle). Small buffers are just freed.
+    pub fn recycle(&mut self, buffer: Vec<u8>) {
+        self.spares.give(buffer);
+    }
+
+    /// Frees the spare memory that no message has used since the last call. A driver calls it every few
+    /// seconds while it answers that some is left.
+    pub fn release_idle(&mut self) -> bool {
+        self.spares.release_idle()
+    }
+
+    /// Whether [`release_idle`](Self::release_idle) will have something to free.
+    #[must_use]
+    pub fn holds_spares(&self) -> bool {
+        !self.spares.is_empty()
     }
 
     /// Takes the scratch back for the next message, unless one large message has swollen it.

@@ -98,9 +98,6 @@ impl Inflate {
 /// buffer usually holds.
 const PIECE_MAX: usize = 64 << 10;
 
-/// First size of an assembly buffer; it doubles from here.
-const ASSEMBLY_MIN: usize = 1 << 10;
-
 /// An event, if the input sufficed for one, and how much of the input was used.
 type Step = Result<(usize, Option<Event>), PeerMisbehaved>;
 
@@ -364,7 +361,11 @@ impl Connection {
             let event = Event::Fragment { kind, at: Place::Input(piece.clone()), first, last };
             return Ok((piece.len(), Some(event)));
         }
-        append(assembly, &input[piece.clone()], self.config.max_message);
+        // What the frames so far declare; the limit was checked on it.
+        let expected = usize::try_from(open.wire).unwrap_or(usize::MAX);
+        let cap = usize::try_from(self.config.max_message).unwrap_or(usize::MAX);
+        shared.spares.grow(assembly, piece.len(), expected, cap);
+        assembly.extend_from_slice(&input[piece.clone()]);
         let event = last.then(|| {
             self.message = None;
             Event::Message { kind, at: Place::Assembly }
@@ -505,16 +506,4 @@ fn room_for(open: &Open, assembly: &[u8], max_message: u64) -> usize {
     let room = max_message.saturating_sub(held);
     let room = usize::try_from(room).unwrap_or(usize::MAX);
     if open.pieces { room.min(PIECE_MAX.saturating_sub(assembly.len())) } else { room }
-}
-
-/// Appends with doubling from nothing, never past the limit.
-fn append(assembly: &mut Vec<u8>, bytes: &[u8], max_message: u64) {
-    let (len, capacity) = (assembly.len(), assembly.capacity());
-    let needed = len + bytes.len();
-    if needed > capacity {
-        let cap = usize::try_from(max_message).unwrap_or(usize::MAX).max(needed);
-        let target = needed.max(capacity.saturating_mul(2)).max(ASSEMBLY_MIN).min(cap);
-        assembly.reserve_exact(target - len);
-    }
-    assembly.extend_from_slice(bytes);
 }
