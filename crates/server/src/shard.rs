@@ -27,6 +27,8 @@ pub(crate) struct Shard {
     date: Date,
     epoch: Instant,
     stopping: bool,
+    /// The loop's timer looks after memory that large messages have left.
+    releasing: bool,
 }
 
 struct Conn {
@@ -68,6 +70,7 @@ impl Shard {
             date: Date::default(),
             epoch: Instant::now(),
             stopping: false,
+            releasing: false,
         }
     }
 
@@ -181,6 +184,10 @@ impl Shard {
         self.settle_one(io, conn);
         if self.topics.has_publications() {
             self.publish(io);
+        }
+        if self.resources.holds_spares() && !self.releasing && !self.stopping {
+            self.releasing = true;
+            io.set_app_timer(io.now() + RELEASE_INTERVAL);
         }
     }
 
@@ -357,6 +364,13 @@ impl App for Shard {
     }
 
     fn app_timer(&mut self, io: &mut Io) {
+        if !self.stopping {
+            self.releasing = self.resources.release_idle();
+            if self.releasing {
+                io.set_app_timer(io.now() + RELEASE_INTERVAL);
+            }
+            return;
+        }
         tracing::info!(connections = io.connections(), "the grace period is over");
         io.stop();
     }
@@ -372,6 +386,9 @@ impl App for Shard {
         self.publish(io);
     }
 }
+
+/// How long memory of large messages waits for the next one: it is given back after one to two of these.
+const RELEASE_INTERVAL: Duration = Duration::from_secs(2);
 
 #[inline]
 fn settle_websocket(websocket: &mut WebSocket, io: &mut Io, lent: &mut Lent<'_>, epoch: Instant) {
