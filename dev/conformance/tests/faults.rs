@@ -337,6 +337,20 @@ fn messages_of_ones_own_outlive_published_ones() {
     assert!(firsts.len() < 30, "published ones were dropped");
 }
 
+/// An application that pings without end fills no memory either.
+#[test]
+fn pings_of_ones_own_count_towards_the_cap() {
+    for policy in [Overflow::Close, Overflow::DropNewest, Overflow::DropOldest] {
+        let config = quiet().with_max_outbound(5000).with_overflow(policy);
+        let mut end = SessionEnd::new(negotiate_plain(Role::Server), config, App::listener(), Time::ZERO);
+        for _ in 0..1000 {
+            // What becomes of those over the cap is the policy's business.
+            let _ = end.act(Time::ZERO, |tx| tx.send_ping(&[0; 125]));
+        }
+        assert!(end.waiting() <= 5000 + 2 * 127, "{policy:?}: {}", end.waiting());
+    }
+}
+
 /// Nobody keeps a connection that should be over.
 #[test]
 fn a_peer_that_does_not_finish_the_closing_handshake_is_dropped() {

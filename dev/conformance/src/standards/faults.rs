@@ -272,6 +272,7 @@ pub(super) const CLASSES: &[Line] = &[
             (FAULTS, "output_over_the_cap_drops_the_newest"),
             (FAULTS, "output_over_the_cap_drops_the_oldest"),
             (FAULTS, "messages_of_ones_own_outlive_published_ones"),
+            (FAULTS, "pings_of_ones_own_count_towards_the_cap"),
             (FAULTS, "reading_pauses_while_the_peer_does_not_read_and_loses_nothing"),
         ]),
     ),
