@@ -77,6 +77,12 @@ impl<A: App> Backend<A> for Poll<A::Chain> {
         let mut batch = mem::replace(&mut self.readable, mem::take(&mut self.batch));
         for conn in batch.drain(..) {
             self.receive_turn(app, io, conn);
+            // An answer to this connection alone leaves while it is in the cache; one to many waits for
+            // the end of the turn, so that it leaves with what others of the turn add to it.
+            if io.sends == [conn] {
+                io.sends.clear();
+                self.start_send(app, io, conn);
+            }
         }
         self.batch = batch;
         self.accept_turn(app, io);

@@ -13,6 +13,10 @@ pub(crate) struct Pool {
 /// Most buffers kept, and most chains.
 const SPARE_MAX: usize = 256;
 
+/// What a connection may keep whatever it holds: shrinking less than this at each segment costs more than it
+/// saves.
+const TIGHT_MIN: usize = 1 << 10;
+
 impl Pool {
     /// Largest buffer kept: one large message must not raise the thread's memory for good.
     pub(crate) const CAPACITY_MAX: usize = 64 << 10;
@@ -40,7 +44,8 @@ impl Pool {
     /// the bytes received. One that is larger than any of the pool grew by as much as came, or is a spare
     /// of the thread's, which are bounded.
     pub(crate) fn keep_tight(&mut self, buffer: Vec<u8>) -> Vec<u8> {
-        if buffer.capacity() <= 2 * buffer.len() || buffer.capacity() > Self::CAPACITY_MAX {
+        let tight = (2 * buffer.len()).max(TIGHT_MIN);
+        if buffer.capacity() <= tight || buffer.capacity() > Self::CAPACITY_MAX {
             return buffer;
         }
         let tight = Vec::from(&buffer[..]);

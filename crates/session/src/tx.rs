@@ -101,8 +101,9 @@ impl<'a> Tx<'a> {
             return Ok(Sent::Dropped);
         }
         self.connection.send_prepared(class.is_some())?;
-        let by_reference = frame.len() > PUBLISHED_COPY_MAX
-            || self.outbound.is_sending() && self.connection.config().overflow() == Overflow::DropOldest;
+        // Only what stands on its own can be dropped later.
+        let by_reference =
+            frame.len() > PUBLISHED_COPY_MAX || self.connection.config().overflow() == Overflow::DropOldest;
         let chain = self.outbound.gathering(self.resources);
         if by_reference {
             chain.push(frame, true);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sinews_proto::handshake::{ClientRequest, ServerOptions, accept};
 use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
 use sinews_proto::{CloseCode, Config, Misuse, Negotiated, Overflow, Time};
-use sinews_session::{Cause, Resources, Sent, Session};
+use sinews_session::{Cause, Prepared, Resources, Sent, Session};
 
 #[test]
 fn behind_a_close_nothing_overflows() {
@@ -45,4 +45,23 @@ fn server() -> Negotiated {
     let mut slots = HeaderSlots::new();
     let head = RequestHead::parse(&request, &HeadLimits::new(), &mut slots).expect("our own request");
     accept(&head, &ServerOptions::new()).expect("our own request").negotiated()
+}
+
+/// Everything that was published in the burst can be dropped, however small: the newest always gets in.
+#[test]
+fn dropping_the_oldest_makes_room_within_one_burst() {
+    let config = Config::default().with_overflow(Overflow::DropOldest).with_max_outbound(5000);
+    let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
+    let mut resources = Resources::with_masks(|| [0; 4]);
+    for number in 0..100_u8 {
+        let mut tx = session.tx(&mut resources, Time::ZERO);
+        let sent = tx.send_prepared(&Prepared::binary(vec![number; 200])).expect("it is open");
+        assert_ne!(sent, Sent::Dropped, "{number}");
+        assert!(tx.buffered() <= 5000 + 202, "{} wait", tx.buffered());
+    }
+    let chain = session.start_send().expect("the newest wait");
+    let mut slices = vec![std::io::IoSlice::new(&[]); 100];
+    let filled = chain.slices(&mut slices);
+    let numbers: Vec<u8> = slices[..filled].iter().map(|frame| frame[frame.len() - 1]).collect();
+    assert_eq!(numbers, (100 - numbers.len() as u8..100).collect::<Vec<u8>>(), "the last ones, in order");
 }
