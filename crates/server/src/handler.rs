@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 
 use sinews_engine::ConnId;
-use sinews_session::{Closed, Payload, Prepared, Sent, Tx};
+use sinews_session::{Closed, Fragment, Payload, Prepared, Sent, Tx};
 
 use crate::topics::{InvalidTopic, Topics};
 
@@ -20,6 +20,12 @@ pub trait Handler {
 
     /// A message has come. The payload is lent: [`Payload::detach`] keeps it.
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>);
+
+    /// A piece of a message, after [`Tx::deliver_fragments`]: for messages larger than memory. The limit on a
+    /// message, [`Config::max_message`](crate::Config::max_message), still holds; raise it for streams.
+    fn fragment(&mut self, fragment: Fragment<'_>, cx: &mut Context<'_>) {
+        let _ = (fragment, cx);
+    }
 
     /// What waits to be sent has fallen below half of the high-water mark, after
     /// [`Sent::Backpressure`].

@@ -1,4 +1,52 @@
-//! HTTP/1.1 and WebSocket server on the Sinews engine.
+//! HTTP/1.1 and WebSocket on one event loop for each core: routes, handlers, topics.
+//!
+//! ```text
+//!   listener ─▶ shard (a thread) ─▶ HTTP: GET, POST, keep-alive ─▶ Router ─▶ Response
+//!                 │                   │ upgrade
+//!                 │                   ▼
+//!                 │                WebSocket ─▶ Handler: open, message, drain, close
+//!                 │                   ▲                 │ Context: send, subscribe, publish
+//!                 ├─ topics ──────────┴─────────────────┘
+//!                 └─ mail to the other shards: what is published, stop
+//! ```
+//!
+//! A connection lives on one thread from its first byte to its last, and so does its [`Handler`]; nothing is
+//! shared between threads but the names of topics. What a burst of messages is answered with leaves in one
+//! send, and so does what a burst of publications brings a subscriber. A handler that sends more than its
+//! peer takes is not asked for more until the peer has caught up ([`Config::high_water`]).
+//!
+//! ```
+//! use sinews_server::{
+//!     Context, Handler, Payload, Prepared, Response, Router, Server, WebSocketRoute,
+//! };
+//!
+//! /// What one says, all hear.
+//! struct Chat;
+//!
+//! impl Handler for Chat {
+//!     fn open(&mut self, cx: &mut Context<'_>) {
+//!         // Fails for names that may not be, and this one may.
+//!         let _ = cx.subscribe("room");
+//!     }
+//!
+//!     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+//!         let message = Prepared::new(payload.kind(), payload.detach());
+//!         cx.publish("room", &message);
+//!     }
+//! }
+//!
+//! let router = Router::new()
+//!     .get("/", |_| Response::text("open a WebSocket at /chat\n"))
+//!     .websocket("/chat", WebSocketRoute::new(|_request| Ok(Chat)));
+//! let server = Server::new(router).listen("127.0.0.1:0".parse()?).bind()?;
+//! println!("listening on {}", server.addresses()[0]);
+//! # server.stop_handle().stop();
+//! server.run()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Browsers may connect from pages of the same origin unless [`ServerOptions::with_origin`] says otherwise.
+//! Limits and waits: [`HttpConfig`] before the upgrade, [`Config`] behind it.
 #![forbid(unsafe_code)]
 
 mod chunked;

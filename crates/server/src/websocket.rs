@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use sinews_engine::ConnId;
 use sinews_proto::Time;
-use sinews_session::{Closed, Events, Flow, Payload, Prepared, Resources, Session, Tx};
+use sinews_session::{Closed, Events, Flow, Fragment, Payload, Prepared, Resources, Session, Tx};
 
 use crate::handler::{Context, Handler};
 use crate::topics::Topics;
@@ -99,6 +99,13 @@ impl Events for Callbacks<'_> {
         if !self.told {
             let mut cx = Context::new(tx.reborrow(), self.topics, self.conn, self.peer);
             self.handler.message(payload, &mut cx);
+        }
+    }
+
+    fn fragment(&mut self, fragment: Fragment<'_>, tx: &mut Tx<'_>) {
+        if !self.told {
+            let mut cx = Context::new(tx.reborrow(), self.topics, self.conn, self.peer);
+            self.handler.fragment(fragment, &mut cx);
         }
     }
 }

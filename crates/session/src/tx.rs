@@ -129,6 +129,12 @@ impl<'a> Tx<'a> {
         Ok(self.queued())
     }
 
+    /// Delivers the messages that start from now on in pieces ([`Events::fragment`](crate::Events::fragment)),
+    /// so that a message larger than memory can pass, or whole again.
+    pub fn deliver_fragments(&mut self, fragments: bool) {
+        self.connection.deliver_fragments(fragments);
+    }
+
     /// Sends a ping. Pings of the keepalive are apart from these.
     ///
     /// # Errors

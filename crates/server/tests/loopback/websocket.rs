@@ -1,7 +1,10 @@
 //! WebSocket over the loopback: what the state machine is tested for in memory, once more through sockets.
 
 use sinews_proto::Role;
-use sinews_server::{Config, DeflateConfig, DeflateMode, Router, ServerOptions};
+use sinews_server::{
+    Config, Context, DeflateConfig, DeflateMode, Fragment, Handler, Payload, Router, Sent, ServerOptions,
+    WebSocketRoute,
+};
 use sinews_testkit::{Codec, Frame, Length, Reply, negotiate};
 
 use crate::support::{Peer, Running, echo, echo_with, routes};
@@ -38,6 +41,39 @@ fn messages_of_every_size_come_back() {
     }
     let text = "aé€😀".repeat(10_000);
     peer.send(&Frame::text(&text)).expect(&Reply::text(&text));
+}
+
+/// Passes a message on as it comes.
+struct Stream;
+
+impl Handler for Stream {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        cx.deliver_fragments(true);
+    }
+
+    fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {
+        panic!("messages come in pieces");
+    }
+
+    fn fragment(&mut self, fragment: Fragment<'_>, cx: &mut Context<'_>) {
+        let sent = cx.send_fragment(fragment.kind, fragment.bytes, fragment.last).expect("it is open");
+        assert_ne!(sent, Sent::Dropped, "reading pauses before that");
+    }
+}
+
+#[test]
+fn a_message_passes_in_pieces_whatever_its_length() {
+    let config = Config::default().with_max_message(u64::MAX).with_max_frame(u64::MAX);
+    let route = WebSocketRoute::new(|_| Ok(Stream)).with_config(config);
+    let server = Running::router(Router::new().websocket("/stream", route));
+    let mut peer = server.websocket("/stream");
+    let payload = noise(24 << 20);
+    let sending = send_along(&peer, Frame::binary(&payload).encode(Role::Client));
+    assert!(peer.next() == Some(Reply::binary(&payload)));
+    sending.join().unwrap();
+    let text = "aé€😀".repeat(100_000);
+    peer.send(&Frame::text(&text)).expect(&Reply::text(&text));
+    peer.send(&Frame::text(b"broken \xff")).expect_close(1007);
 }
 
 #[test]
