@@ -26,6 +26,8 @@ pub(crate) struct Shard {
     resources: Resources,
     date: Date,
     epoch: Instant,
+    /// The turn's time on the loop's clock, and on that of the sessions.
+    turn: (Instant, Time),
     stopping: bool,
     /// The loop's timer looks after memory that large messages have left.
     releasing: bool,
@@ -60,6 +62,7 @@ impl engine::Chain for Outgoing {
 
 impl Shard {
     pub(crate) fn new(router: Arc<Router>, http: Arc<HttpConfig>, grace: Duration, topics: Topics) -> Self {
+        let epoch = Instant::now();
         Self {
             router,
             http,
@@ -68,14 +71,20 @@ impl Shard {
             topics,
             resources: Resources::new(),
             date: Date::default(),
-            epoch: Instant::now(),
+            epoch,
+            turn: (epoch, Time::ZERO),
             stopping: false,
             releasing: false,
         }
     }
 
-    fn time(&self, io: &Io) -> Time {
-        Time::ZERO + io.now().saturating_duration_since(self.epoch)
+    /// The turn's time, reckoned once a turn.
+    #[inline]
+    fn time(&mut self, io: &Io) -> Time {
+        if self.turn.0 != io.now() {
+            self.turn = (io.now(), Time::ZERO + io.now().saturating_duration_since(self.epoch));
+        }
+        self.turn.1
     }
 
     /// The connection's protocol, and what its callbacks need.
