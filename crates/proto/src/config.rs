@@ -42,8 +42,9 @@ pub enum Overflow {
     Close,
     /// The new message is dropped; the sender is told.
     DropNewest,
-    /// The oldest published messages still waiting are dropped to make room. Messages that were sent to
-    /// this connection alone are never dropped.
+    /// The oldest published messages still waiting are dropped to make room for a new one. A message to this
+    /// connection alone is never dropped once it is queued; where no room can be made, a new one is, and the
+    /// sender is told.
     DropOldest,
 }
 
@@ -112,7 +113,8 @@ settings! {
     /// How long the peer may take nothing of what waits to be sent. Default 30 s, then the connection is
     /// dropped: a Close frame would only wait behind the rest.
     write_timeout / with_write_timeout: Duration;
-    /// How long the peer may take to answer our Close, and then to end the transport. Default 5 s.
+    /// How long the peer may take to answer our Close and to end the transport, once the Close has left.
+    /// Default 5 s; before that, [`write_timeout`](Self::write_timeout) counts.
     close_timeout / with_close_timeout: Duration;
     /// Bytes waiting to be sent above which reading pauses and senders are told to slow down. Default
     /// 64 KiB: a socket's send buffer holds about as much again.

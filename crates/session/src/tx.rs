@@ -97,7 +97,7 @@ impl<'a> Tx<'a> {
         }
         let class = self.connection.prepared_class(message.payload().len());
         let frame = message.frame(class, &mut self.resources.shared);
-        if !self.admit(frame.len()) {
+        if !self.admit(frame.len(), true) {
             return Ok(Sent::Dropped);
         }
         self.connection.send_prepared(class.is_some())?;
@@ -119,7 +119,7 @@ impl<'a> Tx<'a> {
     /// # Errors
     /// As [`send_text`](Self::send_text), and [`Misuse::MessageOpen`] if the kind changes.
     pub fn send_fragment(&mut self, kind: Kind, piece: &[u8], last: bool) -> Result<Sent, Misuse> {
-        if !self.admit(piece.len()) {
+        if !self.admit(piece.len(), false) {
             return Ok(Sent::Dropped);
         }
         let chain = self.outbound.gathering(self.resources);
@@ -141,7 +141,7 @@ impl<'a> Tx<'a> {
     /// [`Misuse::PingTooLong`] over 125 bytes; [`Misuse::Closing`].
     pub fn send_ping(&mut self, payload: &[u8]) -> Result<Sent, Misuse> {
         // What may never be sent overflows nothing.
-        if payload.len() <= PING_MAX && !self.admit(payload.len()) {
+        if payload.len() <= PING_MAX && !self.admit(payload.len(), false) {
             return Ok(Sent::Dropped);
         }
         let chain = self.outbound.gathering(self.resources);
@@ -179,7 +179,7 @@ impl<'a> Tx<'a> {
 
     #[inline]
     fn send_slice(&mut self, kind: Kind, payload: &[u8]) -> Result<Sent, Misuse> {
-        if !self.admit(payload.len()) {
+        if !self.admit(payload.len(), false) {
             return Ok(Sent::Dropped);
         }
         let chain = self.outbound.gathering(self.resources);
@@ -196,7 +196,7 @@ impl<'a> Tx<'a> {
         if copies {
             return self.send_slice(kind, &payload);
         }
-        if !self.admit(payload.len()) {
+        if !self.admit(payload.len(), false) {
             return Ok(Sent::Dropped);
         }
         let chain = self.outbound.gathering(self.resources);
@@ -208,16 +208,16 @@ impl<'a> Tx<'a> {
 
     /// Whether another message may be queued; carries out the overflow policy if not.
     #[inline]
-    fn admit(&mut self, len: usize) -> bool {
+    fn admit(&mut self, len: usize, published: bool) -> bool {
         let max = self.connection.config().max_outbound();
         if self.outbound.len() < max {
             return true;
         }
-        self.overflow(len, max)
+        self.overflow(len, max, published)
     }
 
     #[cold]
-    fn overflow(&mut self, len: usize, max: usize) -> bool {
+    fn overflow(&mut self, len: usize, max: usize, published: bool) -> bool {
         // Once a Close is decided nothing is queued, whatever room there is: the send itself says so.
         if !self.connection.is_open() {
             return true;
@@ -227,7 +227,9 @@ impl<'a> Tx<'a> {
             Overflow::DropOldest => {
                 let excess = (self.outbound.len() + len).saturating_sub(max);
                 self.outbound.drop_oldest(excess);
-                self.outbound.len() < max
+                // The newest published message always gets in, also where what cannot be dropped fills the
+                // queue: it takes the place of those before it.
+                published || self.outbound.len() < max
             }
             Overflow::Close => {
                 // The connection is open and the reason short, so this cannot fail.

@@ -65,3 +65,24 @@ fn dropping_the_oldest_makes_room_within_one_burst() {
     let numbers: Vec<u8> = slices[..filled].iter().map(|frame| frame[frame.len() - 1]).collect();
     assert_eq!(numbers, (100 - numbers.len() as u8..100).collect::<Vec<u8>>(), "the last ones, in order");
 }
+
+/// What is in flight cannot be dropped; the newest message still replaces those before it.
+#[test]
+fn the_newest_gets_in_behind_a_send_in_flight_that_fills_the_queue() {
+    let config = Config::default().with_overflow(Overflow::DropOldest).with_max_outbound(10_000);
+    let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
+    let mut resources = Resources::with_masks(|| [0; 4]);
+    assert_eq!(session.tx(&mut resources, Time::ZERO).send_binary(&[7; 20_000]), Ok(Sent::Queued));
+    let in_flight = session.start_send().expect("it waits");
+    for number in 0..5_u8 {
+        let message = Prepared::binary(vec![number; 10]);
+        let sent = session.tx(&mut resources, Time::ZERO).send_prepared(&message);
+        assert_eq!(sent, Ok(Sent::Queued), "{number}");
+    }
+    session.finish_send(in_flight, &mut resources, Time::ZERO);
+    let chain = session.start_send().expect("the newest waits");
+    assert_eq!(chain.len(), 12, "and nothing else");
+    let mut slices = [std::io::IoSlice::new(&[]); 2];
+    assert_eq!(chain.slices(&mut slices), 1);
+    assert_eq!(slices[0][2..], [4; 10]);
+}

@@ -67,8 +67,16 @@ impl Keepalive {
     /// `waiting` bytes are queued or in flight; `moved`: the peer has taken some since.
     #[inline]
     pub(crate) fn outbound(&mut self, waiting: usize, moved: bool, now: Time) {
+        // Bytes that waited since an earlier turn and move now prove life: the kernel was full. What leaves
+        // in the turn that queued it proves nothing, since the kernel takes it whoever is there.
+        if moved && self.stalled.is_some_and(|since| since < now) {
+            self.heard = now;
+        }
         if waiting == 0 {
-            self.stalled = None;
+            if self.stalled.take().is_some() && self.closing.is_some() {
+                // Our Close has left only now.
+                self.closing = Some(now);
+            }
         } else if moved || self.stalled.is_none() {
             self.stalled = Some(now);
         }
@@ -80,10 +88,13 @@ impl Keepalive {
 
     /// The earliest wait that ends, and what it ends with.
     fn next(&self, config: &Config) -> Option<(Time, Due)> {
-        let write = self.stalled.map(|at| (at + config.write_timeout, Due::Drop(Expired::Write)));
+        // While bytes wait, whether the peer takes them is all that counts: reading may have paused, and a
+        // ping or a Close would stand behind them.
+        if let Some(at) = self.stalled {
+            return Some((at + config.write_timeout, Due::Drop(Expired::Write)));
+        }
         if let Some(at) = self.closing {
-            let close = (at + config.close_timeout, Due::Drop(Expired::Close));
-            return Some(earlier(close, write));
+            return Some((at + config.close_timeout, Due::Drop(Expired::Close)));
         }
         let idle = config.idle_timeout.map(|wait| (self.heard + wait, Due::Close(Expired::Idle)));
         let live = match self.ping_sent {
@@ -91,7 +102,7 @@ impl Keepalive {
             Some(sent) => Some((self.heard.max(sent) + config.pong_timeout, Due::Close(Expired::Pong))),
             None => config.ping_interval.map(|wait| (self.heard + wait, Due::Ping)),
         };
-        [idle, live].into_iter().flatten().fold(write, |first, next| Some(earlier(next, first)))
+        [idle, live].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
     #[inline]
@@ -110,13 +121,6 @@ impl Keepalive {
             self.ping_number = self.ping_number.wrapping_add(1);
         }
         Some(due)
-    }
-}
-
-fn earlier(one: (Time, Due), other: Option<(Time, Due)>) -> (Time, Due) {
-    match other {
-        Some(other) if other.0 <= one.0 => other,
-        _ => one,
     }
 }
 
@@ -204,6 +208,51 @@ mod tests {
         keepalive.start_closing(Time::ZERO + SECOND * 3);
         assert_eq!(keepalive.deadline(&config), Some(Time::ZERO + SECOND * 6));
         assert_eq!(keepalive.due(&config, Time::ZERO + SECOND * 6), Some(Due::Drop(Expired::Close)));
+    }
+
+    /// A slow reader is alive as long as it reads: neither silence nor a ping that waits behind the rest
+    /// ends it.
+    #[test]
+    fn a_peer_that_takes_bytes_is_alive_however_long_it_takes() {
+        let config = Config::default();
+        let mut keepalive = Keepalive::new(&config, Time::ZERO);
+        keepalive.outbound(1000, false, Time::ZERO);
+        for second in 1..600 {
+            let now = Time::ZERO + SECOND * second;
+            keepalive.outbound(1000, true, now);
+            assert_eq!(keepalive.due(&config, now + SECOND), None, "after {second} s");
+        }
+        let end = Time::ZERO + SECOND * 600;
+        keepalive.outbound(0, true, end);
+        assert_eq!(keepalive.deadline(&config), Some(end + Duration::from_secs(25)), "then a ping");
+    }
+
+    #[test]
+    fn what_the_kernel_takes_at_once_proves_no_life() {
+        let config = Config::default();
+        let mut keepalive = Keepalive::new(&config, Time::ZERO);
+        for second in 1..=25 {
+            let now = Time::ZERO + SECOND * second;
+            keepalive.outbound(10, false, now);
+            keepalive.outbound(0, true, now);
+        }
+        assert_eq!(keepalive.due(&config, Time::ZERO + SECOND * 25), Some(Due::Ping));
+    }
+
+    #[test]
+    fn the_close_is_waited_for_from_when_it_has_left() {
+        let config = Config::default();
+        let mut keepalive = Keepalive::new(&config, Time::ZERO);
+        keepalive.outbound(1000, false, Time::ZERO);
+        keepalive.start_closing(Time::ZERO);
+        for second in 1..60 {
+            keepalive.outbound(1000, true, Time::ZERO + SECOND * second);
+            assert_eq!(keepalive.due(&config, Time::ZERO + SECOND * (second + 6)), None);
+        }
+        let left = Time::ZERO + SECOND * 60;
+        keepalive.outbound(0, true, left);
+        keepalive.outbound(0, false, left + SECOND);
+        assert_eq!(keepalive.deadline(&config), Some(left + SECOND * 5));
     }
 
     #[test]
