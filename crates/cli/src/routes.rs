@@ -11,7 +11,7 @@ use crate::args::Deflate;
 /// The chat page: one file, no build step, nothing from elsewhere.
 const CHAT: &str = include_str!("../../../web/index.html");
 
-/// What the page may do: only what it brings, and sockets to where it came from.
+/// What the page may do: only what it brings, and open WebSockets.
 const CHAT_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
      img-src 'self' data:; connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; \
      frame-ancestors 'none'";

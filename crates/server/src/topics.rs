@@ -40,8 +40,9 @@ impl std::error::Error for InvalidTopic {}
 /// The topics of one thread.
 ///
 /// A publish is recorded and carried out when the running callback has returned, in order; other threads
-/// get it by mail. The names and the counts of subscribers of each thread are shared, and touched only
-/// when a thread's first subscriber comes or its last goes.
+/// get it by mail. The names and the counts of subscribers of each thread are shared: the
+/// counts without a lock, the names under one, when a thread's first subscriber comes or its last goes and when a
+/// thread publishes to a topic that it has no subscriber of.
 #[derive(Debug)]
 pub struct Topics {
     shard: usize,
