@@ -19,6 +19,13 @@ pub struct Config {
     pub(crate) accepts_per_turn: u32,
     pub(crate) accept_backoff: Duration,
     pub(crate) mailbox: usize,
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "a ring's"))]
+    pub(crate) ring_files: Option<u32>,
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "a ring's"))]
+    pub(crate) ring_buffers: usize,
+    /// Off in tests only, to be as on an older kernel.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "a ring's"))]
+    pub(crate) ring_incremental: bool,
 }
 
 impl Default for Config {
@@ -30,6 +37,9 @@ impl Default for Config {
             accepts_per_turn: 64,
             accept_backoff: Duration::from_millis(100),
             mailbox: 65_536,
+            ring_files: None,
+            ring_buffers: 16,
+            ring_incremental: true,
         }
     }
 }
@@ -42,9 +52,10 @@ impl Config {
         self
     }
 
-    /// Bytes of the loop's one receive buffer, 1 to 16 MiB. Default: 64 KiB, which stays in the
-    /// second-level cache while a chunk is worked on and is large enough that a receive costs little per
-    /// byte. A larger one saves system calls on bulk transfers and pays for them with cache misses.
+    /// Bytes of the loop's one receive buffer, 1 to 16 MiB; with a ring, of each of its
+    /// [`ring_buffers`](Self::ring_buffers). Default: 64 KiB, which stays in the second-level cache while a
+    /// chunk is worked on and is large enough that a receive costs little per byte. A larger one saves
+    /// system calls on bulk transfers and pays for them with cache misses.
     ///
     /// # Errors
     ///
@@ -54,7 +65,7 @@ impl Config {
         Ok(self)
     }
 
-    /// Receives on one connection in one turn, at least 1; then the others have theirs. Default: 4, so that
+    /// Receives on one connection in one turn, at least 1, with the readiness backend; then the others have theirs. Default: 4, so that
     /// a peer that sends as fast as it can costs the others 256 KiB of work per turn at most.
     ///
     /// # Errors
@@ -65,7 +76,8 @@ impl Config {
         Ok(self)
     }
 
-    /// Connections accepted from one listener in one turn, at least 1. Default: 64, so that a storm of new
+    /// Connections accepted from one listener in one turn, at least 1; with a ring, from all listeners
+    /// together, and at most 1024. Default: 64, so that a storm of new
     /// connections delays the established ones by some hundred microseconds per turn at most.
     ///
     /// # Errors
@@ -100,17 +112,45 @@ impl Config {
         self.mailbox = within("mailbox", limit, 1, usize::MAX)?;
         Ok(self)
     }
+
+    /// Buffers that a ring receives into, 1 to 256, shared by all its connections. Default: 16, so 1 MiB a
+    /// loop, which bounds what one turn can bring. A peer that sends as fast as it can takes no more of a
+    /// turn than that. Without a ring it has no effect.
+    ///
+    /// # Errors
+    ///
+    /// Outside of the range.
+    pub fn ring_buffers(mut self, buffers: usize) -> Result<Self, InvalidConfig> {
+        self.ring_buffers = within("ring_buffers", buffers, 1, 256)?;
+        Ok(self)
+    }
+
+    /// Connections that a ring has places for, 1 to 1,048,576. They are no descriptors of the process, but
+    /// the descriptor limit (`ulimit -n`) bounds their number for each loop. Default: that limit, but no
+    /// more than 131,072; a place costs the kernel 8 bytes. When all are taken, further connections wait in
+    /// the backlog. Without a ring it has no effect.
+    ///
+    /// # Errors
+    ///
+    /// Outside of the range.
+    pub fn ring_files(mut self, places: u32) -> Result<Self, InvalidConfig> {
+        self.ring_files = Some(within("ring_files", places, 1, 1 << 20)?);
+        Ok(self)
+    }
 }
 
 /// Which backend a loop runs on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BackendChoice {
-    /// The best one that works here.
+    /// A ring where the system permits it, else readiness; then one line of the log, for each process, says
+    /// why and what to do.
     #[default]
     Auto,
     /// Readiness: epoll, or kqueue.
     Poll,
+    /// A ring: `io_uring`, Linux 6.7 or newer. Where it is refused, making the engine fails and says why.
+    Uring,
 }
 
 /// A setting outside of its range.

@@ -3,16 +3,16 @@
 use std::io;
 use std::time::Duration;
 
-use crate::backend::Backend;
+use crate::backend::{AnyBackend, Backend};
 use crate::config::BackendChoice;
 use crate::mail::Inbox;
-use crate::poll::Poll;
 use crate::{App, Config, Io, Listener, Post, Stats};
 
-/// One loop: its sockets, timers and mailbox. Runs on one thread; may be made on another.
+/// One loop: its sockets, timers and mailbox. May be made on one thread and run on another; the thread of its
+/// first turn is the one it stays with.
 pub struct Engine<A: App> {
     io: Io,
-    backend: Poll<A::Chain>,
+    backend: AnyBackend<A::Chain>,
     inbox: Inbox<A::Mail>,
 }
 
@@ -29,12 +29,17 @@ impl<A: App> Engine<A> {
     /// # Errors
     ///
     /// Those of the system, when it cannot make the poller or register the listeners.
+    /// [`Unsupported`](io::ErrorKind::Unsupported) when a ring was asked for and is refused; the text names
+    /// cause and remedy.
     pub fn new(config: Config, listeners: Vec<Listener>) -> io::Result<Self> {
         let io = Io::new(!listeners.is_empty());
-        let (backend, waker) = match config.backend {
-            BackendChoice::Auto | BackendChoice::Poll => Poll::new(&config, listeners)?,
-        };
+        let (backend, waker) = AnyBackend::new(&config, listeners)?;
         Ok(Self { io, backend, inbox: Inbox::new(waker, config.mailbox) })
+    }
+
+    /// The backend that serves: what the configuration asked for, or what it came to.
+    pub fn backend(&self) -> BackendChoice {
+        self.backend.choice()
     }
 
     /// A handle by which other threads post mail to this loop.
@@ -87,6 +92,8 @@ impl<A: App> Engine<A> {
 
     fn wait(&mut self, max_wait: Option<Duration>) -> io::Result<()> {
         self.io.stats.turns += 1;
+        // Before others may see that the loop sleeps, or they would wake what cannot be woken yet.
+        Backend::<A>::start(&mut self.backend)?;
         let work = self.io.has_commands() || self.backend_has_work();
         let timeout = if work { Some(Duration::ZERO) } else { self.timeout(max_wait) };
         if timeout == Some(Duration::ZERO) || !self.inbox.fall_asleep() {

@@ -24,6 +24,8 @@ pub struct Io {
     pub(crate) closes: VecDeque<(ConnId, Closed)>,
     accepting: bool,
     stopping: bool,
+    /// Something waits for a chain in flight to come home.
+    impatient: bool,
     app_timer: Option<Instant>,
     wheel: Wheel,
     /// Tick zero.
@@ -54,6 +56,7 @@ impl Io {
         let Some(slot) = self.slots.live_mut(conn) else { return };
         if slot.receiving == Receiving::On {
             slot.receiving = Receiving::Paused;
+            self.impatient |= slot.in_flight;
         }
     }
 
@@ -150,6 +153,7 @@ impl Io {
             closes: VecDeque::new(),
             accepting,
             stopping: false,
+            impatient: false,
             app_timer: None,
             wheel: Wheel::new(),
             epoch: now,
@@ -185,6 +189,7 @@ impl Io {
 
     pub(crate) fn begin_turn(&mut self) {
         self.now = Instant::now();
+        self.impatient = false;
         let now = ticks_down(self.now.saturating_duration_since(self.epoch));
         self.wheel.advance(&mut self.slots, now);
     }
@@ -225,12 +230,19 @@ impl Io {
 
     /// Has the backend look at the sending side of a connection, unless a send in flight will anyway.
     pub(crate) fn list_send(&mut self, conn: ConnId) {
-        if let Some(slot) = self.slots.live_mut(conn)
-            && !slot.in_flight
-            && !std::mem::replace(&mut slot.send_listed, true)
-        {
+        let Some(slot) = self.slots.live_mut(conn) else { return };
+        if slot.in_flight {
+            self.impatient = true;
+        } else if !std::mem::replace(&mut slot.send_listed, true) {
             self.sends.push(conn);
         }
+    }
+
+    /// Whether something has come to wait, in this turn, for a chain in flight: then a backend that need not
+    /// call it home at once has to.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn impatient(&self) -> bool {
+        self.impatient
     }
 
     /// The chain has left: what was asked for meanwhile comes next, in the next turn.

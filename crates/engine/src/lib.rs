@@ -96,7 +96,7 @@
 //! (`io_uring`) can serve the same application: a chunk is lent, a chain is handed over, and a connection
 //! closes when nothing of it is with the kernel.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 #[cfg(not(unix))]
 compile_error!("the engine runs on Unix: it relies on edges as epoll and kqueue report them");
@@ -109,6 +109,9 @@ mod io;
 mod listener;
 mod mail;
 mod poll;
+#[cfg(target_os = "linux")]
+mod ring;
+mod shortage;
 mod slots;
 mod stats;
 mod wheel;

@@ -4,7 +4,23 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mio::Waker;
+
+/// How a sleeping loop is woken: its backend's way.
+pub(crate) enum Waker {
+    Poll(mio::Waker),
+    #[cfg(target_os = "linux")]
+    Ring(crate::ring::RingWaker),
+}
+
+impl Waker {
+    fn wake(&self) -> std::io::Result<()> {
+        match self {
+            Self::Poll(waker) => waker.wake(),
+            #[cfg(target_os = "linux")]
+            Self::Ring(waker) => waker.wake(),
+        }
+    }
+}
 
 /// A handle by which any thread posts mail to one loop. Clones post to the same box.
 pub struct Post<M> {

@@ -21,6 +21,12 @@ impl ConnId {
     pub fn index(self) -> usize {
         self.index as usize
     }
+
+    /// Tells it from others that had the slot before.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn generation(self) -> u32 {
+        self.generation
+    }
 }
 
 /// Our receiving side.

@@ -4,6 +4,9 @@
 pub struct Stats {
     /// Turns, each of which waited for the kernel once.
     pub turns: u64,
+    /// System calls that entered the ring; 0 with the readiness backend, whose calls are one a turn, one a
+    /// receive and one a send.
+    pub enters: u64,
     /// Times another thread woke the loop for mail.
     pub wakes: u64,
     /// Connections accepted.

@@ -102,10 +102,13 @@ fn a_turn_accepts_no_more_than_its_share() {
     let config = Config::default().accepts_per_turn(2).unwrap();
     let mut host = Host::with(config, ListenOptions::default(), Probe::echo());
     let _clients: Vec<TcpStream> = (0..5).map(|_| client(host.address)).collect();
-    for accepted in [2, 4, 5] {
+    let mut accepted = 0;
+    while accepted < 5 {
         // The backlog is worked off without waiting for further connections.
         host.engine.turn(&mut host.app, None).unwrap();
-        assert_eq!(host.app.count(Kind::Accepted), accepted);
+        let now = host.app.count(Kind::Accepted);
+        assert!(now - accepted <= 2, "{now} after {accepted}");
+        accepted = now;
     }
 }
 

@@ -1,0 +1,277 @@
+//! The ring backend: `io_uring`.
+//!
+//! One call of the kernel a turn hands over everything queued and brings everything completed. Sockets are
+//! accepted by one operation for all and live in the ring's own table, outside of the process's
+//! descriptors. Each connection has one receive that stays, and is filled from buffers shared by all. A send
+//! is fired: the kernel takes it whole and says nothing, or reports at once what went wrong, and only then
+//! the connection has one ordinary send that waits for the peer.
+//!
+//! What has been handed over belongs to the kernel until it is home, so a connection is closed in two
+//! steps: cancel what is in flight, and when the last of it has come home, close the socket.
+
+mod accept;
+mod buffers;
+mod close;
+mod kernel;
+mod receive;
+mod refusal;
+mod send;
+mod token;
+mod uring;
+mod wake;
+
+use std::io;
+use std::mem;
+use std::time::Duration;
+
+use self::accept::Acceptors;
+use self::kernel::{Completion, Kernel};
+use self::receive::Held;
+pub(crate) use self::refusal::Refusal;
+use self::send::Fired;
+use self::token::{Kind, Token};
+use self::uring::Uring;
+pub(crate) use self::wake::RingWaker;
+use crate::backend::Backend;
+use crate::{App, Chain, Closed, Config, ConnId, Io, Listener};
+
+pub(crate) struct Ring<C, K: Kernel = Uring> {
+    kernel: K,
+    acceptors: Acceptors,
+    /// The kernel's end of each connection, by slot.
+    links: Vec<Option<Link<C>>>,
+    /// What has completed since the last turn.
+    completed: Vec<Completion>,
+    /// Sends that are home when the kernel has taken them and said nothing, in the order of firing.
+    fired: Vec<Fired>,
+    /// One of them cannot wait for the next event to be called home.
+    hurried: bool,
+    /// Boxes without a chain, to be used again.
+    berths: Vec<Box<Option<C>>>,
+    /// Connections that receive again and have something that was held.
+    readable: Vec<ConnId>,
+    /// Connections whose receive has ended and may have to be armed anew.
+    unarmed: Vec<ConnId>,
+    /// Empty between turns: swapped with a list while that is worked off, to keep its memory.
+    batch: Vec<ConnId>,
+}
+
+/// What this backend knows of a connection.
+struct Link<C> {
+    /// The socket's place in the ring's table.
+    file: u32,
+    receive: Receive,
+    send: Send,
+    shutdown: Shutdown,
+    close: Close,
+    /// Bytes offered to the kernel by the send in flight.
+    offered: usize,
+    /// The chain in flight, at an address of its own: the kernel reads from it.
+    chain: Option<Box<Option<C>>>,
+    /// Received and not wanted yet.
+    held: Option<Box<Held>>,
+}
+
+/// The receive of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Receive {
+    Home,
+    Armed,
+    /// A cancellation is under way.
+    Cancelled,
+}
+
+/// The send of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Send {
+    Home,
+    /// It is home when it has been handed over and no completion says otherwise.
+    Fired,
+    /// It completes when something has left.
+    Waiting,
+}
+
+/// The operation that ends our sending side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shutdown {
+    Home,
+    InFlight,
+}
+
+/// How far closing has come.
+#[derive(Debug)]
+enum Close {
+    No,
+    /// Waits until everything is home.
+    Wanted(Closed),
+    /// With the kernel.
+    InFlight(Closed),
+}
+
+impl<A: App, K: Kernel> Backend<A> for Ring<A::Chain, K> {
+    fn start(&mut self) -> io::Result<()> {
+        self.kernel.start()
+    }
+
+    fn has_work(&self, io: &Io) -> bool {
+        let hurried = !self.fired.is_empty() && (self.hurried || io.impatient());
+        let listed = !self.readable.is_empty() || !self.completed.is_empty();
+        hurried || listed || io.accepting() && self.acceptors.have_work()
+    }
+
+    fn until_next_work(&self, io: &Io) -> Option<Duration> {
+        self.acceptors.until_retry(io)
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.kernel.enter(timeout, &mut self.completed)
+    }
+
+    fn deliver(&mut self, app: &mut A, io: &mut Io) {
+        io.stats.enters = self.kernel.enters();
+        self.hurried = false;
+        let mut completed = mem::take(&mut self.completed);
+        // Chains come home first, so that what is received next may be answered at once.
+        for completion in &completed {
+            if let Some(Kind::Fire | Kind::Send) = completion.token.kind() {
+                self.sent(app, io, completion);
+            }
+        }
+        self.finish_fired(app, io);
+        for (place, completion) in completed.iter().enumerate() {
+            self.handle(app, io, completion);
+            let next = completed.get(place + 1).map(|next| next.token);
+            self.answer_at_once(app, io, completion.token, next);
+        }
+        completed.clear();
+        self.completed = completed;
+        self.deliver_held(app, io);
+        self.acceptors.ask_names(&mut self.kernel);
+    }
+
+    fn carry_out(&mut self, app: &mut A, io: &mut Io) {
+        self.close_listed(io);
+        while let Some(conn) = io.resumes.pop() {
+            self.resume(io, conn);
+        }
+        let mut batch = mem::replace(&mut io.sends, mem::take(&mut self.batch));
+        for conn in batch.drain(..) {
+            self.start_send(app, io, conn);
+        }
+        self.batch = batch;
+        self.close_listed(io);
+        let mut batch = mem::replace(&mut self.unarmed, mem::take(&mut self.batch));
+        for conn in batch.drain(..) {
+            self.arm(io, conn);
+        }
+        self.batch = batch;
+        if io.accepting() {
+            self.acceptors.arm(&mut self.kernel, io);
+        } else {
+            self.acceptors.close(&mut self.kernel, &mut self.completed);
+        }
+    }
+}
+
+impl<C: Chain> Ring<C> {
+    /// The backend and the means to wake it; or the listeners back, and why there is no ring here.
+    pub(crate) fn new(
+        config: &Config,
+        listeners: Vec<Listener>,
+    ) -> Result<(Self, RingWaker), (Refusal, Vec<Listener>)> {
+        match Uring::new(config) {
+            Ok((mut kernel, waker)) => {
+                let count = listeners.len();
+                kernel.listen(listeners);
+                Ok((Self::on(kernel, count, config), waker))
+            }
+            Err(refusal) => Err((refusal, listeners)),
+        }
+    }
+}
+
+impl<C: Chain, K: Kernel> Ring<C, K> {
+    fn on(kernel: K, listeners: usize, config: &Config) -> Self {
+        Self {
+            acceptors: Acceptors::new(&kernel, listeners, config),
+            kernel,
+            links: Vec::new(),
+            completed: Vec::new(),
+            fired: Vec::new(),
+            hurried: false,
+            berths: Vec::new(),
+            readable: Vec::new(),
+            unarmed: Vec::new(),
+            batch: Vec::new(),
+        }
+    }
+
+    fn handle<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, completion: &Completion) {
+        match completion.token.kind() {
+            Some(Kind::Receive) => self.received(app, io, completion),
+            Some(Kind::Accept) => self.acceptors.accepted(io, completion),
+            Some(Kind::Name) => self.named(app, io, completion),
+            Some(Kind::Discard) => self.acceptors.file_closed(),
+            Some(Kind::Shutdown) => self.shut_down(io, completion),
+            Some(Kind::Close) => self.closed(app, io, completion),
+            Some(Kind::Wake) => io.stats.wakes += 1,
+            Some(Kind::Nothing | Kind::Fire | Kind::Send) => {}
+            None => tracing::error!(?completion, "the ring completed what nobody asked for"),
+        }
+    }
+
+    /// An answer to this connection alone is made while all it needs is in the cache; one to many waits for
+    /// the end of the turn, and so does one to a burst that goes on.
+    fn answer_at_once<A: App<Chain = C>>(
+        &mut self,
+        app: &mut A,
+        io: &mut Io,
+        token: Token,
+        next: Option<Token>,
+    ) {
+        if let [conn] = io.sends[..]
+            && token == Token::of(Kind::Receive, conn)
+            && next != Some(token)
+        {
+            io.sends.clear();
+            self.start_send(app, io, conn);
+        }
+    }
+
+    /// Whose operation it was, unless that has gone.
+    fn owner(&mut self, io: &Io, token: Token) -> Option<(ConnId, &mut Link<C>)> {
+        let conn = io.slots.id_at(token.index()).filter(|conn| token.is_of(*conn))?;
+        Some((conn, self.links.get_mut(conn.index())?.as_mut()?))
+    }
+
+    /// The link of a connection that has not gone.
+    fn link(&mut self, io: &Io, conn: ConnId) -> Option<&mut Link<C>> {
+        io.slots.get(conn)?;
+        self.links.get_mut(conn.index())?.as_mut()
+    }
+}
+
+impl<C> Link<C> {
+    fn new(file: u32) -> Self {
+        Self {
+            file,
+            receive: Receive::Home,
+            send: Send::Home,
+            shutdown: Shutdown::Home,
+            close: Close::No,
+            offered: 0,
+            chain: None,
+            held: None,
+        }
+    }
+}
+
+impl<C, K: Kernel> Drop for Ring<C, K> {
+    /// Nothing that the kernel may still read or write is freed before it has let go.
+    fn drop(&mut self) {
+        if !self.kernel.join() {
+            let chains = self.links.drain(..).flatten().filter_map(|link| link.chain);
+            chains.for_each(mem::forget);
+        }
+    }
+}

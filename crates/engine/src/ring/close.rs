@@ -1,0 +1,57 @@
+//! Closing, in order: cancel what is in flight, wait until it is home, close the socket, tell.
+
+use super::kernel::{Completion, Kernel};
+use super::token::{Kind, Token};
+use super::{Close, Receive, Ring, Send, Shutdown};
+use crate::{App, Chain, ConnId, Io};
+
+impl<C: Chain, K: Kernel> Ring<C, K> {
+    /// Begins to close everything listed.
+    pub(super) fn close_listed(&mut self, io: &mut Io) {
+        while let Some((conn, why)) = io.closes.pop_front() {
+            let Some(link) = self.link(io, conn) else { continue };
+            link.close = Close::Wanted(why);
+            link.held = None;
+            let (receive, send) = (link.receive, link.send);
+            if receive == Receive::Armed {
+                link.receive = Receive::Cancelled;
+                self.kernel.cancel(Token::of(Kind::Receive, conn));
+            }
+            if send == Send::Waiting {
+                self.kernel.cancel(Token::of(Kind::Send, conn));
+            }
+            self.close_step(conn);
+        }
+    }
+
+    /// Closes the socket of a connection that is to be closed, if everything is home.
+    pub(super) fn close_step(&mut self, conn: ConnId) {
+        let Some(Some(link)) = self.links.get_mut(conn.index()) else { return };
+        let home = link.receive == Receive::Home
+            && link.send == Send::Home
+            && link.shutdown == Shutdown::Home;
+        if !home {
+            return;
+        }
+        match std::mem::replace(&mut link.close, Close::No) {
+            Close::Wanted(why) => {
+                link.close = Close::InFlight(why);
+                self.kernel.close(Token::of(Kind::Close, conn), link.file);
+            }
+            other => link.close = other,
+        }
+    }
+
+    pub(super) fn closed<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, completion: &Completion) {
+        let Some((conn, link)) = self.owner(io, completion.token) else { return };
+        let Close::InFlight(why) = std::mem::replace(&mut link.close, Close::No) else { return };
+        if let Err(error) = completion.outcome() {
+            tracing::error!(%error, "the kernel did not close a socket");
+        }
+        self.chain_home(app, io, conn, false);
+        self.links[conn.index()] = None;
+        self.acceptors.file_closed();
+        io.remove(conn);
+        app.closed(io, conn, why);
+    }
+}

@@ -1,0 +1,75 @@
+//! Why there is no ring here, and what the operator can do.
+
+use std::fmt;
+use std::io;
+
+/// The kernel, or what guards it, refused the ring or something it needs.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    what: &'static str,
+    code: i32,
+}
+
+impl Refusal {
+    pub(super) fn new(what: &'static str, error: &io::Error) -> Self {
+        Self { what, code: error.raw_os_error().unwrap_or(libc::EIO) }
+    }
+
+    /// Cause in the operator's words.
+    fn cause(&self) -> String {
+        let error = io::Error::from_raw_os_error(self.code);
+        let told = match self.code {
+            libc::EPERM | libc::EACCES => "a seccomp filter (the default of containers), a security module or kernel.io_uring_disabled forbids it",
+            libc::ENOSYS => "the kernel has no io_uring, or a seccomp filter hides it",
+            libc::ENOMEM => "the limit on locked memory is too small even for the smallest ring",
+            libc::EMFILE | libc::ENFILE => "no descriptor is free",
+            libc::EINVAL | libc::EOPNOTSUPP => "the kernel is too old",
+            _ => return format!("{}: {error}", self.what),
+        };
+        format!("{}: {error}: {told}", self.what)
+    }
+
+    fn remedy(&self) -> &'static str {
+        match self.code {
+            libc::EPERM | libc::EACCES => {
+                "allow io_uring_setup, io_uring_enter and io_uring_register in the container's seccomp \
+                 profile, and set sysctl kernel.io_uring_disabled=0"
+            }
+            libc::ENOSYS => "run Linux 6.7 or newer, and allow the calls in the seccomp profile",
+            libc::ENOMEM => "raise the limit: ulimit -l, or LimitMEMLOCK= of systemd",
+            libc::EMFILE | libc::ENFILE => "raise the limit: ulimit -n, or LimitNOFILE= of systemd",
+            _ => "run Linux 6.7 or newer; 6.13 has everything the ring makes use of",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "io_uring cannot be used: {}. Remedy: {}", self.cause(), self.remedy())
+    }
+}
+
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> Self {
+        Self::new(io::ErrorKind::Unsupported, refusal.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refusal_names_cause_and_remedy() {
+        for (code, cause, remedy) in [
+            (libc::EPERM, "seccomp", "kernel.io_uring_disabled=0"),
+            (libc::ENOSYS, "has no io_uring", "Linux 6.7"),
+            (libc::ENOMEM, "locked memory", "ulimit -l"),
+            (libc::EMFILE, "descriptor", "ulimit -n"),
+            (libc::EINVAL, "too old", "Linux 6.7"),
+        ] {
+            let text = Refusal::new("io_uring_setup", &io::Error::from_raw_os_error(code)).to_string();
+            assert!(text.contains(cause) && text.contains(remedy), "{text}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Sending: fired first, waited for only if the kernel had no room.
+
+#![allow(unsafe_code)]
+
+use std::io;
+
+use super::kernel::{Completion, Kernel, Wait};
+use super::token::{Kind, Token};
+use super::{Close, Ring, Send, Shutdown};
+use crate::slots::{Receiving, Sending};
+use crate::{App, Chain, ConnId, Io};
+
+/// A send that is home as soon as the kernel has taken this many operations.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fired {
+    number: u64,
+    conn: ConnId,
+}
+
+impl<C: Chain, K: Kernel> Ring<C, K> {
+    /// Asks the application for everything it has queued, and sends it.
+    pub(super) fn start_send<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) {
+        let Some(slot) = io.slots.live_mut(conn) else { return };
+        slot.send_listed = false;
+        slot.send_wanted = false;
+        let Some(chain) = app.start_send(conn) else { return self.shutdown_if_asked(io, conn) };
+        slot.in_flight = true;
+        let mut berth = self.berths.pop().unwrap_or_default();
+        *berth = Some(chain);
+        if let Some(link) = self.link(io, conn) {
+            link.chain = Some(berth);
+            self.fire(app, io, conn);
+        }
+    }
+
+    /// Offers the chain in flight to the kernel, which reports only if it does not take it.
+    fn fire<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) {
+        match self.send(io, conn, Kind::Fire) {
+            Offer::Made => {
+                self.fired.push(Fired { number: self.kernel.queued(), conn });
+                let waits = |slot: &crate::slots::Slot| {
+                    slot.sending == Sending::Closing || slot.receiving == Receiving::Paused
+                };
+                self.hurried |= self.fired.len() > FIRED_MAX
+                    || io.slots.get(conn).is_none_or(waits)
+                    || !app.finish_may_wait(conn);
+            }
+            Offer::Empty => self.chain_home(app, io, conn, true),
+            Offer::Refused => {}
+        }
+    }
+
+    /// Offers what is left of the chain in flight.
+    fn send(&mut self, io: &mut Io, conn: ConnId, kind: Kind) -> Offer {
+        let Some(Some(link)) = self.links.get_mut(conn.index()) else { return Offer::Refused };
+        let Some(chain) = link.chain.as_deref().and_then(Option::as_ref) else { return Offer::Refused };
+        if chain.is_empty() {
+            return Offer::Empty;
+        }
+        let (token, wait) = (Token::of(kind, conn), if kind == Kind::Fire { Wait::No } else { Wait::Yes });
+        // SAFETY: the chain lies in a box of its own, which `link.chain` holds. It is touched again only in
+        // `advance` and `chain_home`, which are reached by a completion of this operation, by
+        // `finish_fired` after the kernel has taken it in silence, or by `closed`, which comes after that.
+        // If the backend is dropped before, `Drop` waits for the kernel or leaks the box.
+        let offered = unsafe { self.kernel.send(token, link.file, chain, wait) };
+        if offered == 0 {
+            // A chain that has a length and no bytes would wait for ever.
+            io.close_for(conn, || io::Error::new(io::ErrorKind::WriteZero, "a chain showed no bytes").into());
+            return Offer::Refused;
+        }
+        io.stats.sends += 1;
+        link.offered = offered;
+        link.send = if wait == Wait::No { Send::Fired } else { Send::Waiting };
+        Offer::Made
+    }
+
+    /// The kernel reports on a send: it was cut short, refused, or has waited and left.
+    pub(super) fn sent<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, completion: &Completion) {
+        let Some((conn, link)) = self.owner(io, completion.token) else { return };
+        let expected = match link.send {
+            Send::Home => return,
+            Send::Fired => Kind::Fire,
+            Send::Waiting => Kind::Send,
+        };
+        if completion.token.kind() != Some(expected) {
+            return;
+        }
+        link.send = Send::Home;
+        match completion.outcome() {
+            Ok(bytes) => {
+                if self.advance(app, io, conn, bytes) {
+                    return self.close_step(conn);
+                }
+            }
+            Err(error) if is_full(&error) => {}
+            Err(error) => io.close_for(conn, || error.into()),
+        }
+        let Some(Some(link)) = self.links.get_mut(conn.index()) else { return };
+        if !matches!(link.close, Close::No) {
+            self.close_step(conn);
+        } else if io.slots.live_mut(conn).is_some() {
+            self.send(io, conn, Kind::Send);
+        }
+    }
+
+    /// Sends that the kernel has taken without a word have left whole.
+    pub(super) fn finish_fired<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
+        let consumed = self.kernel.consumed();
+        let count = self.fired.partition_point(|fired| fired.number <= consumed);
+        if count == 0 {
+            return;
+        }
+        let mut fired = std::mem::take(&mut self.fired);
+        for Fired { conn, .. } in fired.drain(..count) {
+            let Some(link) = self.link(io, conn).filter(|link| link.send == Send::Fired) else { continue };
+            link.send = Send::Home;
+            let offered = link.offered;
+            if self.advance(app, io, conn, offered) || io.slots.live_mut(conn).is_none() {
+                self.close_step(conn);
+            } else {
+                self.fire(app, io, conn);
+            }
+        }
+        fired.append(&mut self.fired);
+        self.fired = fired;
+    }
+
+    /// So many bytes have left. Whether that was all, in which case the chain has come home.
+    fn advance<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId, bytes: usize) -> bool {
+        let Some(Some(link)) = self.links.get_mut(conn.index()) else { return true };
+        let bytes = bytes.min(link.offered);
+        let Some(chain) = link.chain.as_deref_mut().and_then(Option::as_mut) else { return true };
+        chain.advance(bytes);
+        io.stats.sent_bytes += bytes as u64;
+        if chain.is_empty() {
+            self.chain_home(app, io, conn, true);
+            return true;
+        }
+        if bytes > 0 {
+            app.progressed(io, conn, bytes);
+        }
+        false
+    }
+
+    pub(super) fn chain_home<A: App<Chain = C>>(
+        &mut self,
+        app: &mut A,
+        io: &mut Io,
+        conn: ConnId,
+        complete: bool,
+    ) {
+        let Some(Some(link)) = self.links.get_mut(conn.index()) else { return };
+        let Some(mut berth) = link.chain.take() else { return };
+        if let Some(chain) = berth.take() {
+            app.finish_send(io, conn, chain, complete);
+        }
+        if self.berths.len() < BERTHS_MAX {
+            self.berths.push(berth);
+        }
+        if complete {
+            io.send_finished(conn);
+        }
+    }
+
+    /// Everything has left; the end of our side follows if it was asked for.
+    fn shutdown_if_asked(&mut self, io: &mut Io, conn: ConnId) {
+        let Some(slot) = io.slots.live_mut(conn) else { return };
+        if slot.sending != Sending::Closing {
+            return;
+        }
+        slot.sending = Sending::Shut;
+        if slot.receiving == Receiving::Ended {
+            // Closing says the same to the peer.
+            return io.close_if_finished(conn);
+        }
+        if let Some(link) = self.link(io, conn) {
+            link.shutdown = Shutdown::InFlight;
+            let file = link.file;
+            self.kernel.shutdown(Token::of(Kind::Shutdown, conn), file);
+        }
+    }
+
+    pub(super) fn shut_down(&mut self, io: &mut Io, completion: &Completion) {
+        let Some((conn, link)) = self.owner(io, completion.token) else { return };
+        link.shutdown = Shutdown::Home;
+        match completion.outcome() {
+            Ok(_) => io.close_if_finished(conn),
+            Err(error) => io.close_for(conn, || error.into()),
+        }
+        self.close_step(conn);
+    }
+}
+
+/// What became of offering a chain.
+enum Offer {
+    Made,
+    /// Nothing is left of it.
+    Empty,
+    Refused,
+}
+
+/// Whether the kernel had no room, or was disturbed.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+        || error.raw_os_error() == Some(libc::ECANCELED)
+}
+
+/// Chains that may wait for the next event to come home. It bounds the memory that an idle loop holds for
+/// the last burst; a turn with more asks the kernel once more, which costs it little beside so many.
+const FIRED_MAX: usize = 256;
+
+/// Boxes kept for the next chains: a turn's worth.
+const BERTHS_MAX: usize = 1024;

@@ -1,0 +1,529 @@
+//! The kernel itself, through the `io-uring` crate.
+
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::mem::{self, ManuallyDrop};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+use io_uring::squeue::{Entry, Flags};
+use io_uring::types::{CancelBuilder, Fd, Fixed, SubmitArgs, Timespec};
+use io_uring::{EnterFlags, IoUring, cqueue, opcode};
+
+use super::buffers::{Buffers, ENTRIES};
+use super::kernel::{Completion, Kernel, Wait};
+use super::refusal::Refusal;
+use super::token::Token;
+use super::wake::RingWaker;
+use crate::{Chain, Config, Listener};
+
+pub(crate) struct Uring {
+    ring: ManuallyDrop<IoUring>,
+    memory: ManuallyDrop<Memory>,
+    listeners: Vec<Listening>,
+    waker: RingWaker,
+    /// Operations for which the submission queue had no room, in order.
+    overflow: VecDeque<Entry>,
+    queued: u64,
+    consumed: u64,
+    /// Operations that owe a completion.
+    in_flight: u64,
+    enters: u64,
+    files: usize,
+    /// Who runs the ring: the kernel takes operations from one thread only.
+    thread: Option<ThreadId>,
+    /// The kernel refused to take anything for lack of something.
+    refused: bool,
+}
+
+struct Listening {
+    socket: TcpListener,
+    /// Bytes of its peers' addresses.
+    name: usize,
+}
+
+/// What operations in flight point to.
+struct Memory {
+    buffers: Buffers,
+    names: Box<[Name]>,
+    messages: Vec<Box<Message>>,
+    /// Messages in use since everything was last handed over.
+    messages_used: usize,
+}
+
+/// A `sockaddr` of an internet address.
+type Name = [u8; NAME];
+const NAME: usize = 28;
+const NAME_V4: usize = 16;
+
+/// What a send of several slices points to; the kernel has copied it when it has taken the operation.
+struct Message {
+    header: libc::msghdr,
+    slices: [libc::iovec; SLICES],
+}
+
+// SAFETY: the addresses in it are numbers to us; nothing here reads through them.
+unsafe impl Send for Message {}
+
+impl Uring {
+    pub(super) fn new(config: &Config) -> Result<(Self, RingWaker), Refusal> {
+        let ring = ladder()?;
+        let submitter = ring.submitter();
+        let refused = |what| move |error: io::Error| Refusal::new(what, &error);
+        supports_socket_options()?;
+        let files = register_files(&ring, config).map_err(refused("registering the table of sockets"))?;
+        let memory = Memory {
+            buffers: Buffers::new(config.ring_buffers, config.receive_buffer),
+            names: vec![[0; NAME]; config.accepts_per_turn.min(NAMES_MAX) as usize].into(),
+            messages: Vec::new(),
+            messages_used: 0,
+        };
+        let register = |flags| {
+            // SAFETY: the page lies in a box of `memory` that is freed after the ring is closed, or never.
+            unsafe {
+                submitter.register_buf_ring_with_flags(memory.buffers.address(), ENTRIES as u16, GROUP, flags)
+            }
+        };
+        register(if config.ring_incremental { INCREMENTAL } else { 0 })
+            .or_else(|_| register(0))
+            .map_err(refused("registering receive buffers"))?;
+        let waker = RingWaker::new(ring.as_raw_fd()).map_err(refused("making a way to wake the loop"))?;
+        let uring = Self {
+            ring: ManuallyDrop::new(ring),
+            memory: ManuallyDrop::new(memory),
+            listeners: Vec::new(),
+            waker: waker.clone(),
+            overflow: VecDeque::new(),
+            queued: 0,
+            consumed: 0,
+            in_flight: 0,
+            enters: 0,
+            files,
+            thread: None,
+            refused: false,
+        };
+        Ok((uring, waker))
+    }
+
+    pub(super) fn listen(&mut self, listeners: Vec<Listener>) {
+        for Listener { socket } in listeners {
+            // The kernel would not wait on a socket that asks not to. Should this fail, accepting fails
+            // with EAGAIN, pauses, and says so.
+            if let Err(error) = socket.set_nonblocking(false) {
+                tracing::error!(%error, "cannot make a listener wait");
+            }
+            // The kernel wants to be asked for no more than there is.
+            let name = match socket.local_addr() {
+                Ok(SocketAddr::V4(_)) => NAME_V4,
+                _ => NAME,
+            };
+            self.listeners.push(Listening { socket, name });
+        }
+    }
+
+    fn push(&mut self, token: Token, entry: Entry) {
+        self.queued += 1;
+        self.in_flight += u64::from(token.reports());
+        let entry = entry.user_data(token.bits());
+        // SAFETY: what an entry points to is, by operation: a place in `memory` that is asked for once at a
+        // time (names), copied when taken and used again after that (messages), the chain of a send, for
+        // which the caller of `send` vouches, or nothing. `memory` outlives the operations, see `Drop`.
+        if !self.overflow.is_empty() || unsafe { self.ring.submission().push(&entry) }.is_err() {
+            self.overflow.push_back(entry);
+        }
+    }
+
+    /// Moves what waits into the submission queue. Whether all of it fitted.
+    fn fill(&mut self) -> bool {
+        let mut queue = self.ring.submission();
+        while let Some(entry) = self.overflow.front() {
+            // SAFETY: as in `push`, where it came from.
+            if unsafe { queue.push(entry) }.is_err() {
+                return false;
+            }
+            self.overflow.pop_front();
+        }
+        true
+    }
+
+    /// One system call.
+    fn call(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.enters += 1;
+        let count = self.ring.submission().len() as u32;
+        let wait = u32::from(timeout != Some(Duration::ZERO));
+        let submitter = self.ring.submitter();
+        // SAFETY (both): the flags say of what type the argument is, and it lives through the call.
+        let result = match timeout {
+            Some(timeout) if wait == 1 => {
+                let time = Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
+                let args = SubmitArgs::new().timespec(&time);
+                let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
+                unsafe { submitter.enter(count, wait, flags.bits(), Some(&args)) }
+            }
+            _ => unsafe {
+                submitter.enter::<libc::sigset_t>(count, wait, EnterFlags::GETEVENTS.bits(), None)
+            },
+        };
+        self.consumed = self.queued - self.overflow.len() as u64 - self.ring.submission().len() as u64;
+        self.refused = false;
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                // Time has passed, or a signal came.
+                Some(libc::ETIME | libc::EINTR) => Ok(()),
+                Some(libc::EBUSY | libc::EAGAIN | libc::ENOMEM) => {
+                    self.refused = true;
+                    Ok(())
+                }
+                _ => Err(error),
+            },
+        }
+    }
+
+    fn reap(&mut self, out: &mut Vec<Completion>) {
+        // Dropping the queue tells the kernel what we have seen: else it would not wait the next time.
+        for entry in self.ring.completion() {
+            let token = Token::from_bits(entry.user_data());
+            let flags = entry.flags();
+            let more = cqueue::more(flags);
+            self.in_flight -= u64::from(token.reports() && !more).min(self.in_flight);
+            out.push(Completion {
+                token,
+                result: entry.result(),
+                buffer: cqueue::buffer_select(flags),
+                buffer_kept: cqueue::buffer_more(flags),
+                more,
+            });
+        }
+    }
+}
+
+impl Kernel for Uring {
+    fn start(&mut self) -> io::Result<()> {
+        if self.thread.is_some() {
+            return Ok(());
+        }
+        // From here on operations are taken from this thread only.
+        self.ring.submitter().register_enable_rings()?;
+        self.thread = Some(thread::current().id());
+        // Saves looking up the descriptor in every call. A thread has room for a few; one more does without.
+        let _ = self.ring.submitter().register_ring_fd();
+        if let Some(event) = self.waker.event() {
+            let poll = opcode::PollAdd::new(Fd(event.as_raw_fd()), libc::POLLIN as u32).multi(true);
+            self.push(Token::WAKE, poll.build());
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, token: Token, listener: usize, multishot: bool) {
+        let Some(listener) = self.listeners.get(listener) else { return };
+        let fd = Fd(listener.socket.as_raw_fd());
+        let entry = if multishot {
+            opcode::AcceptMulti::new(fd).allocate_file_index(true).build()
+        } else {
+            let place = io_uring::types::DestinationSlot::auto_target();
+            opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut()).file_index(Some(place)).build()
+        };
+        self.push(token, entry);
+    }
+
+    fn close_listeners(&mut self) {
+        self.listeners.clear();
+    }
+
+    fn peer_name(&mut self, token: Token, listener: usize, file: u32, place: usize) {
+        let listener = self.listeners.get(listener);
+        let (Some(listener), Some(name)) = (listener, self.memory.names.get_mut(place)) else { return };
+        let entry = peer_name(opcode::SetSockOpt::new, Fixed(file), &mut name[..listener.name]);
+        self.push(token, entry);
+    }
+
+    fn name(&self, place: usize) -> &[u8] {
+        self.memory.names.get(place).map_or(&[], |name| name)
+    }
+
+    fn names(&self) -> usize {
+        self.memory.names.len()
+    }
+
+    fn files(&self) -> usize {
+        self.files
+    }
+
+    fn receive(&mut self, token: Token, file: u32) {
+        self.push(token, opcode::RecvMulti::new(Fixed(file), GROUP).build());
+    }
+
+    unsafe fn send<C: Chain>(&mut self, token: Token, file: u32, chain: &C, wait: Wait) -> usize {
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let count = chain.slices(&mut slices).min(SLICES);
+        let slices = &slices[..count];
+        let offered = slices.iter().map(|slice| slice.len()).sum();
+        if offered == 0 {
+            return 0;
+        }
+        let (flags, silent) = match wait {
+            Wait::No => (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_WAITALL, Flags::SKIP_SUCCESS),
+            Wait::Yes => (libc::MSG_NOSIGNAL, Flags::empty()),
+        };
+        let entry = match slices {
+            // What a send cannot take in its 32 bits comes with the next one.
+            [one] => {
+                let length = u32::try_from(one.len()).unwrap_or(1 << 30);
+                let send = opcode::Send::new(Fixed(file), one.as_ptr(), length).flags(flags).build();
+                self.push(token, send.flags(silent));
+                return length as usize;
+            }
+            several => {
+                let message = self.memory.message(several);
+                opcode::SendMsg::new(Fixed(file), message).flags(flags as u32).build()
+            }
+        };
+        self.push(token, entry.flags(silent));
+        offered
+    }
+
+    fn shutdown(&mut self, token: Token, file: u32) {
+        self.push(token, opcode::Shutdown::new(Fixed(file), libc::SHUT_WR).build());
+    }
+
+    fn close(&mut self, token: Token, file: u32) {
+        self.push(token, opcode::Close::new(Fixed(file)).build());
+    }
+
+    fn cancel(&mut self, target: Token) {
+        let all = CancelBuilder::user_data(target.bits()).all();
+        let entry = opcode::AsyncCancel2::new(all).build().flags(Flags::SKIP_SUCCESS);
+        self.push(Token::NOTHING, entry);
+    }
+
+    fn queued(&self) -> u64 {
+        self.queued
+    }
+
+    fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
+    fn enter(&mut self, timeout: Option<Duration>, out: &mut Vec<Completion>) -> io::Result<()> {
+        if mem::take(&mut self.refused) {
+            // What it lacked may be there in a moment.
+            thread::sleep(REFUSED_PAUSE);
+        }
+        loop {
+            let last = self.fill();
+            let result = self.call(if last { timeout } else { Some(Duration::ZERO) });
+            self.reap(out);
+            // Completions for which the queue had no room: only with all of them seen does silence mean
+            // that a send has left.
+            while self.ring.submission().cq_overflow() {
+                self.call(Some(Duration::ZERO))?;
+                self.reap(out);
+            }
+            result?;
+            if last || self.refused {
+                break;
+            }
+        }
+        if self.consumed == self.queued {
+            self.memory.messages_done();
+        }
+        Ok(())
+    }
+
+    fn enters(&self) -> u64 {
+        self.enters
+    }
+
+    fn chunk(&mut self, completion: &Completion) -> &mut [u8] {
+        self.memory.buffers.chunk(completion)
+    }
+
+    fn release(&mut self, completion: &Completion) {
+        self.memory.buffers.release(completion);
+    }
+
+    fn join(&mut self) -> bool {
+        let Some(thread) = self.thread else { return self.queued == 0 };
+        if thread != thread::current().id() {
+            return false;
+        }
+        let mut ignored = Vec::new();
+        self.push(Token::NOTHING, opcode::AsyncCancel2::new(CancelBuilder::any().all()).build());
+        for _ in 0..JOIN_TURNS {
+            if self.enter(Some(JOIN_WAIT), &mut ignored).is_err() {
+                return false;
+            }
+            ignored.clear();
+            if self.in_flight == 0 && self.consumed == self.queued {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        self.waker.ring_gone();
+        let joined = self.join();
+        if self.thread == Some(thread::current().id()) {
+            let _ = self.ring.submitter().unregister_ring_fd();
+        }
+        // SAFETY (both): dropped here and nowhere else; and if the kernel may still use the memory, never.
+        unsafe { ManuallyDrop::drop(&mut self.ring) };
+        if joined {
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
+        } else {
+            tracing::warn!("a ring was dropped with operations in flight; its buffers are left to the kernel");
+        }
+    }
+}
+
+impl Memory {
+    /// The next free message, pointing to `slices`.
+    fn message(&mut self, slices: &[IoSlice<'_>]) -> *const libc::msghdr {
+        if self.messages_used == self.messages.len() {
+            self.messages.push(Message::new());
+        }
+        let message = &mut *self.messages[self.messages_used];
+        self.messages_used += 1;
+        for (to, from) in message.slices.iter_mut().zip(slices) {
+            *to = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+        }
+        message.header.msg_iov = message.slices.as_mut_ptr();
+        message.header.msg_iovlen = slices.len() as _;
+        &raw const message.header
+    }
+
+    /// The kernel has taken everything: messages may be used again. A rare flood does not hold its memory.
+    fn messages_done(&mut self) {
+        self.messages_used = 0;
+        self.messages.truncate(MESSAGES_KEPT);
+    }
+}
+
+impl Message {
+    fn new() -> Box<Self> {
+        // SAFETY: both are plain structures of the kernel, for which zeros are valid: null and empty.
+        Box::new(unsafe { mem::zeroed() })
+    }
+}
+
+/// A ring as large as the limits permit, not running yet.
+fn ladder() -> Result<IoUring, Refusal> {
+    let mut last = io::Error::from_raw_os_error(libc::ENOSYS);
+    for entries in QUEUE_ENTRIES {
+        for sq_array in [false, true] {
+            let mut builder = IoUring::builder();
+            builder
+                .setup_single_issuer()
+                .setup_defer_taskrun()
+                .setup_submit_all()
+                .setup_r_disabled()
+                .setup_cqsize(entries * COMPLETIONS_PER_ENTRY);
+            if !sq_array {
+                builder.setup_no_sqarray();
+            }
+            match builder.build(entries) {
+                Ok(ring) => return Ok(ring),
+                Err(error) => last = error,
+            }
+            if last.raw_os_error() != Some(libc::EINVAL) {
+                break;
+            }
+        }
+        if last.raw_os_error() != Some(libc::ENOMEM) {
+            break;
+        }
+    }
+    Err(Refusal::new("io_uring_setup", &last))
+}
+
+/// A table as large as the limits permit. Answers its size.
+fn register_files(ring: &IoUring, config: &Config) -> io::Result<usize> {
+    let limit = rlimit::Resource::NOFILE.get_soft()?;
+    let most = config.ring_files.unwrap_or(FILES_MAX).min(u32::try_from(limit).unwrap_or(u32::MAX)).max(1);
+    let submitter = ring.submitter();
+    submitter.register_files_sparse(most)?;
+    Ok(most as usize)
+}
+
+/// Whether the ring can ask for a socket's options, which came with Linux 6.7; what else we need is older.
+fn supports_socket_options() -> Result<(), Refusal> {
+    let refused = |error: io::Error| Refusal::new("asking for a socket's options", &error);
+    // On a thread that ends: a ring interrupts whatever its thread does when it is closed.
+    let asked = thread::Builder::new().name("io_uring probe".into()).spawn(|| -> io::Result<i32> {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+        let mut ring = IoUring::new(2)?;
+        let mut name: Name = [0; NAME];
+        let entry = peer_name(opcode::SetSockOpt::new, Fd(socket.as_raw_fd()), &mut name);
+        // SAFETY: the name lives until the completion has come.
+        unsafe { ring.submission().push(&entry) }.map_err(io::Error::other)?;
+        ring.submit_and_wait(1)?;
+        ring.completion().next().map_or(Ok(-libc::EIO), |entry| Ok(entry.result()))
+    });
+    let result = asked.map_err(refused)?.join().unwrap_or(Ok(-libc::EIO)).map_err(refused)?;
+    // A socket without a peer has no name: it was understood.
+    if result >= 0 || result == -libc::ENOTCONN {
+        return Ok(());
+    }
+    Err(refused(io::Error::from_raw_os_error(-result)))
+}
+
+/// Asks for a peer's address. The crate has no `getsockopt`, which differs from `setsockopt` in the command
+/// only; nor does it name what `set`, its constructor, takes as a file.
+fn peer_name<F>(
+    set: impl FnOnce(F, u32, u32, *const libc::c_void, u32) -> opcode::SetSockOpt,
+    file: F,
+    name: &mut [u8],
+) -> Entry {
+    let set = set(file, SOL_SOCKET, SO_PEERNAME, name.as_mut_ptr().cast(), name.len() as u32);
+    let mut entry = set.build();
+    let command = (&raw mut entry).cast::<u8>().wrapping_add(COMMAND_OFFSET).cast::<u32>();
+    // SAFETY: an entry is laid out as `struct io_uring_sqe`, whose 64 bytes have `cmd_op` there.
+    unsafe { command.write(GETSOCKOPT) };
+    entry
+}
+
+/// Entries of the submission queue. Each turn that needs more enters the kernel more often. With 64 KB of
+/// locked memory 256 fit.
+const QUEUE_ENTRIES: [u32; 3] = [1024, 256, 64];
+
+/// Completions for which the queue has no room cost the kernel memory and us a call.
+const COMPLETIONS_PER_ENTRY: u32 = 4;
+
+/// The one group of buffers.
+const GROUP: u16 = 0;
+
+/// `IOU_PBUF_RING_INC`, since Linux 6.12.
+const INCREMENTAL: u16 = 2;
+
+/// Places of the table at most, unless it is set: 8 bytes each in the kernel.
+const FILES_MAX: u32 = 131_072;
+
+/// Addresses asked for at a time.
+const NAMES_MAX: u32 = 1024;
+
+/// Slices of a chain offered to one send; a longer chain goes on in the next turn.
+const SLICES: usize = 64;
+
+/// Messages kept between turns, a KiB each.
+const MESSAGES_KEPT: usize = 64;
+
+const REFUSED_PAUSE: Duration = Duration::from_millis(1);
+
+/// How long dropping waits for the kernel: 2 seconds.
+const JOIN_TURNS: u32 = 100;
+const JOIN_WAIT: Duration = Duration::from_millis(20);
+
+const SOL_SOCKET: u32 = libc::SOL_SOCKET as u32;
+const SO_PEERNAME: u32 = libc::SO_PEERNAME as u32;
+
+/// `SOCKET_URING_OP_GETSOCKOPT`, and the offset of `cmd_op` in `struct io_uring_sqe`.
+const GETSOCKOPT: u32 = 2;
+const COMMAND_OFFSET: usize = 8;
