@@ -29,6 +29,10 @@ fn clean(mut command: Command) -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SINEWS_")) {
         command.env_remove(name);
     }
+    // The backend under test; without one, the program's own choice. What a test asks for itself goes first.
+    if let Ok(backend) = std::env::var("SINEWS_TEST_BACKEND") {
+        command.env("SINEWS_BACKEND", backend);
+    }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

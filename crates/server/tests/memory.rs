@@ -1,6 +1,9 @@
 //! What a connection costs in memory of the process, counted by the allocator. One test in a binary of its
 //! own: whatever else ran would be counted too.
 
+#[path = "shared/backend.rs"]
+mod backend;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -97,7 +100,8 @@ const LARGE: usize = 60_000;
 #[test]
 fn an_idle_websocket_takes_at_most_512_bytes() {
     let router = Router::new().websocket("/", WebSocketRoute::new(|_| Ok(Echo)));
-    let server = Server::new(router).threads(1).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+    let server = Server::new(router).engine(backend::engine()).threads(1);
+    let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
     let (address, stop) = (server.addresses()[0], server.stop_handle());
     let running = std::thread::spawn(|| server.run());
 

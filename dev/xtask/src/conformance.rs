@@ -14,6 +14,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use crate::Outcome;
+use crate::backend::{Backend, Choice};
 use crate::count::Count;
 use crate::process;
 use crate::report::{self, numbers};
@@ -43,7 +44,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
     jobs: u8,
     /// Test this address in place of a server started here
-    #[arg(long, conflicts_with_all = ["binary", "deflate"])]
+    #[arg(long, conflicts_with_all = ["binary", "deflate", "backend"])]
     url: Option<String>,
     /// The `sinews` program to test, in place of one built here
     #[arg(long)]
@@ -51,6 +52,9 @@ pub(crate) struct Options {
     /// How the started server compresses
     #[arg(long, value_enum, default_value_t = Deflate::Dedicated)]
     deflate: Deflate,
+    /// What the started server waits with: all cases run once for each
+    #[arg(long, value_enum, default_value_t = Choice::Both)]
+    backend: Choice,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -77,52 +81,72 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let expected = suite.list(&options.cases)?;
     let out = process::target().join("xtask/autobahn");
     let _ = fs::remove_dir_all(&out);
-    fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
-
-    let mut server = match options.url {
-        Some(_) => None,
-        None => Some(start_server(options, &out)?),
-    };
-    let url = match (&options.url, &server) {
-        (Some(url), _) => url.clone(),
-        (None, Some(server)) => format!("{}/echo", server.url()),
-        (None, None) => unreachable!("without an address a server was started"),
-    };
-    println!("{} cases against {url}", expected.len());
-    let started = Instant::now();
-    let faults = run_shards(&suite, options, &shards(&expected), &url, &out);
-    let wall = started.elapsed();
-
-    let mut cases = Vec::new();
-    for shard in shards(&expected) {
-        // A shard without a report has been named among the faults; its cases count as not run.
-        cases.extend(report::read(&out.join(&shard.name)).unwrap_or_default());
+    if let Some(url) = &options.url {
+        return Run { suite: &suite, options, expected: &expected, out }.against(url);
     }
-    let mut count = report::judge(&cases, &expected);
-    for fault in faults {
-        println!("  {fault}");
-    }
-    println!("wall {:.1} s; reports in {}", wall.as_secs_f64(), out.display());
-    if let Some(server) = &mut server {
-        if let Some(usage) = server.usage() {
-            let mib = usage.resident_kib_max / 1024;
-            println!("server: {:.1} s of CPU, {mib} MiB resident at most", usage.cpu_seconds);
-        }
-        if let Some(how) = server.ended() {
-            println!("  {how}");
-            count = count + Count::FAILED;
-        }
+    let binary = server::binary(options.binary.as_deref())?;
+    let permitted = options.backend.permitted(&binary)?;
+    let mut count = permitted.print_skipped();
+    for backend in permitted.backends {
+        let out = out.join(backend.name());
+        count = count + Run { suite: &suite, options, expected: &expected, out }.on(backend, &binary)?;
     }
     Ok(count)
 }
 
-fn start_server(options: &Options, out: &Path) -> Result<Server, String> {
-    let binary = server::binary(options.binary.as_deref())?;
-    let deflate = match options.deflate {
-        Deflate::Shared => "shared",
-        Deflate::Dedicated => "dedicated",
-    };
-    Server::start(&binary, &["--deflate", deflate], &out.join("server.log"))
+/// All cases against one server.
+struct Run<'a> {
+    suite: &'a Suite,
+    options: &'a Options,
+    expected: &'a [String],
+    /// Where its reports go.
+    out: PathBuf,
+}
+
+impl Run<'_> {
+    /// Against a server of ours, which must outlive the run.
+    fn on(&self, backend: Backend, binary: &Path) -> Outcome {
+        let deflate = match self.options.deflate {
+            Deflate::Shared => "shared",
+            Deflate::Dedicated => "dedicated",
+        };
+        let arguments = ["--deflate", deflate, "--backend", backend.name()];
+        let mut server = Server::start(binary, &arguments, &self.out.join("server.log"))?;
+        println!("backend {}", backend.name());
+        let count = self.against(&format!("{}/echo", server.url()))?;
+        if let Some(usage) = server.usage() {
+            let mib = usage.resident_kib_max / 1024;
+            println!("server: {:.1} s of CPU, {mib} MiB resident at most", usage.cpu_seconds);
+        }
+        Ok(match server.ended() {
+            None => count,
+            Some(how) => {
+                println!("  {how}");
+                count + Count::FAILED
+            }
+        })
+    }
+
+    fn against(&self, url: &str) -> Outcome {
+        let Self { suite, options, expected, out } = self;
+        fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
+        println!("{} cases against {url}", expected.len());
+        let started = Instant::now();
+        let faults = run_shards(suite, options, &shards(expected), url, out);
+        let wall = started.elapsed();
+
+        let mut cases = Vec::new();
+        for shard in shards(expected) {
+            // A shard without a report has been named among the faults; its cases count as not run.
+            cases.extend(report::read(&out.join(&shard.name)).unwrap_or_default());
+        }
+        let count = report::judge(&cases, expected);
+        for fault in faults {
+            println!("  {fault}");
+        }
+        println!("wall {:.1} s; reports in {}", wall.as_secs_f64(), out.display());
+        Ok(count)
+    }
 }
 
 /// The interpreter named by `AB_PY27`, pyenv's, or the system's.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use crate::Outcome;
+use crate::backend::{Backend, Choice};
 use crate::count::Count;
 use crate::process::{self, find_program};
 use crate::server::{self, Server};
@@ -28,6 +29,31 @@ pub(crate) struct Options {
     /// Only these clients: curl, ws, undici, python, gorilla, coder
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
+    /// What the servers wait with: the checks run once for each
+    #[arg(long, value_enum, default_value_t = Choice::Both)]
+    backend: Choice,
+}
+
+/// How the servers of one run of all clients are set up.
+#[derive(Clone, Copy)]
+struct Setup {
+    backend: Backend,
+    deflate: &'static str,
+}
+
+impl Setup {
+    /// Every backend with the compression that remembers, where more can go wrong; the one that does not is
+    /// the default of the program, and knows nothing of backends.
+    fn all(backends: &[Backend]) -> Vec<Self> {
+        let dedicated = backends.iter().map(|backend| Self { backend: *backend, deflate: "dedicated" });
+        let shared = backends.first().map(|backend| Self { backend: *backend, deflate: "shared" });
+        dedicated.chain(shared).collect()
+    }
+
+    fn start(self, binary: &Path, further: &[&str], log: &Path) -> Result<Server, String> {
+        let own = ["--backend", self.backend.name(), "--deflate", self.deflate];
+        Server::start(binary, &[&own, further].concat(), log)
+    }
 }
 
 struct Client {
@@ -59,12 +85,20 @@ pub(crate) fn run(options: &Options) -> Outcome {
         return Err(format!("no such client: {unknown}"));
     }
     let binary = server::binary(options.binary.as_deref())?;
-    let logs = process::target().join("xtask/interop");
-    let deflate = ["--deflate", "dedicated"];
-    let limit = ["--deflate", "dedicated", "--max-message", MESSAGE_OCTETS_MAX];
+    let permitted = options.backend.permitted(&binary)?;
+    let mut count = permitted.print_skipped();
+    for setup in Setup::all(&permitted.backends) {
+        println!("backend {}, deflate {}", setup.backend.name(), setup.deflate);
+        count = count + run_clients(options, setup, &binary)?;
+    }
+    Ok(count)
+}
+
+fn run_clients(options: &Options, setup: Setup, binary: &Path) -> Outcome {
+    let logs = process::target().join(format!("xtask/interop/{}-{}", setup.backend.name(), setup.deflate));
     let mut servers = [
-        Server::start(&binary, &deflate, &logs.join("server.log"))?,
-        Server::start(&binary, &limit, &logs.join("server-limited.log"))?,
+        setup.start(binary, &[], &logs.join("server.log"))?,
+        setup.start(binary, &["--max-message", MESSAGE_OCTETS_MAX], &logs.join("server-limited.log"))?,
     ];
     let mut count = Count::default();
     let chosen =

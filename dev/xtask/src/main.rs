@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod backend;
 mod conformance;
 mod count;
 mod interop;

@@ -11,6 +11,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 
 use crate::Outcome;
+use crate::backend::{Backend, Choice, Permitted};
 use crate::count::Count;
 use crate::process;
 use crate::server;
@@ -21,7 +22,8 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(20 * 60);
 /// For each target under cargo-fuzz: enough to see that it runs. Looking for faults takes longer.
 const FUZZ_SECONDS: &str = "-max_total_time=10";
 
-type Run = fn(&Path) -> Outcome;
+/// A step writes what it does to the log, and runs on the backends chosen where it runs a server.
+type Run = fn(&Path, Choice) -> Outcome;
 
 /// Cheap steps first: what is wrong shows early.
 const STEPS: [(&str, Run); 11] = [
@@ -46,6 +48,9 @@ pub(crate) struct Options {
     /// All but these steps
     #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(STEPS.map(|(name, _)| name)))]
     skip: Vec<String>,
+    /// What the servers of the steps wait with: what depends on it runs once for each
+    #[arg(long, value_enum, default_value_t = Choice::Both)]
+    backend: Choice,
 }
 
 pub(crate) fn run(options: &Options) -> Outcome {
@@ -56,7 +61,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let started = Instant::now();
     let mut rows = Vec::new();
     for (name, run) in STEPS.into_iter().filter(|(name, _)| chosen(name)) {
-        rows.push(run_step(name, run));
+        rows.push(run_step(name, run, options.backend));
     }
     println!("\n{:<12} {:>7} {:>7} {:>7} {:>8}", "step", "passed", "failed", "skipped", "seconds");
     for (name, count, duration) in &rows {
@@ -72,13 +77,15 @@ fn print_row(name: &str, count: Count, duration: Duration) {
     println!("{name:<12} {passed:>7} {failed:>7} {skipped:>7} {:>8.1}", duration.as_secs_f64());
 }
 
-fn run_step(name: &'static str, run: Run) -> (&'static str, Count, Duration) {
+fn run_step(name: &'static str, run: Run, backend: Choice) -> (&'static str, Count, Duration) {
     print!("{name:<12} ");
     // A line that appears late is only ugly.
     let _ = io::stdout().flush();
     let log = process::target().join("xtask").join(format!("{name}.log"));
+    // What is added to it must not be added to that of an earlier run.
+    let _ = fs::remove_file(&log);
     let started = Instant::now();
-    let outcome = run(&log);
+    let outcome = run(&log, backend);
     let duration = started.elapsed();
     let count = outcome.as_ref().map_or(Count::FAILED, |count| *count);
     let word = if count.failed > 0 { "FAILED" } else { "ok" };
@@ -93,15 +100,15 @@ fn run_step(name: &'static str, run: Run) -> (&'static str, Count, Duration) {
     (name, count, duration)
 }
 
-fn fmt(log: &Path) -> Outcome {
+fn fmt(log: &Path, _: Choice) -> Outcome {
     single(process::cargo().args(["fmt", "--all", "--check", "--", "--color", "never"]), log)
 }
 
-fn clippy(log: &Path) -> Outcome {
+fn clippy(log: &Path, _: Choice) -> Outcome {
     single(process::cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]), log)
 }
 
-fn doc(log: &Path) -> Outcome {
+fn doc(log: &Path, _: Choice) -> Outcome {
     let mut command = process::cargo();
     command.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
     single(&mut command, log)
@@ -109,7 +116,7 @@ fn doc(log: &Path) -> Outcome {
 
 /// The protocol without features; and a program around it that links only where nothing brings
 /// `std` in, which our own crates' attributes cannot promise for their dependencies.
-fn no_std(log: &Path) -> Outcome {
+fn no_std(log: &Path, _: Choice) -> Outcome {
     let check = ["check", "--package", "sinews-proto", "--no-default-features"];
     let count = single(process::cargo().args(check), log)?;
     let mut program = process::cargo();
@@ -118,15 +125,36 @@ fn no_std(log: &Path) -> Outcome {
     Ok(count + single(&mut program, &log.with_file_name("no_std-program.log"))?)
 }
 
-fn tests(log: &Path) -> Outcome {
+/// Everything on the readiness backend; then what has loops of its own once more on the ring.
+fn tests(log: &Path, backend: Choice) -> Outcome {
+    let mut count = Count::default();
+    if backend != Choice::Uring {
+        count = count + cargo_test(&["--workspace", "--exclude", "sinews-fuzz"], Backend::Poll, log)?;
+    }
+    if backend == Choice::Poll {
+        return Ok(count);
+    }
+    // The program that the tests of `sinews-cli` start.
+    let build = ["build", "--package", "sinews-cli", "--bin", "sinews"];
+    single(process::cargo().args(build), &log.with_file_name("tests-build.log"))?;
+    let permitted = Choice::Uring.permitted(&process::target().join("debug/sinews"))?;
+    if !permitted.refused.is_empty() {
+        return Ok(count + skip_refused(log, &permitted));
+    }
+    let loops =
+        ["--package", "sinews-engine", "--package", "sinews-server", "--package", "sinews-cli", "--tests"];
+    Ok(count + cargo_test(&loops, Backend::Uring, log)?)
+}
+
+fn cargo_test(what: &[&str], backend: Backend, log: &Path) -> Outcome {
     let mut command = process::cargo();
-    command.args(["test", "--workspace", "--exclude", "sinews-fuzz", "--no-fail-fast"]);
-    counted(&mut command, log, Count::parse_cargo_test)
+    command.arg("test").args(what).arg("--no-fail-fast").env("SINEWS_TEST_BACKEND", backend.name());
+    counted_for(backend, &mut command, log, Count::parse_cargo_test)
 }
 
 /// The targets on their seeds and on inputs made up for a moment, as ordinary tests; and under
 /// cargo-fuzz, which looks where the code branches, if it is installed.
-fn fuzz(log: &Path) -> Outcome {
+fn fuzz(log: &Path, _: Choice) -> Outcome {
     let mut command = process::cargo();
     command.args(["test", "--package", "sinews-fuzz", "--no-fail-fast"]);
     let mut count = counted(&mut command, log, Count::parse_cargo_test)?;
@@ -152,31 +180,39 @@ fn fuzz(log: &Path) -> Outcome {
     Ok(count)
 }
 
-fn build(log: &Path) -> Outcome {
+fn build(log: &Path, _: Choice) -> Outcome {
     single(process::cargo().args(["build", "--release", "--package", "sinews-cli", "--bin", "sinews"]), log)
 }
 
-fn tidy(log: &Path) -> Outcome {
+fn tidy(log: &Path, _: Choice) -> Outcome {
     task(&["tidy"], log)
 }
 
-fn conformance(log: &Path) -> Outcome {
-    task(&["conformance"], log)
+fn conformance(log: &Path, backend: Choice) -> Outcome {
+    task(&["conformance", "--backend", backend.name()], log)
 }
 
-fn interop(log: &Path) -> Outcome {
-    task(&["interop"], log)
+fn interop(log: &Path, backend: Choice) -> Outcome {
+    task(&["interop", "--backend", backend.name()], log)
 }
 
 /// Without a browser on the machine the program says so and succeeds.
-fn browser(log: &Path) -> Outcome {
+fn browser(log: &Path, backend: Choice) -> Outcome {
     let binary = server::binary(None)?;
-    let mut command = process::cargo();
-    command.args(["run", "--quiet", "--package", "sinews-browser", "--"]).arg(binary);
-    counted(&mut command, log, |text| {
-        let is_skipped = text.lines().any(is_skip);
-        Count::parse_last(text).unwrap_or(if is_skipped { Count::SKIPPED } else { Count::PASSED })
-    })
+    let permitted = backend.permitted(&binary)?;
+    let mut count = skip_refused(log, &permitted);
+    for backend in permitted.backends {
+        let mut command = process::cargo();
+        command.args(["run", "--quiet", "--package", "sinews-browser", "--"]).arg(&binary);
+        // The servers that the program starts inherit this.
+        command.env("SINEWS_BACKEND", backend.name());
+        let found = counted_for(backend, &mut command, log, |text| {
+            let is_skipped = text.lines().any(is_skip);
+            Count::parse_last(text).unwrap_or(if is_skipped { Count::SKIPPED } else { Count::PASSED })
+        });
+        count = count + found?;
+    }
+    Ok(count)
 }
 
 /// A command that is one check.
@@ -202,6 +238,20 @@ fn counted(command: &mut Command, log: &Path, count: fn(&str) -> Count) -> Outco
     }
     // A step in which nothing was checked has not passed.
     if found == Count::default() { Err("nothing was checked".to_owned()) } else { Ok(found) }
+}
+
+/// One of several runs of a step: its log is added to that of the step.
+fn counted_for(backend: Backend, command: &mut Command, log: &Path, count: fn(&str) -> Count) -> Outcome {
+    let step = log.file_stem().unwrap_or_default().to_string_lossy();
+    let own = log.with_file_name(format!("{step}-{}.log", backend.name()));
+    let found = counted(command, &own, count);
+    let text = [log_lines(log), log_lines(&own)].concat().join("\n");
+    fs::write(log, text).map_err(|error| format!("{}: {error}", log.display()))?;
+    found
+}
+
+fn skip_refused(log: &Path, permitted: &Permitted) -> Count {
+    permitted.refused.iter().map(|why| skip(log, why)).sum()
 }
 
 /// Notes in the log why something was not run.

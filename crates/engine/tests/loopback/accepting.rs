@@ -8,9 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use rlimit::Resource;
-use sinews_engine::{Config, Engine, Flow, ListenOptions, Listener};
+use sinews_engine::{Engine, Flow, ListenOptions, Listener};
 
-use crate::support::{Event, Host, Kind, Probe, client, echo, read_exactly};
+use crate::support::{Event, Host, Kind, Probe, client, config, echo, read_exactly};
 
 fn loopback(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
@@ -36,7 +36,7 @@ fn listeners_of_one_port_share_its_connections() {
     let address = listeners[0].local_addr().unwrap();
     assert_eq!(listeners[1].local_addr().unwrap(), address);
     let mut hosts = listeners.into_iter().map(|listener| {
-        let engine = Engine::new(Config::default(), vec![listener]).unwrap();
+        let engine = Engine::new(config(), vec![listener]).unwrap();
         Host { engine, app: Probe::echo(), address }
     });
     let (mut one, mut other) = (hosts.next().unwrap(), hosts.next().unwrap());
@@ -54,7 +54,7 @@ fn accepted_tells_the_listener_and_the_peer() {
     let listeners: Vec<Listener> =
         (0..2).map(|_| Listener::bind(loopback(0), &ListenOptions::default()).unwrap()).collect();
     let address = listeners[1].local_addr().unwrap();
-    let engine = Engine::new(Config::default(), listeners).unwrap();
+    let engine = Engine::new(config(), listeners).unwrap();
     let mut host = Host { engine, app: Probe::echo(), address };
     let (client, _) = host.connect();
     let Event::Accepted(_, from) = &host.app.events[0] else { panic!("accepted comes first") };
@@ -67,7 +67,7 @@ fn version_6_addresses_work() {
         return; // A machine without IPv6.
     };
     let address = listener.local_addr().unwrap();
-    let engine = Engine::new(Config::default(), vec![listener]).unwrap();
+    let engine = Engine::new(config(), vec![listener]).unwrap();
     let mut host = Host { engine, app: Probe::echo(), address };
     let (mut client, _) = host.connect();
     client.write_all(b"six").unwrap();
@@ -78,7 +78,7 @@ fn version_6_addresses_work() {
 #[test]
 fn a_storm_of_connections_is_served_while_old_ones_are() {
     const CONNECTIONS: usize = 2000;
-    let config = Config::default().accepts_per_turn(16).unwrap();
+    let config = config().accepts_per_turn(16).unwrap();
     let mut host = Host::with(config, ListenOptions::default(), Probe::echo());
     let address = host.address;
     let storm = std::thread::spawn(move || {
@@ -99,7 +99,7 @@ fn a_storm_of_connections_is_served_while_old_ones_are() {
 
 #[test]
 fn a_turn_accepts_no_more_than_its_share() {
-    let config = Config::default().accepts_per_turn(2).unwrap();
+    let config = config().accepts_per_turn(2).unwrap();
     let mut host = Host::with(config, ListenOptions::default(), Probe::echo());
     let _clients: Vec<TcpStream> = (0..5).map(|_| client(host.address)).collect();
     let mut accepted = 0;
@@ -139,7 +139,7 @@ fn a_lack_of_descriptors_ends_when_a_connection_closes() {
 #[ignore = "run by the test above in a process of its own"]
 fn child_lacks_descriptors_until_a_close() {
     // The pause is far longer than the test: only closes end it.
-    let config = Config::default().accept_backoff(Duration::from_secs(60)).unwrap();
+    let config = config().accept_backoff(Duration::from_secs(60)).unwrap();
     let app = Probe::new(|io, queues, event| {
         echo(io, queues, event);
         if let Event::Mail(_) = event {
@@ -189,7 +189,7 @@ fn a_lack_of_descriptors_ends_by_itself() {
 #[test]
 #[ignore = "run by the test above in a process of its own"]
 fn child_lacks_descriptors_for_a_while() {
-    let config = Config::default().accept_backoff(Duration::from_millis(1)).unwrap();
+    let config = config().accept_backoff(Duration::from_millis(1)).unwrap();
     let mut host = Host::with(config, ListenOptions::default(), Probe::echo());
     let mut clients: Vec<TcpStream> = (0..10).map(|_| client(host.address)).collect();
     leave_free(0);

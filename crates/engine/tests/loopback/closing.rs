@@ -5,9 +5,9 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-use sinews_engine::{Closed, Config, ConnId, Engine, Flow, Io, ListenOptions, Listener};
+use sinews_engine::{Closed, ConnId, Engine, Flow, Io, ListenOptions, Listener};
 
-use crate::support::{Event, Host, Kind, Probe, Queues, client, echo};
+use crate::support::{Event, Host, Kind, Probe, Queues, client, config, echo};
 
 /// Whom a callback closes, seen from the connection it is about.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,7 +72,7 @@ fn any_callback_may_close_anyone() {
         for target in [Target::Itself, Target::Other, Target::Everybody] {
             let app = Probe::new(closing_rule(kind, target));
             let options = ListenOptions::default().send_buffer(8 * 1024);
-            let mut host = Host::with(Config::default(), options, app);
+            let mut host = Host::with(config(), options, app);
             let clients = [client(host.address), client(host.address)].map(talk);
             host.engine.post().send(1).unwrap();
             host.until(|app| app.count(Accepted) == 2);
@@ -92,7 +92,7 @@ fn any_callback_may_close_anyone() {
 
 #[test]
 fn a_close_in_received_is_the_last_that_is_received() {
-    let config = Config::default().receive_buffer(4).unwrap();
+    let config = config().receive_buffer(4).unwrap();
     let app = Probe::new(|io, _, event| {
         if let Event::Received(conn, _) = event {
             io.close(*conn);
@@ -195,7 +195,7 @@ fn stop_closes_everyone_and_returns() {
 
 #[test]
 fn a_loop_without_listeners_has_nothing_to_run_for() {
-    let mut engine = Engine::<Probe>::new(Config::default(), Vec::new()).unwrap();
+    let mut engine = Engine::<Probe>::new(config(), Vec::new()).unwrap();
     engine.run(&mut Probe::echo()).unwrap();
 }
 
@@ -203,7 +203,7 @@ fn a_loop_without_listeners_has_nothing_to_run_for() {
 fn an_engine_can_be_made_on_one_thread_and_run_on_another() {
     let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
     let address = listener.local_addr().unwrap();
-    let mut engine = Engine::<Probe>::new(Config::default(), vec![listener]).unwrap();
+    let mut engine = Engine::<Probe>::new(config(), vec![listener]).unwrap();
     let post = engine.post();
     let thread = std::thread::spawn(move || {
         let mut app = Probe::new(|io, _, event| {

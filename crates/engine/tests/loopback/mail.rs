@@ -3,9 +3,9 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use sinews_engine::{Config, Engine, Flow, ListenOptions, Listener};
+use sinews_engine::{Engine, Flow, ListenOptions, Listener};
 
-use crate::support::{Event, Host, Kind, PATIENCE, Probe};
+use crate::support::{Event, Host, Kind, PATIENCE, Probe, config};
 
 fn mail(app: &Probe) -> Vec<u64> {
     let bursts = app.events.iter().filter_map(|event| match event {
@@ -91,7 +91,7 @@ fn a_sleeping_loop_is_woken_every_time() {
 
 #[test]
 fn a_full_box_returns_the_mail() {
-    let config = Config::default().mailbox(3).unwrap();
+    let config = config().mailbox(3).unwrap();
     let mut host = Host::with(config, ListenOptions::default(), Probe::echo());
     let post = host.engine.post();
     for piece in 0..3 {
@@ -107,7 +107,7 @@ fn a_full_box_returns_the_mail() {
 #[test]
 fn mail_to_an_engine_that_is_gone_comes_back() {
     let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
-    let engine = Engine::<Probe>::new(Config::default(), vec![listener]).unwrap();
+    let engine = Engine::<Probe>::new(config(), vec![listener]).unwrap();
     let post = engine.post();
     assert!(!post.is_gone());
     post.send(1).unwrap();

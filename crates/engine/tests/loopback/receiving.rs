@@ -3,9 +3,11 @@
 use std::io::{Read, Write};
 use std::net::Shutdown;
 
-use sinews_engine::{Closed, Config, Flow, ListenOptions};
+use sinews_engine::{Closed, Flow, ListenOptions};
 
-use crate::support::{Event, Host, Kind, PATIENCE, Probe, RESUME_ALL, echo, pattern, read_exactly, reset};
+use crate::support::{
+    Event, Host, Kind, PATIENCE, Probe, RESUME_ALL, config, echo, pattern, read_exactly, reset,
+};
 
 #[test]
 fn a_message_costs_one_receive_and_one_send() {
@@ -47,7 +49,7 @@ fn messages_that_wait_together_are_received_together() {
 fn any_buffer_size_receives_the_same_bytes() {
     let sent = pattern(10_000);
     for size in [1, 2, 7, 4096, 10_000, 10_001] {
-        let config = Config::default().receive_buffer(size).unwrap();
+        let config = config().receive_buffer(size).unwrap();
         let mut host = Host::with(config, ListenOptions::default(), Probe::echo());
         let (mut client, conn) = host.connect();
         client.write_all(&sent).unwrap();
@@ -64,7 +66,7 @@ fn any_buffer_size_receives_the_same_bytes() {
 #[test]
 fn nothing_is_received_in_a_pause_and_nothing_is_lost_by_it() {
     // The small buffer makes the pause come in the middle of what waits in the kernel.
-    let config = Config::default().receive_buffer(16).unwrap();
+    let config = config().receive_buffer(16).unwrap();
     let app = Probe::new(|io, queues, event| {
         echo(io, queues, event);
         Flow::Pause
@@ -238,7 +240,7 @@ fn a_reset_after_the_end_is_found_without_sending() {
 
 #[test]
 fn a_flood_on_one_connection_does_not_starve_another() {
-    let config = Config::default().receive_buffer(4096).unwrap().receives_per_turn(2).unwrap();
+    let config = config().receive_buffer(4096).unwrap().receives_per_turn(2).unwrap();
     let mut host = Host::with(config, ListenOptions::default(), Probe::new(|_, _, _| Flow::Continue));
     let (mut flood, flooding) = host.connect();
     let (mut quiet, modest) = host.connect();

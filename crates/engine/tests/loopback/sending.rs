@@ -4,11 +4,9 @@ use std::io::{IoSlice, Read};
 use std::net::TcpStream;
 use std::thread::JoinHandle;
 
-use sinews_engine::{
-    Accepted, App, Chain, Closed, Config, ConnId, Engine, Flow, Io, ListenOptions, Listener,
-};
+use sinews_engine::{Accepted, App, Chain, Closed, ConnId, Engine, Flow, Io, ListenOptions, Listener};
 
-use crate::support::{Event, Host, Kind, Probe, client, pattern, read_exactly};
+use crate::support::{Event, Host, Kind, Probe, client, config, pattern, read_exactly};
 
 fn read_all(mut client: TcpStream) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
@@ -73,7 +71,7 @@ fn short_sends_go_on_in_order() {
         }
         Flow::Continue
     });
-    let mut host = Host::with(Config::default(), ListenOptions::default().send_buffer(8 * 1024), app);
+    let mut host = Host::with(config(), ListenOptions::default().send_buffer(8 * 1024), app);
     let (client, conn) = host.connect();
     let reader = read_all(client);
     host.until(|app| app.why(conn).is_some());
@@ -110,7 +108,7 @@ fn a_send_asked_for_while_one_is_in_flight_comes_after_it() {
         }
         Flow::Continue
     });
-    let mut host = Host::with(Config::default(), ListenOptions::default().send_buffer(8 * 1024), app);
+    let mut host = Host::with(config(), ListenOptions::default().send_buffer(8 * 1024), app);
     let (client, conn) = host.connect();
     host.settle();
     assert_eq!(host.app.count(Kind::Finished), 0, "nobody reads yet");
@@ -135,7 +133,7 @@ fn closing_with_a_chain_in_flight_brings_it_home_first() {
         }
         Flow::Continue
     });
-    let mut host = Host::with(Config::default(), ListenOptions::default().send_buffer(8 * 1024), app);
+    let mut host = Host::with(config(), ListenOptions::default().send_buffer(8 * 1024), app);
     let (_client, conn) = host.connect();
     host.settle();
     host.engine.post().send(1).unwrap();
@@ -197,7 +195,7 @@ impl App for Misbehaved {
 fn a_chain_that_shows_no_bytes_is_an_error_and_no_endless_loop() {
     let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
     let _client = client(listener.local_addr().unwrap());
-    let mut engine = Engine::new(Config::default(), vec![listener]).unwrap();
+    let mut engine = Engine::new(config(), vec![listener]).unwrap();
     let mut app = Misbehaved::default();
     engine.run(&mut app).unwrap();
     assert!(matches!(app.0, Some(Closed::Error(error)) if error.kind() == std::io::ErrorKind::WriteZero));

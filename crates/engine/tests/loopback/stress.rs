@@ -8,9 +8,9 @@ use std::net::{Shutdown, TcpStream};
 use std::rc::Rc;
 use std::time::Duration;
 
-use sinews_engine::{Closed, Config, ConnId, Flow, Io, ListenOptions};
+use sinews_engine::{Closed, ConnId, Flow, Io, ListenOptions};
 
-use crate::support::{Event, Host, Kind, Probe, Queues, RESUME_ALL, client, echo, pattern, reset};
+use crate::support::{Event, Host, Kind, Probe, Queues, RESUME_ALL, client, config, echo, pattern, reset};
 
 /// xorshift64*, scrambled from the seed.
 #[derive(Clone)]
@@ -139,7 +139,7 @@ fn run(seed: u64) -> usize {
     let mut random = Random::new(seed);
     let body = pattern(BODY);
     let bits = random.below(17);
-    let config = Config::default()
+    let config = config()
         .receive_buffer(16 + random.below(1 << bits) as usize)
         .and_then(|config| config.receives_per_turn(1 + random.below(4) as u32))
         .and_then(|config| config.accepts_per_turn(1 + random.below(4) as u32))

@@ -1,16 +1,32 @@
 //! An application that is a closure, checks the contract of its callbacks, and remembers what happened.
 
 use std::collections::{HashMap, VecDeque};
+use std::env::VarError;
 use std::io::{IoSlice, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use sinews_engine::{
-    Accepted, App, Chain, Closed, Config, ConnId, Engine, Flow, Io, ListenOptions, Listener, Stats,
+    Accepted, App, BackendChoice, Chain, Closed, Config, ConnId, Engine, Flow, Io, ListenOptions, Listener,
+    Stats,
 };
 
 /// Longer than anything here takes on a busy machine; reached only when something is lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Settings of a loop on the backend under test, which every test starts from.
+pub(crate) fn config() -> Config {
+    Config::default().backend(backend())
+}
+
+/// What `SINEWS_TEST_BACKEND` names; without it, the best there is.
+fn backend() -> BackendChoice {
+    match std::env::var("SINEWS_TEST_BACKEND").as_deref() {
+        Err(VarError::NotPresent) => BackendChoice::Auto,
+        Ok("poll") => BackendChoice::Poll,
+        other => panic!("SINEWS_TEST_BACKEND is {other:?} in place of poll"),
+    }
+}
 
 /// One callback.
 #[derive(Debug)]
@@ -306,7 +322,7 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new(app: Probe) -> Self {
-        Self::with(Config::default(), ListenOptions::default(), app)
+        Self::with(config(), ListenOptions::default(), app)
     }
 
     pub(crate) fn with(config: Config, options: ListenOptions, app: Probe) -> Self {

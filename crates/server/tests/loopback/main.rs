@@ -1,5 +1,7 @@
 //! The server over real sockets of the loopback.
 
+#[path = "../shared/backend.rs"]
+mod backend;
 mod flow;
 mod http;
 mod lifetime;

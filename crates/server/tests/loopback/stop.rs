@@ -101,6 +101,7 @@ fn a_second_stop_waits_for_nobody() {
 fn a_panic_in_a_handler_stops_every_thread() {
     let (route, _ear) = scripted(|heard, _| assert!(!matches!(heard, Heard::Message(..)), "a mistake"));
     let bound = Server::new(routes().websocket("/", route).websocket("/patient", echo()))
+        .engine(crate::backend::engine())
         .threads(2)
         .grace(Duration::from_millis(50))
         .listen(([127, 0, 0, 1], 0).into())

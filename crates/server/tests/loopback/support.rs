@@ -16,6 +16,8 @@ use sinews_server::{
 use sinews_testkit::{Codec, Frame, Reader, Reply};
 use socket2::SockRef;
 
+use crate::backend;
+
 /// Longer than anything here takes on a busy machine; reached only when something is lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -33,7 +35,8 @@ impl Running {
     }
 
     pub(crate) fn server(server: Server) -> Self {
-        let bound: BoundServer = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+        let server = server.engine(backend::engine()).listen(([127, 0, 0, 1], 0).into());
+        let bound: BoundServer = server.bind().unwrap();
         let (address, stop) = (bound.addresses()[0], bound.stop_handle());
         Self { address, stop, thread: Some(std::thread::spawn(|| bound.run())) }
     }
