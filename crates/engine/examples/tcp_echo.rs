@@ -1,20 +1,28 @@
 //! Plain TCP echo on the engine: the reference that protocols on top of it are measured against.
 //!
-//! `cargo run --release -p sinews-engine --example tcp_echo -- 9000` prints the address it listens on and
-//! serves until its standard input is closed.
+//! `cargo run --release -p sinews-engine --example tcp_echo -- 9000 poll` prints the address it listens on and
+//! serves until its standard input is closed. The backend is `auto`, `poll` or `uring`.
 
 use std::io::{Cursor, Read, Write};
 use std::mem;
 
-use sinews_engine::{Accepted, App, Closed, Config, ConnId, Engine, Flow, Io, ListenOptions, Listener};
+use sinews_engine::{
+    Accepted, App, BackendChoice, Closed, Config, ConnId, Engine, Flow, Io, ListenOptions, Listener,
+};
 
 type Error = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Error> {
     let port = std::env::args().nth(1).map_or(Ok(0), |port| port.parse::<u16>())?;
+    let backend = match std::env::args().nth(2).as_deref() {
+        None | Some("auto") => BackendChoice::Auto,
+        Some("poll") => BackendChoice::Poll,
+        Some("uring") => BackendChoice::Uring,
+        Some(other) => return Err(format!("{other}: the backend is auto, poll or uring").into()),
+    };
     let listener = Listener::bind(([127, 0, 0, 1], port).into(), &ListenOptions::default())?;
     let address = listener.local_addr()?;
-    let mut engine = Engine::<Echo>::new(Config::default(), vec![listener])?;
+    let mut engine = Engine::<Echo>::new(Config::default().backend(backend), vec![listener])?;
     let post = engine.post();
     std::thread::spawn(move || {
         let ended = std::io::stdin().read_to_end(&mut Vec::new());
@@ -68,6 +76,10 @@ impl App for Echo {
             spare.clear();
             self.pool.push(spare);
         }
+    }
+
+    fn finish_may_wait(&self, _: ConnId) -> bool {
+        true
     }
 
     fn closed(&mut self, _: &mut Io, conn: ConnId, _: Closed) {

@@ -36,6 +36,11 @@ pub(crate) trait Backend<A: App> {
     /// Carries out commands at the end of a turn: closes, resumes, sends. What callbacks record during the
     /// sends is left to the next turn, except for closes.
     fn carry_out(&mut self, app: &mut A, io: &mut Io);
+
+    /// Hands over what carrying out only queued, when the loop may not come back to wait soon.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The backend of an engine.
@@ -123,5 +128,9 @@ impl<A: App> Backend<A> for AnyBackend<A::Chain> {
 
     fn carry_out(&mut self, app: &mut A, io: &mut Io) {
         each!(self, one => one.carry_out(app, io))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        each!(self, one => Backend::<A>::flush(one))
     }
 }

@@ -60,9 +60,9 @@ impl<A: App> Engine<A> {
     /// Only if waiting for the kernel fails as such. No connection, peer or shortage ends the loop.
     pub fn run(&mut self, app: &mut A) -> io::Result<()> {
         while !self.io.finished() {
-            self.turn(app, None)?;
+            self.one_turn(app, None)?;
         }
-        Ok(())
+        Backend::<A>::flush(&mut self.backend)
     }
 
     /// One turn of the loop, waiting at most `max_wait` (`None`: as long as it takes). For tests, and for
@@ -72,6 +72,13 @@ impl<A: App> Engine<A> {
     ///
     /// As [`run`](Self::run).
     pub fn turn(&mut self, app: &mut A, max_wait: Option<Duration>) -> io::Result<bool> {
+        self.one_turn(app, max_wait)?;
+        // In `run` this is done on the way into the next wait; here nobody knows when that comes.
+        Backend::<A>::flush(&mut self.backend)?;
+        Ok(!self.io.finished())
+    }
+
+    fn one_turn(&mut self, app: &mut A, max_wait: Option<Duration>) -> io::Result<()> {
         self.wait(max_wait)?;
         self.io.begin_turn();
         self.backend.deliver(app, &mut self.io);
@@ -87,7 +94,7 @@ impl<A: App> Engine<A> {
         }
         self.io.close_all_if_stopping();
         self.backend.carry_out(app, &mut self.io);
-        Ok(!self.io.finished())
+        Ok(())
     }
 
     fn wait(&mut self, max_wait: Option<Duration>) -> io::Result<()> {

@@ -52,6 +52,10 @@ pub(crate) struct Ring<C, K: Kernel = Uring> {
     readable: Vec<ConnId>,
     /// Connections whose receive has ended and may have to be armed anew.
     unarmed: Vec<ConnId>,
+    /// The same, but others took all buffers before them: they come first.
+    starved: Vec<ConnId>,
+    /// Bytes handed over at once of what was held: as many as a receive brings.
+    piece: usize,
     /// Empty between turns: swapped with a list while that is worked off, to keep its memory.
     batch: Vec<ConnId>,
 }
@@ -64,6 +68,8 @@ struct Link<C> {
     send: Send,
     shutdown: Shutdown,
     close: Close,
+    /// The turn in which something was received last, in its lower bits.
+    fed: u32,
     /// Bytes offered to the kernel by the send in flight.
     offered: usize,
     /// The chain in flight, at an address of its own: the kernel reads from it.
@@ -77,6 +83,8 @@ struct Link<C> {
 enum Receive {
     Home,
     Armed,
+    /// The peer has ended; an error is waited for.
+    Watching,
     /// A cancellation is under way.
     Cancelled,
 }
@@ -160,16 +168,19 @@ impl<A: App, K: Kernel> Backend<A> for Ring<A::Chain, K> {
         }
         self.batch = batch;
         self.close_listed(io);
-        let mut batch = mem::replace(&mut self.unarmed, mem::take(&mut self.batch));
-        for conn in batch.drain(..) {
-            self.arm(io, conn);
-        }
-        self.batch = batch;
+        self.arm_listed(io);
         if io.accepting() {
             self.acceptors.arm(&mut self.kernel, io);
         } else {
             self.acceptors.close(&mut self.kernel, &mut self.completed);
         }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.kernel.consumed() == self.kernel.queued() {
+            return Ok(());
+        }
+        self.kernel.enter(Some(Duration::ZERO), &mut self.completed)
     }
 }
 
@@ -202,6 +213,8 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             berths: Vec::new(),
             readable: Vec::new(),
             unarmed: Vec::new(),
+            starved: Vec::new(),
+            piece: config.receive_buffer,
             batch: Vec::new(),
         }
     }
@@ -209,6 +222,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
     fn handle<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, completion: &Completion) {
         match completion.token.kind() {
             Some(Kind::Receive) => self.received(app, io, completion),
+            Some(Kind::Watch) => self.watched(io, completion),
             Some(Kind::Accept) => self.acceptors.accepted(io, completion),
             Some(Kind::Name) => self.named(app, io, completion),
             Some(Kind::Discard) => self.acceptors.file_closed(),
@@ -259,6 +273,7 @@ impl<C> Link<C> {
             send: Send::Home,
             shutdown: Shutdown::Home,
             close: Close::No,
+            fed: 0,
             offered: 0,
             chain: None,
             held: None,

@@ -9,15 +9,19 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
     /// Begins to close everything listed.
     pub(super) fn close_listed(&mut self, io: &mut Io) {
         while let Some((conn, why)) = io.closes.pop_front() {
-            let Some(link) = self.link(io, conn) else { continue };
+            let Some(Some(link)) = self.links.get_mut(conn.index()) else { continue };
             link.close = Close::Wanted(why);
             link.held = None;
-            let (receive, send) = (link.receive, link.send);
-            if receive == Receive::Armed {
+            let receive = match link.receive {
+                Receive::Armed => Some(Kind::Receive),
+                Receive::Watching => Some(Kind::Watch),
+                Receive::Home | Receive::Cancelled => None,
+            };
+            if let Some(kind) = receive {
                 link.receive = Receive::Cancelled;
-                self.kernel.cancel(Token::of(Kind::Receive, conn));
+                self.kernel.cancel(Token::of(kind, conn));
             }
-            if send == Send::Waiting {
+            if link.send == Send::Waiting {
                 self.kernel.cancel(Token::of(Kind::Send, conn));
             }
             self.close_step(conn);

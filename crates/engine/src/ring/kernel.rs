@@ -42,6 +42,9 @@ pub(crate) trait Kernel {
     /// Receives whatever comes, chunk after chunk, into the kernel's buffers.
     fn receive(&mut self, token: Token, file: u32);
 
+    /// Reports events of `file` as poll(2) does, its errors among them.
+    fn watch(&mut self, token: Token, file: u32);
+
     /// Sends the first slices of what has not left of `chain`, and answers how many bytes it offers.
     ///
     /// # Safety

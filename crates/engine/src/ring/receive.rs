@@ -4,6 +4,7 @@
 use super::kernel::{Completion, Kernel};
 use super::token::{Kind, Token};
 use super::{Close, Receive, Ring};
+use crate::slots::{Receiving, Sending};
 use crate::{App, Chain, Closed, ConnId, Flow, Io};
 
 /// What came after the application asked for a pause and before the kernel heard of it. It is copied, for a
@@ -59,7 +60,13 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
                     self.unarmed.push(conn);
                 }
             }
-            // No buffer was free, or the kernel lost patience: by the end of the turn there are some.
+            // By the end of the turn there are buffers again. Those that had none come first, or one peer
+            // that sends as fast as it can would take them every time.
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                let turn = io.stats.turns as u32;
+                let fed = self.link(io, conn).is_some_and(|link| link.fed == turn);
+                if fed { self.unarmed.push(conn) } else { self.starved.push(conn) }
+            }
             Err(error) if is_passing(&error) => self.unarmed.push(conn),
             Err(error) => self.ended(app, io, conn, End::Failed(error.into())),
         }
@@ -74,6 +81,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         completion: &Completion,
     ) {
         let Some(Some(link)) = self.links.get_mut(conn.index()) else { return };
+        link.fed = io.stats.turns as u32;
         let chunk = self.kernel.chunk(completion);
         if io.slots.live_mut(conn).is_none() || chunk.is_empty() {
             return;
@@ -94,16 +102,17 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         let paused = io.slots.live_mut(conn).is_some() && !io.receives(conn);
         match self.link(io, conn) {
             Some(link) if paused || link.held.is_some() => link.held.get_or_insert_default().end = Some(end),
-            _ => Self::tell_end(app, io, conn, end),
+            _ => self.tell_end(app, io, conn, end),
         }
     }
 
-    fn tell_end<A: App<Chain = C>>(app: &mut A, io: &mut Io, conn: ConnId, end: End) {
+    fn tell_end<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId, end: End) {
         match end {
             End::Peer if io.receives(conn) => {
                 io.receive_ended(conn);
                 app.ended(io, conn);
                 io.close_if_finished(conn);
+                self.unarmed.push(conn);
             }
             End::Peer => {}
             End::Failed(why) => io.close_for(conn, || why),
@@ -119,17 +128,52 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         }
     }
 
-    /// Receives again, unless there is a reason not to.
+    /// Receives again, unless there is a reason not to. Where there will be nothing to receive and nothing is
+    /// to be sent for now, a reset would go unnoticed: it is waited for.
     pub(super) fn arm(&mut self, io: &Io, conn: ConnId) {
-        if !io.receives(conn) {
+        let ended = io.slots.get(conn).is_some_and(|slot| {
+            slot.receiving == Receiving::Ended && slot.sending == Sending::Open && !slot.closing
+        });
+        if !ended && !io.receives(conn) {
             return;
         }
-        let Some(link) = self.link(io, conn) else { return };
-        if link.receive == Receive::Home && link.held.is_none() {
-            link.receive = Receive::Armed;
-            let file = link.file;
-            self.kernel.receive(Token::of(Kind::Receive, conn), file);
+        let Some(Some(link)) = self.links.get_mut(conn.index()) else { return };
+        if link.receive != Receive::Home || link.held.is_some() {
+            return;
         }
+        if ended {
+            link.receive = Receive::Watching;
+            self.kernel.watch(Token::of(Kind::Watch, conn), link.file);
+        } else {
+            link.receive = Receive::Armed;
+            self.kernel.receive(Token::of(Kind::Receive, conn), link.file);
+        }
+    }
+
+    /// Something happened to a socket after its peer's end.
+    pub(super) fn watched(&mut self, io: &mut Io, completion: &Completion) {
+        let Some((conn, link)) = self.owner(io, completion.token) else { return };
+        if !completion.more {
+            link.receive = Receive::Home;
+        }
+        if !matches!(link.close, Close::No) {
+            self.close_step(conn);
+        } else if completion.result & i32::from(libc::POLLERR | libc::POLLHUP) != 0 {
+            io.close_for(conn, || Closed::Reset);
+        } else if !completion.more {
+            self.unarmed.push(conn);
+        }
+    }
+
+    pub(super) fn arm_listed(&mut self, io: &Io) {
+        for place in 0..self.starved.len() {
+            self.arm(io, self.starved[place]);
+        }
+        self.starved.clear();
+        for place in 0..self.unarmed.len() {
+            self.arm(io, self.unarmed[place]);
+        }
+        self.unarmed.clear();
     }
 
     /// Hands over what was held for those that receive again.
@@ -138,7 +182,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             let conn = self.readable[place];
             let Some(mut held) = self.link(io, conn).and_then(|link| link.held.take()) else { continue };
             while io.receives(conn) && held.handled < held.bytes.len() {
-                let to = held.bytes.len().min(held.handled + HELD_PIECE);
+                let to = held.bytes.len().min(held.handled + self.piece);
                 let piece = &mut held.bytes[held.handled..to];
                 held.handled = to;
                 if app.received(io, conn, piece) == Flow::Pause {
@@ -146,7 +190,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
                 }
             }
             match held.end.take_if(|_| io.receives(conn)) {
-                Some(end) => Self::tell_end(app, io, conn, end),
+                Some(end) => self.tell_end(app, io, conn, end),
                 None if io.receives(conn) => self.unarmed.push(conn),
                 None => {
                     if let Some(link) = self.link(io, conn) {
@@ -161,9 +205,6 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
 
 /// Whether receiving goes on after this error.
 fn is_passing(error: &std::io::Error) -> bool {
-    let passing = [libc::ENOBUFS, libc::ECANCELED, libc::EINTR, libc::EAGAIN];
+    let passing = [libc::ECANCELED, libc::EINTR, libc::EAGAIN];
     error.raw_os_error().is_some_and(|code| passing.contains(&code))
 }
-
-/// Bytes handed over at once of what was held: as a receive brings them.
-const HELD_PIECE: usize = 64 * 1024;

@@ -258,6 +258,11 @@ impl Kernel for Uring {
         self.push(token, opcode::RecvMulti::new(Fixed(file), GROUP).build());
     }
 
+    fn watch(&mut self, token: Token, file: u32) {
+        // The peer's end, which has come, is reported too and whatever is asked for: once, if all is.
+        self.push(token, opcode::PollAdd::new(Fixed(file), libc::POLLERR as u32).multi(true).build());
+    }
+
     unsafe fn send<C: Chain>(&mut self, token: Token, file: u32, chain: &C, wait: Wait) -> usize {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let count = chain.slices(&mut slices).min(SLICES);

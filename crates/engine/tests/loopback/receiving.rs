@@ -80,13 +80,15 @@ fn nothing_is_received_in_a_pause_and_nothing_is_lost_by_it() {
     // These come during the pause, with an edge nobody waits for; then the end.
     client.write_all(&sent[40..]).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
-    for chunks in 1..=7 {
+    let mut chunks = 1;
+    while host.app.count(Kind::Ended) == 0 {
         host.settle();
         assert_eq!(host.app.count(Kind::Received), chunks, "one chunk per resume");
-        assert_eq!(host.app.count(Kind::Ended), 0);
         post.send(RESUME_ALL).unwrap();
         host.until(|app| app.count(Kind::Received) > chunks || app.count(Kind::Ended) > 0);
+        chunks += 1;
     }
+    assert!(chunks >= 7, "{chunks}: the end came with a chunk");
     host.until(|app| app.why(conn).is_some());
     assert_eq!(host.app.received(conn), sent);
     assert!(matches!(host.app.why(conn), Some(Closed::Finished)));
@@ -240,7 +242,7 @@ fn a_reset_after_the_end_is_found_without_sending() {
 
 #[test]
 fn a_flood_on_one_connection_does_not_starve_another() {
-    let config = config().receive_buffer(4096).unwrap().receives_per_turn(2).unwrap();
+    let config = config().receive_buffer(4096).unwrap().receives_per_turn(2).unwrap().ring_buffers(2).unwrap();
     let mut host = Host::with(config, ListenOptions::default(), Probe::new(|_, _, _| Flow::Continue));
     let (mut flood, flooding) = host.connect();
     let (mut quiet, modest) = host.connect();

@@ -9,7 +9,8 @@ pub(crate) fn engine() -> EngineConfig {
     let backend = match std::env::var("SINEWS_TEST_BACKEND").as_deref() {
         Err(VarError::NotPresent) => BackendChoice::Auto,
         Ok("poll") => BackendChoice::Poll,
-        other => panic!("SINEWS_TEST_BACKEND is {other:?} in place of poll"),
+        Ok("uring") => BackendChoice::Uring,
+        other => panic!("SINEWS_TEST_BACKEND is {other:?} in place of poll or uring"),
     };
     EngineConfig::default().backend(backend)
 }
