@@ -78,6 +78,7 @@
 
 mod chain;
 mod closed;
+mod held;
 mod masks;
 mod outbound;
 mod payload;

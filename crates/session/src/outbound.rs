@@ -1,6 +1,8 @@
 //! Bytes on their way out of one connection.
 
 use crate::chain::Chain;
+use crate::held::Held;
+use crate::prepared::Prepared;
 use crate::session::Resources;
 
 /// Bytes on their way out: what is being gathered for the next send, and how much of the send in flight
@@ -14,6 +16,8 @@ pub struct Outbound {
     gathering: Option<Box<Chain>>,
     in_flight: usize,
     sending: bool,
+    /// Messages that wait for the end of one; no part of [`len`](Self::len), since no send takes them.
+    held: Option<Box<Held>>,
     /// The high-water mark was passed and not yet left behind by half.
     pub(crate) congested: bool,
     /// The overflow policy ended the connection.
@@ -78,15 +82,48 @@ impl Outbound {
         resources.take_home(chain);
     }
 
+    /// Keeps a message until the one that is being sent in fragments has ended.
+    pub(crate) fn hold(&mut self, message: Prepared) {
+        self.held.get_or_insert_default().push(message);
+    }
+
+    /// Bytes of messages that are held.
+    #[inline]
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.held.as_ref().map_or(0, |held| held.bytes())
+    }
+
+    /// The oldest message that is held. The last one leaves no memory behind.
+    #[inline]
+    pub(crate) fn take_held(&mut self) -> Option<Prepared> {
+        let oldest = self.held.as_mut()?.pop();
+        if oldest.is_none() {
+            self.held = None;
+        }
+        oldest
+    }
+
+    /// Nothing may be sent any more: what is held never leaves.
+    #[inline]
+    pub(crate) fn forget_held(&mut self) {
+        self.held = None;
+    }
+
     pub(crate) fn discard(&mut self, resources: &mut Resources) {
         if let Some(chain) = self.gathering.take() {
             resources.take_home(chain);
         }
     }
 
-    pub(crate) fn drop_oldest(&mut self, count: usize) {
-        if let Some(chain) = &mut self.gathering {
-            chain.drop_oldest(count);
-        }
+    /// Drops published messages that may leave until `count` bytes are gone or none is left. Answers how
+    /// many are gone.
+    pub(crate) fn drop_oldest(&mut self, count: usize) -> usize {
+        self.gathering.as_mut().map_or(0, |chain| chain.drop_oldest(count))
+    }
+
+    /// The same of those that are held.
+    pub(crate) fn drop_oldest_held(&mut self, count: usize) {
+        let enough = self.held_bytes().saturating_sub(count);
+        while self.held_bytes() > enough && self.take_held().is_some() {}
     }
 }

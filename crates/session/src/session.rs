@@ -432,6 +432,9 @@ impl Session {
                 self.outbound.congested = true;
             }
         }
+        if !self.connection.is_open() {
+            self.outbound.forget_held();
+        }
         if std::mem::take(&mut self.outbound.overflowed) {
             let reason = "too slow".to_owned();
             self.over(Closed::new(Some(CloseCode::POLICY), reason, Cause::Overflow));

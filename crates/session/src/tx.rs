@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use sinews_proto::{CloseCode, Config, Connection, Kind, Misuse, Overflow, PING_MAX, Role, Time};
 
+use crate::held;
 use crate::outbound::Outbound;
 use crate::payload::Payload;
 use crate::prepared::Prepared;
@@ -89,9 +90,17 @@ impl<'a> Tx<'a> {
     /// Sends a message that was framed for many. Such messages are what
     /// [`Overflow::DropOldest`] may drop.
     ///
+    /// While a message is being sent in fragments it is held, and leaves behind the last of them, in order.
+    /// What is held counts towards [`Config::max_outbound`] and meets the overflow policy like everything that
+    /// is sent to many; it does not count as [`buffered`](Self::buffered), and fragments go on beside it. A
+    /// Close in the middle of a message drops it.
+    ///
     /// # Errors
-    /// As [`send_text`](Self::send_text).
+    /// [`Misuse::Closing`] once a Close is decided.
     pub fn send_prepared(&mut self, message: &Prepared) -> Result<Sent, Misuse> {
+        if self.connection.is_mid_message() {
+            return self.hold(message);
+        }
         if self.connection.role() == Role::Client {
             return self.send_slice(message.kind(), message.payload());
         }
@@ -100,7 +109,12 @@ impl<'a> Tx<'a> {
         if !self.admit(frame.len(), true) {
             return Ok(Sent::Dropped);
         }
-        self.connection.send_prepared(class.is_some())?;
+        self.push_prepared(frame, class.is_some())?;
+        Ok(self.queued())
+    }
+
+    fn push_prepared(&mut self, frame: Bytes, compressed: bool) -> Result<(), Misuse> {
+        self.connection.send_prepared(compressed)?;
         // Only what stands on its own can be dropped later.
         let by_reference =
             frame.len() > PUBLISHED_COPY_MAX || self.connection.config().overflow() == Overflow::DropOldest;
@@ -110,7 +124,35 @@ impl<'a> Tx<'a> {
         } else {
             chain.write(|arena| arena.extend_from_slice(&frame));
         }
+        Ok(())
+    }
+
+    #[cold]
+    fn hold(&mut self, message: &Prepared) -> Result<Sent, Misuse> {
+        if !self.connection.is_open() {
+            return Err(Misuse::Closing);
+        }
+        if !self.admit(held::cost(message), true) {
+            return Ok(Sent::Dropped);
+        }
+        self.outbound.hold(message.clone());
         Ok(self.queued())
+    }
+
+    /// The message in fragments has ended: what was held follows. It was admitted when it came.
+    fn release_held(&mut self) -> Result<(), Misuse> {
+        while let Some(message) = self.outbound.take_held() {
+            if self.connection.role() == Role::Client {
+                let chain = self.outbound.gathering(self.resources);
+                let (connection, shared) = (&mut *self.connection, &mut self.resources.shared);
+                chain.write(|arena| connection.send(message.kind(), message.payload(), shared, arena))?;
+            } else {
+                let class = self.connection.prepared_class(message.payload().len());
+                let frame = message.frame(class, &mut self.resources.shared);
+                self.push_prepared(frame, class.is_some())?;
+            }
+        }
+        Ok(())
     }
 
     /// Sends a piece of a message whose length need not be known; `last` ends it. A piece that was
@@ -126,6 +168,9 @@ impl<'a> Tx<'a> {
         let shared = &mut self.resources.shared;
         let connection = &mut *self.connection;
         chain.write(|arena| connection.send_fragment(kind, piece, last, shared, arena))?;
+        if last {
+            self.release_held()?;
+        }
         Ok(self.queued())
     }
 
@@ -159,7 +204,7 @@ impl<'a> Tx<'a> {
         self.connection.close(code, reason, self.now)
     }
 
-    /// Bytes that wait to be sent, here and in the send in flight.
+    /// Bytes that may leave and wait to be sent, here and in the send in flight.
     #[must_use]
     pub fn buffered(&self) -> usize {
         self.outbound.len()
@@ -206,18 +251,20 @@ impl<'a> Tx<'a> {
         Ok(self.queued())
     }
 
-    /// Whether another message may be queued; carries out the overflow policy if not.
+    /// Whether another message may be queued; carries out the overflow policy if not. What is held counts
+    /// against further publications only: it waits for the fragments, so these must not wait for it.
     #[inline]
     fn admit(&mut self, len: usize, published: bool) -> bool {
         let max = self.connection.config().max_outbound();
-        if self.outbound.len() < max {
+        let held = if published { self.outbound.held_bytes() } else { 0 };
+        if self.outbound.len() + held < max {
             return true;
         }
-        self.overflow(len, max, published)
+        self.overflow(len, max, held, published)
     }
 
     #[cold]
-    fn overflow(&mut self, len: usize, max: usize, published: bool) -> bool {
+    fn overflow(&mut self, len: usize, max: usize, held: usize, published: bool) -> bool {
         // Once a Close is decided nothing is queued, whatever room there is: the send itself says so.
         if !self.connection.is_open() {
             return true;
@@ -225,8 +272,12 @@ impl<'a> Tx<'a> {
         match self.connection.config().overflow() {
             Overflow::DropNewest => false,
             Overflow::DropOldest => {
-                let excess = (self.outbound.len() + len).saturating_sub(max);
-                self.outbound.drop_oldest(excess);
+                let excess = (self.outbound.len() + held + len).saturating_sub(max);
+                let dropped = self.outbound.drop_oldest(excess);
+                if published {
+                    // They came after those that may leave.
+                    self.outbound.drop_oldest_held(excess.saturating_sub(dropped));
+                }
                 // The newest published message always gets in, also where what cannot be dropped fills the
                 // queue: it takes the place of those before it.
                 published || self.outbound.len() < max

@@ -34,6 +34,8 @@ pub(super) struct App {
     coming: Option<(Kind, Vec<u8>)>,
     /// A message that it sends in fragments.
     pub(super) open: Option<(Kind, Vec<u8>)>,
+    /// What it published meanwhile.
+    held: Vec<Message>,
     pings: VecDeque<Vec<u8>>,
     pub(super) ping_bytes: usize,
     /// It was told to slow down and not yet to go on.
@@ -89,6 +91,9 @@ impl App {
             (_, Kind::Text) => tx.send_text(std::str::from_utf8(&content).expect("made of characters")),
             (_, Kind::Binary) => tx.send_binary(&content),
         };
+        if matches!(sent, Ok(Sent::Queued | Sent::Backpressure)) {
+            assert!(self.open.is_none(), "{}: queued inside of a message", self.name);
+        }
         self.settle(tx, before, sent, Message { kind, content, droppable: false });
     }
 
@@ -96,6 +101,7 @@ impl App {
         let content = message.payload().to_vec();
         let before = Before::of(tx);
         let sent = tx.send_prepared(message);
+        assert_ne!(sent, Err(Misuse::MessageOpen), "{}: published messages are held", self.name);
         let droppable = tx.config().overflow() == Overflow::DropOldest;
         self.settle(tx, before, sent, Message { kind: message.kind(), content, droppable });
     }
@@ -104,8 +110,12 @@ impl App {
         self.check(tx, before, &sent, message.content.len());
         match sent {
             Ok(Sent::Queued | Sent::Backpressure) => {
-                assert!(self.open.is_none() && before.open, "{}: queued where nothing may be", self.name);
-                self.sent.push_back(message);
+                assert!(before.open, "{}: queued where nothing may be", self.name);
+                if self.open.is_some() {
+                    self.held.push(message);
+                } else {
+                    self.sent.push_back(message);
+                }
             }
             Ok(Sent::Dropped) => {}
             Err(Misuse::MessageOpen) => assert!(self.open.is_some(), "{}: no message is open", self.name),
@@ -125,7 +135,8 @@ impl App {
                 self.slowed = true;
             }
             Ok(Sent::Dropped) => {
-                assert!(before.waits >= config.max_outbound(), "{}: dropped without need", self.name);
+                let held: usize = self.held.iter().map(|message| message.content.len() + 10).sum();
+                assert!(before.waits + held >= config.max_outbound(), "{}: dropped without need", self.name);
                 if config.overflow() == Overflow::Close && before.open {
                     assert!(!tx.is_open(), "{}: open behind an overflow", self.name);
                     self.overflowed = true;
@@ -148,7 +159,8 @@ impl App {
         let piece = if first { self.content(kind, len) } else { vec![b'f'; self.spend(len)] };
         let before = Before::of(tx);
         let sent = tx.send_fragment(kind, &piece, last);
-        self.check(tx, before, &sent, piece.len());
+        let released: usize = self.held.iter().map(|message| 2 * message.content.len() + 64).sum();
+        self.check(tx, before, &sent, piece.len() + if last { released } else { 0 });
         match sent {
             Ok(Sent::Queued | Sent::Backpressure) => {
                 assert!(before.open, "{}: queued where nothing may be", self.name);
@@ -157,6 +169,7 @@ impl App {
                 content.extend_from_slice(&piece);
                 if let Some((kind, content)) = self.open.take_if(|_| last) {
                     self.sent.push_back(Message { kind, content, droppable: false });
+                    self.sent.extend(self.held.drain(..));
                 }
             }
             Ok(Sent::Dropped) => {}

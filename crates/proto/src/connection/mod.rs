@@ -251,6 +251,13 @@ impl Connection {
         self.sending == Sending::Open
     }
 
+    /// Whether a message is being sent in fragments, so that no other may begin.
+    #[must_use]
+    #[inline]
+    pub fn is_mid_message(&self) -> bool {
+        self.open_message.is_some()
+    }
+
     /// Whether the peer may still be heard: neither did its Close come nor did it break the protocol.
     #[must_use]
     #[inline]

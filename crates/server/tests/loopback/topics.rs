@@ -125,6 +125,34 @@ fn last_words_are_heard() {
 }
 
 #[test]
+fn a_subscriber_in_the_middle_of_a_message_misses_nothing() {
+    let (route, _ear) = scripted(|heard, cx| match heard {
+        Heard::Open => cx.subscribe("all").unwrap(),
+        Heard::Message(kind, payload) => match &payload[..] {
+            b"begin" => assert!(cx.send_fragment(*kind, b"a long ", false).is_ok()),
+            b"end" => assert!(cx.send_fragment(*kind, b"story", true).is_ok()),
+            other => assert_eq!(cx.publish("all", &Prepared::new(*kind, other.to_vec().into())), 2),
+        },
+        _ => {}
+    });
+    let server = Running::router(Router::new().websocket("/", route));
+    let (mut telling, mut other) = (server.websocket("/"), server.websocket("/"));
+    telling.send(&Frame::text("begin"));
+    telling.sync();
+    other.sync();
+    for text in ["one", "two"] {
+        other.send(&Frame::text(text)).expect(&Reply::text(text));
+    }
+    // Its own are no exception.
+    telling.send(&Frame::text("three"));
+    other.expect(&Reply::text("three"));
+    telling.send(&Frame::text("end"));
+    for text in ["a long story", "one", "two", "three"] {
+        telling.expect(&Reply::text(text));
+    }
+}
+
+#[test]
 fn each_publisher_is_heard_in_its_order_by_all() {
     const ROUNDS: usize = 200;
     let server = server();

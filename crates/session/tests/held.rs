@@ -1,0 +1,162 @@
+//! Messages to many in the middle of one that is being sent in fragments.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use sinews_proto::handshake::{ClientRequest, ServerOptions, accept};
+use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
+use sinews_proto::{CloseCode, Config, Kind, Misuse, Negotiated, Overflow, Time};
+use sinews_session::{Cause, Prepared, Resources, Sent, Session};
+
+struct End {
+    session: Session,
+    resources: Resources,
+}
+
+impl End {
+    fn new(config: Config) -> Self {
+        let session = Session::new(server(), Arc::new(config), Time::ZERO);
+        Self { session, resources: Resources::with_masks(|| [0; 4]) }
+    }
+
+    fn publish(&mut self, text: &str) -> Result<Sent, Misuse> {
+        let sent = self.session.tx(&mut self.resources, Time::ZERO).send_prepared(&Prepared::text(text));
+        self.session.after_tx(&mut self.resources, Time::ZERO);
+        sent
+    }
+
+    fn fragment(&mut self, piece: &str, last: bool) -> Result<Sent, Misuse> {
+        let mut tx = self.session.tx(&mut self.resources, Time::ZERO);
+        tx.send_fragment(Kind::Text, piece.as_bytes(), last)
+    }
+
+    /// The frames that leave: the first byte of each, and its payload, which is short here.
+    fn frames(&mut self) -> Vec<(u8, String)> {
+        let mut wire = Vec::new();
+        while let Some(mut chain) = self.session.start_send() {
+            while !chain.is_empty() {
+                let mut slices = [IoSlice::new(&[]); 8];
+                let filled = chain.slices(&mut slices);
+                let before = wire.len();
+                slices[..filled].iter().for_each(|slice| wire.extend_from_slice(slice));
+                chain.advance(wire.len() - before);
+            }
+            self.session.finish_send(chain, &mut self.resources, Time::ZERO);
+        }
+        let (mut frames, mut rest) = (Vec::new(), &wire[..]);
+        while let [first, len, behind @ ..] = rest {
+            assert!(*len < 126);
+            let (payload, next) = behind.split_at(usize::from(*len));
+            frames.push((*first, String::from_utf8(payload.to_vec()).expect("text")));
+            rest = next;
+        }
+        frames
+    }
+}
+
+/// The server's half of a handshake without extensions.
+fn server() -> Negotiated {
+    let mut request = Vec::new();
+    ClientRequest::new("a", "/").expect("host and path are sound").start([7; 16]).write_request(&mut request);
+    let mut slots = HeaderSlots::new();
+    let head = RequestHead::parse(&request, &HeadLimits::new(), &mut slots).expect("our own request");
+    accept(&head, &ServerOptions::new()).expect("our own request").negotiated()
+}
+
+// How a frame begins (RFC 6455 section 5.2): a whole text, and the pieces of one.
+const WHOLE: u8 = 0x81;
+const BEGIN: u8 = 0x01;
+const MIDDLE: u8 = 0x00;
+const END: u8 = 0x80;
+
+fn expected<const N: usize>(frames: [(u8, &str); N]) -> Vec<(u8, String)> {
+    frames.map(|(first, text)| (first, text.to_owned())).to_vec()
+}
+
+#[test]
+fn they_leave_behind_its_end_in_order() {
+    for overflow in [Overflow::Close, Overflow::DropNewest, Overflow::DropOldest] {
+        let mut end = End::new(Config::default().with_overflow(overflow));
+        assert_eq!(end.publish("one"), Ok(Sent::Queued));
+        assert_eq!(end.fragment("be", false), Ok(Sent::Queued));
+        assert_eq!(end.publish("two"), Ok(Sent::Queued));
+        assert_eq!(end.fragment("gin", false), Ok(Sent::Queued));
+        assert_eq!(end.publish("three"), Ok(Sent::Queued));
+        assert_eq!(end.frames(), expected([(WHOLE, "one"), (BEGIN, "be"), (MIDDLE, "gin")]));
+        assert_eq!(end.fragment("ning", true), Ok(Sent::Queued));
+        assert_eq!(end.publish("four"), Ok(Sent::Queued));
+        let rest = expected([(END, "ning"), (WHOLE, "two"), (WHOLE, "three"), (WHOLE, "four")]);
+        assert_eq!(end.frames(), rest, "{overflow:?}");
+    }
+}
+
+/// What is held waits for the message, so the message must not wait for it.
+#[test]
+fn what_is_held_does_not_keep_the_message_from_ending() {
+    for overflow in [Overflow::Close, Overflow::DropNewest, Overflow::DropOldest] {
+        let config = Config::default().with_overflow(overflow).with_max_outbound(50).with_high_water(20);
+        let mut end = End::new(config);
+        assert_eq!(end.fragment("a", false), Ok(Sent::Queued));
+        let large = "x".repeat(100);
+        assert_eq!(end.publish(&large), Ok(Sent::Queued), "one message may always overshoot");
+        assert_eq!(end.session.tx(&mut end.resources, Time::ZERO).buffered(), 3);
+        assert_eq!(end.fragment("b", false), Ok(Sent::Queued));
+        assert_eq!(end.fragment("c", true), Ok(Sent::Backpressure), "now all of it may leave");
+        assert_eq!(end.frames(), expected([(BEGIN, "a"), (MIDDLE, "b"), (END, "c"), (WHOLE, &large)]));
+    }
+}
+
+#[test]
+fn an_overflow_of_what_is_held_drops_the_newest() {
+    let config = Config::default().with_overflow(Overflow::DropNewest).with_max_outbound(20);
+    let mut end = End::new(config);
+    assert_eq!(end.fragment("a", false), Ok(Sent::Queued));
+    assert_eq!(end.publish("kept, for there is room"), Ok(Sent::Queued));
+    assert_eq!(end.publish("late"), Ok(Sent::Dropped));
+    assert_eq!(end.fragment("b", true), Ok(Sent::Queued));
+    let frames = expected([(BEGIN, "a"), (END, "b"), (WHOLE, "kept, for there is room")]);
+    assert_eq!(end.frames(), frames);
+}
+
+#[test]
+fn an_overflow_of_what_is_held_drops_the_oldest() {
+    let config = Config::default().with_overflow(Overflow::DropOldest).with_max_outbound(60);
+    let mut end = End::new(config);
+    assert_eq!(end.publish("before"), Ok(Sent::Queued));
+    assert_eq!(end.fragment("a", false), Ok(Sent::Queued));
+    for number in 0..100 {
+        assert_eq!(end.publish(&format!("{number:05}")), Ok(Sent::Queued), "the newest always gets in");
+    }
+    assert_eq!(end.fragment("b", true), Ok(Sent::Queued));
+    let frames = end.frames();
+    assert_eq!(frames[..2], expected([(BEGIN, "a"), (END, "b")]), "what was published before went first");
+    let first = 100 - (frames.len() - 2);
+    let newest: Vec<_> = (first..100).map(|number| (WHOLE, format!("{number:05}"))).collect();
+    assert!(!newest.is_empty());
+    assert_eq!(frames[2..], newest);
+}
+
+#[test]
+fn an_overflow_of_what_is_held_closes() {
+    let mut end = End::new(Config::default().with_max_outbound(20));
+    assert_eq!(end.fragment("a", false), Ok(Sent::Queued));
+    assert_eq!(end.publish("kept, for there is room"), Ok(Sent::Queued));
+    assert_eq!(end.publish("late"), Ok(Sent::Dropped));
+    let closed = end.session.take_closed().expect("the policy is to close");
+    assert_eq!((closed.cause(), closed.code()), (Cause::Overflow, Some(CloseCode::POLICY)));
+    assert_eq!(end.publish("later"), Err(Misuse::Closing));
+}
+
+#[test]
+fn a_close_in_the_middle_of_a_message_drops_them() {
+    let mut end = End::new(Config::default());
+    assert_eq!(end.fragment("a", false), Ok(Sent::Queued));
+    assert_eq!(end.publish("never"), Ok(Sent::Queued));
+    end.session.tx(&mut end.resources, Time::ZERO).close(CloseCode::NORMAL, "done").expect("it is open");
+    end.session.after_tx(&mut end.resources, Time::ZERO);
+    assert_eq!(end.publish("never either"), Err(Misuse::Closing));
+    let chain = end.session.start_send().expect("the Close leaves");
+    let mut slices = [IoSlice::new(&[]); 2];
+    assert_eq!(chain.slices(&mut slices), 1);
+    assert_eq!(slices[0][..], *b"\x01\x01a\x88\x06\x03\xe8done");
+}
