@@ -43,6 +43,19 @@ impl<M> Post<M> {
             }
             mailbox.mail.push(mail);
         }
+        self.alert();
+        Ok(())
+    }
+
+    /// Has the loop call [`App::mail`](crate::App::mail) in its next turn even if the box is empty then, woken
+    /// if it sleeps. Never refused: what may not be lost to a full box stands elsewhere, is changed before this
+    /// call, and is read in that callback. A loop may wake itself: it does not sleep before its next turn.
+    pub fn wake(&self) {
+        self.shared.woken.store(true, Ordering::SeqCst);
+        self.alert();
+    }
+
+    fn alert(&self) {
         // Either this thread sees that the loop sleeps, or the loop, before it sleeps, sees the mail: each
         // writes its own flag before it reads the other's, in one total order.
         self.shared.pending.store(true, Ordering::SeqCst);
@@ -52,7 +65,6 @@ impl<M> Post<M> {
                 tracing::warn!(%error, "could not wake a loop for its mail");
             }
         }
-        Ok(())
     }
 
     /// Whether the engine has been dropped: nothing will ever be delivered again.
@@ -85,6 +97,7 @@ impl<M> Inbox<M> {
         let shared = Shared {
             mailbox: Mutex::new(Mailbox { mail: Vec::new(), gone: false }),
             pending: AtomicBool::new(false),
+            woken: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             limit,
             waker,
@@ -107,7 +120,7 @@ impl<M> Inbox<M> {
         self.shared.asleep.store(false, Ordering::Relaxed);
     }
 
-    /// Everything in the box, or `None` when it is empty. To be given back to [`finish`](Self::finish).
+    /// Everything in the box, or `None` when it is empty and nobody has asked to be called. To be given back to [`finish`](Self::finish).
     pub(crate) fn take(&mut self) -> Option<Vec<M>> {
         // The flag is lowered before the box is emptied: mail that comes in between raises it again.
         if !self.shared.pending.load(Ordering::Relaxed) || !self.shared.pending.swap(false, Ordering::SeqCst)
@@ -116,7 +129,8 @@ impl<M> Inbox<M> {
         }
         let mut burst = std::mem::take(&mut self.burst);
         std::mem::swap(&mut self.shared.lock().mail, &mut burst);
-        if burst.is_empty() {
+        let woken = self.shared.woken.swap(false, Ordering::SeqCst);
+        if burst.is_empty() && !woken {
             self.burst = burst;
             return None;
         }
@@ -146,8 +160,10 @@ impl<M> Drop for Inbox<M> {
 
 struct Shared<M> {
     mailbox: Mutex<Mailbox<M>>,
-    /// There is mail that the loop has not seen.
+    /// There is mail that the loop has not seen, or it was woken.
     pending: AtomicBool,
+    /// The application is to be called even without mail.
+    woken: AtomicBool,
     /// The loop sleeps, or is about to, and needs to be woken.
     asleep: AtomicBool,
     limit: usize,

@@ -11,9 +11,9 @@ use std::time::Duration;
 use sinews_engine::{self as engine, Engine, ListenOptions, Listener, Post};
 
 use crate::http::HttpConfig;
-use crate::mail::Mail;
+use crate::mail::{Mail, Stop, StopLevel};
 use crate::router::Router;
-use crate::shard::Shard;
+use crate::shard::{Shard, ShardParts};
 use crate::topics::{Directory, Topics};
 
 /// A server that is not bound yet.
@@ -120,25 +120,18 @@ impl Server {
             .map_err(|error| BindError { address: None, error })?;
         let posts: Arc<[Post<Mail>]> = engines.iter().map(Engine::post).collect();
         let directory = Directory::new(engines.len());
-        let (router, http) = (Arc::new(self.router), Arc::new(self.http));
+        let (router, http, stop) = (Arc::new(self.router), Arc::new(self.http), Arc::default());
         let shards = engines
             .into_iter()
             .enumerate()
             .map(|(at, engine)| {
                 let topics = Topics::new(at, Arc::clone(&directory), Arc::clone(&posts));
-                (engine, ShardParts { router: router.clone(), http: http.clone(), grace: self.grace, topics })
+                let (router, http, stop) = (Arc::clone(&router), Arc::clone(&http), Arc::clone(&stop));
+                (engine, ShardParts { router, http, grace: self.grace, stop, topics })
             })
             .collect();
-        Ok(BoundServer { addresses, shards, stop: StopHandle { posts } })
+        Ok(BoundServer { addresses, shards, stop: StopHandle { level: stop, posts } })
     }
-}
-
-/// What a shard is made of, on the thread that it will live on.
-struct ShardParts {
-    router: Arc<Router>,
-    http: Arc<HttpConfig>,
-    grace: Duration,
-    topics: Topics,
 }
 
 /// A server whose addresses are bound; connections wait until it runs.
@@ -177,8 +170,7 @@ impl BoundServer {
             let on_error = stop.clone();
             let spawned = thread::Builder::new().name(format!("sinews-{at}")).spawn(move || {
                 let _guard = StopOnPanic(on_error.clone());
-                let ShardParts { router, http, grace, topics } = parts;
-                let mut shard = Shard::new(router, http, grace, topics);
+                let mut shard = Shard::new(parts);
                 engine.run(&mut shard).inspect_err(|_| on_error.stop())
             });
             match spawned {
@@ -218,6 +210,7 @@ impl fmt::Debug for BoundServer {
 /// Stops a server from any thread.
 #[derive(Clone, Debug)]
 pub struct StopHandle {
+    level: Arc<StopLevel>,
     posts: Arc<[Post<Mail>]>,
 }
 
@@ -225,19 +218,17 @@ impl StopHandle {
     /// Stops gracefully: no new connections; each WebSocket gets a Close with 1001, each request under
     /// way its answer; then a bounded wait for the peers.
     pub fn stop(&self) {
-        self.post(|| Mail::Stop);
+        self.raise(Stop::InOrder);
     }
 
     /// Stops at once.
     pub fn stop_now(&self) {
-        self.post(|| Mail::StopNow);
+        self.raise(Stop::Now);
     }
 
-    fn post(&self, mail: impl Fn() -> Mail) {
-        for post in self.posts.iter() {
-            // A loop that is gone needs no stopping.
-            let _ = post.send(mail());
-        }
+    fn raise(&self, to: Stop) {
+        self.level.raise(to);
+        self.posts.iter().for_each(Post::wake);
     }
 }
 

@@ -10,7 +10,7 @@ use sinews_session::{Chain, Fate, Flow, Prepared, Resources, Session};
 
 use crate::date::Date;
 use crate::http::{Handled, Http, HttpConfig, Rest, Service, Upgrade};
-use crate::mail::Mail;
+use crate::mail::{Mail, Stop, StopLevel};
 use crate::router::Router;
 use crate::topics::Topics;
 use crate::websocket::{Lent, WebSocket};
@@ -20,6 +20,7 @@ pub(crate) struct Shard {
     router: Arc<Router>,
     http: Arc<HttpConfig>,
     grace: Duration,
+    stop: Arc<StopLevel>,
     /// By the index of the connection.
     conns: Vec<Option<Conn>>,
     topics: Topics,
@@ -31,6 +32,15 @@ pub(crate) struct Shard {
     stopping: bool,
     /// The loop's timer looks after memory that large messages have left.
     releasing: bool,
+}
+
+/// What a shard is made of, on the thread that it will live on.
+pub(crate) struct ShardParts {
+    pub(crate) router: Arc<Router>,
+    pub(crate) http: Arc<HttpConfig>,
+    pub(crate) grace: Duration,
+    pub(crate) stop: Arc<StopLevel>,
+    pub(crate) topics: Topics,
 }
 
 struct Conn {
@@ -61,12 +71,14 @@ impl engine::Chain for Outgoing {
 }
 
 impl Shard {
-    pub(crate) fn new(router: Arc<Router>, http: Arc<HttpConfig>, grace: Duration, topics: Topics) -> Self {
+    pub(crate) fn new(parts: ShardParts) -> Self {
+        let ShardParts { router, http, grace, stop, topics } = parts;
         let epoch = Instant::now();
         Self {
             router,
             http,
             grace,
+            stop,
             conns: Vec::new(),
             topics,
             resources: Resources::new(),
@@ -388,11 +400,14 @@ impl App for Shard {
         for mail in mail.drain(..) {
             match mail {
                 Mail::Publish { topic, message } => self.topics.publish_here(&topic, message),
-                Mail::Stop => self.stop(io),
-                Mail::StopNow => io.stop(),
             }
         }
         self.publish(io);
+        match self.stop.read() {
+            Stop::No => {}
+            Stop::InOrder => self.stop(io),
+            Stop::Now => io.stop(),
+        }
     }
 }
 

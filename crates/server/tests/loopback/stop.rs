@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use sinews_server::{Config, HttpConfig, Server};
+use sinews_server::{Config, EngineConfig, HttpConfig, Server};
 use sinews_testkit::{Frame, Reply};
 
-use crate::support::{Heard, Running, echo, get, handshake, post, routes, scripted};
+use crate::support::{Heard, PATIENCE, Running, echo, get, handshake, post, routes, scripted};
 
 /// Longer than any test: a stop that waits for it hangs.
 const LONG: Duration = Duration::from_secs(3_600);
@@ -95,6 +95,23 @@ fn a_second_stop_waits_for_nobody() {
     silent.expect(&Reply::Close(Some(1001), "server stops".into()));
     server.stop.stop_now();
     server.join();
+}
+
+/// A box of one letter is full before the loop has run for the first time.
+#[test]
+fn a_full_mailbox_loses_no_stop() {
+    let http = HttpConfig::default().with_request_timeout(LONG).with_write_timeout(LONG);
+    let engine = EngineConfig::default().mailbox(1).unwrap();
+    let server = Server::new(routes()).threads(1).grace(LONG).http(http).engine(engine);
+    let bound = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+    let (address, stop) = (bound.addresses()[0], bound.stop_handle());
+    let mut half = crate::support::Client::connect(address);
+    half.send("GET / HT");
+    stop.stop();
+    stop.stop_now();
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || ended.send(bound.run()));
+    end.recv_timeout(PATIENCE).expect("nobody is waited for").unwrap();
 }
 
 #[test]
