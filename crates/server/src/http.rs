@@ -238,7 +238,8 @@ impl Http {
     fn handle(&mut self, input: &[u8], service: &mut Service<'_>) -> (usize, Option<Upgrade>) {
         let mut at = 0;
         while at < input.len() && !self.ending {
-            if self.outbound.len() > service.config.high_water {
+            let published = service.topics.has_published() && service.topics.is_full();
+            if published || self.outbound.len() > service.config.high_water {
                 self.paused = true;
                 break;
             }

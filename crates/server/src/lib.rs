@@ -72,4 +72,4 @@ pub use sinews_proto::handshake::{OriginPolicy, Refusal, ServerOptions};
 pub use sinews_proto::http::HeadLimits;
 pub use sinews_proto::{CloseCode, Config, Expired, Kind, Misuse, Overflow, PeerMisbehaved, PingRate};
 pub use sinews_session::{Cause, Closed, Fragment, Payload, Prepared, Sent, Tx};
-pub use topics::{InvalidTopic, Topics};
+pub use topics::{InvalidTopic, TopicConfig, Topics};

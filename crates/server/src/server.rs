@@ -14,7 +14,7 @@ use crate::http::HttpConfig;
 use crate::mail::{Mail, Stop, StopLevel};
 use crate::router::Router;
 use crate::shard::{Shard, ShardParts};
-use crate::topics::{Directory, Topics};
+use crate::topics::{Directory, TopicConfig, Topics};
 
 /// A server that is not bound yet.
 ///
@@ -37,6 +37,7 @@ pub struct Server {
     http: HttpConfig,
     engine: engine::Config,
     grace: Duration,
+    topics: TopicConfig,
 }
 
 impl Server {
@@ -50,6 +51,7 @@ impl Server {
             http: HttpConfig::default(),
             engine: engine::Config::default(),
             grace: Duration::from_secs(10),
+            topics: TopicConfig::default(),
         }
     }
 
@@ -84,6 +86,13 @@ impl Server {
     #[must_use]
     pub fn engine(mut self, engine: engine::Config) -> Self {
         self.engine = engine;
+        self
+    }
+
+    /// How much a thread publishes at a time, and how much may wait.
+    #[must_use]
+    pub fn topics(mut self, topics: TopicConfig) -> Self {
+        self.topics = topics;
         self
     }
 
@@ -125,7 +134,7 @@ impl Server {
             .into_iter()
             .enumerate()
             .map(|(at, engine)| {
-                let topics = Topics::new(at, Arc::clone(&directory), Arc::clone(&posts));
+                let topics = Topics::new(at, self.topics, Arc::clone(&directory), Arc::clone(&posts));
                 let (router, http, stop) = (Arc::clone(&router), Arc::clone(&http), Arc::clone(&stop));
                 (engine, ShardParts { router, http, grace: self.grace, stop, topics })
             })

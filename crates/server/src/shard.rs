@@ -1,13 +1,19 @@
 //! One thread: its connections, and what the loop tells it.
 
+mod publish;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sinews_engine::{self as engine, Accepted, App, ConnId, Io};
 use sinews_proto::{CloseCode, Time};
-use sinews_session::{Chain, Fate, Flow, Prepared, Resources, Session};
+use sinews_session::{Chain, Fate, Flow, Resources, Session};
 
+use self::publish::UnderWay;
 use crate::date::Date;
 use crate::http::{Handled, Http, HttpConfig, Rest, Service, Upgrade};
 use crate::mail::{Mail, Stop, StopLevel};
@@ -24,6 +30,12 @@ pub(crate) struct Shard {
     /// By the index of the connection.
     conns: Vec<Option<Conn>>,
     topics: Topics,
+    /// A publication that the budget cut short.
+    under_way: Option<UnderWay>,
+    /// Deliveries that this turn may still make.
+    deliveries_left: usize,
+    /// Connections that are not received from until what they published has been delivered.
+    held_back: VecDeque<ConnId>,
     resources: Resources,
     date: Date,
     epoch: Instant,
@@ -45,6 +57,8 @@ pub(crate) struct ShardParts {
 
 struct Conn {
     id: ConnId,
+    /// It is not received from, since what it published waits.
+    held_back: bool,
     protocol: Protocol,
 }
 
@@ -81,6 +95,9 @@ impl Shard {
             stop,
             conns: Vec::new(),
             topics,
+            under_way: None,
+            deliveries_left: 0,
+            held_back: VecDeque::new(),
             resources: Resources::new(),
             date: Date::default(),
             epoch,
@@ -95,8 +112,13 @@ impl Shard {
     fn time(&mut self, io: &Io) -> Time {
         if self.turn.0 != io.now() {
             self.turn = (io.now(), Time::ZERO + io.now().saturating_duration_since(self.epoch));
+            self.deliveries_left = self.topics.config().deliveries_per_turn;
         }
         self.turn.1
+    }
+
+    fn find(&mut self, conn: ConnId) -> Option<&mut Conn> {
+        self.conns.get_mut(conn.index())?.as_mut().filter(|found| found.id == conn)
     }
 
     /// The connection's protocol, and what its callbacks need.
@@ -137,16 +159,26 @@ impl Shard {
     /// An answer has left: what was held back goes on.
     fn sent_http(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
-        let Some((http, mut service)) = self.serve(conn, now) else { return };
+        let held_back = self.find(conn).is_some_and(|found| found.held_back);
+        let Some((http, _)) = self.serve(conn, now) else { return };
         http.moved(now);
-        if http.paused {
-            let flow = match http.resume(&mut service) {
-                Handled::Waiting => http.flow(),
-                Handled::Upgraded(upgrade, rest) => self.upgraded(io, conn, upgrade, rest, &mut []),
-            };
-            if flow == Flow::Continue {
-                io.resume(conn);
-            }
+        if http.paused && !held_back {
+            self.resume_http(io, conn);
+        } else {
+            self.settle(io, conn);
+        }
+    }
+
+    /// Goes on with requests that were held back.
+    fn resume_http(&mut self, io: &mut Io, conn: ConnId) {
+        let now = self.time(io);
+        let Some((http, mut service)) = self.serve(conn, now) else { return };
+        let flow = match http.resume(&mut service) {
+            Handled::Waiting => http.flow(),
+            Handled::Upgraded(upgrade, rest) => self.upgraded(io, conn, upgrade, rest, &mut []),
+        };
+        if flow == Flow::Continue {
+            io.resume(conn);
         }
         self.settle(io, conn);
     }
@@ -203,31 +235,12 @@ impl Shard {
     #[inline]
     fn settle(&mut self, io: &mut Io, conn: ConnId) {
         self.settle_one(io, conn);
-        if self.topics.has_publications() {
-            self.publish(io);
+        if self.topics.has_published() {
+            self.publish_of(io, conn);
         }
         if self.resources.holds_spares() && !self.releasing && !self.stopping {
             self.releasing = true;
             io.set_app_timer(io.now() + RELEASE_INTERVAL);
-        }
-    }
-
-    fn publish(&mut self, io: &mut Io) {
-        while let Some((publication, subscribers)) = self.topics.next_publication() {
-            for &subscriber in &subscribers {
-                if publication.except != Some(subscriber) {
-                    self.deliver(io, subscriber, &publication.message);
-                }
-            }
-            self.topics.delivered(publication, subscribers);
-        }
-    }
-
-    fn deliver(&mut self, io: &mut Io, conn: ConnId, message: &Prepared) {
-        let now = self.time(io);
-        if let Some((Protocol::WebSocket(websocket), lent)) = self.lend(conn, now) {
-            websocket.deliver(message, lent.resources, now);
-            self.settle_one(io, conn);
         }
     }
 
@@ -262,6 +275,8 @@ impl Shard {
         if std::mem::replace(&mut self.stopping, true) {
             return;
         }
+        // What was published before the stop comes before its Close.
+        self.publish_all(io);
         io.stop_accepting();
         io.set_app_timer(io.now() + self.grace);
         let now = self.time(io);
@@ -283,7 +298,8 @@ impl App for Shard {
         if self.conns.len() <= conn.index() {
             self.conns.resize_with(conn.index() + 1, || None);
         }
-        self.conns[conn.index()] = Some(Conn { id: conn, protocol: Protocol::Http(Box::new(http)) });
+        self.conns[conn.index()] =
+            Some(Conn { id: conn, held_back: false, protocol: Protocol::Http(Box::new(http)) });
         self.settle_one(io, conn);
     }
 
@@ -336,12 +352,16 @@ impl App for Shard {
 
     fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: Outgoing, _complete: bool) {
         let now = self.time(io);
+        let held_back = self.find(conn).is_some_and(|found| found.held_back);
         match self.lend(conn, now) {
             Some((Protocol::WebSocket(websocket), mut lent)) => {
                 if websocket.session.finish_send(chain.0, lent.resources, now) {
                     websocket.drain(&mut lent);
                 }
-                if websocket.session.wants_resume() && websocket.resume(&mut lent) == Flow::Continue {
+                if !held_back
+                    && websocket.session.wants_resume()
+                    && websocket.resume(&mut lent) == Flow::Continue
+                {
                     io.resume(conn);
                 }
                 self.settle(io, conn);
@@ -402,7 +422,7 @@ impl App for Shard {
                 Mail::Publish { topic, message } => self.topics.publish_here(&topic, message),
             }
         }
-        self.publish(io);
+        self.go_on(io);
         match self.stop.read() {
             Stop::No => {}
             Stop::InOrder => self.stop(io),
@@ -456,7 +476,7 @@ fn arm(io: &mut Io, conn: ConnId, armed: &mut Option<Time>, deadline: Time, epoc
 }
 
 #[cfg(test)]
-mod tests {
+mod sizes {
     use super::*;
     use crate::websocket::WebSocket;
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustc_hash::FxHashMap;
@@ -37,10 +37,56 @@ impl fmt::Display for InvalidTopic {
 
 impl std::error::Error for InvalidTopic {}
 
+/// How much a thread publishes at a time, and how much may wait.
+///
+/// A publication is delivered in the turn of the loop in which it was published, to everybody at once, as long
+/// as the turn's budget lasts; the rest follows in the next turns. As long as something waits, on any thread, a
+/// connection that publishes is not received from: TCP holds the publisher.
+#[derive(Clone, Copy, Debug)]
+pub struct TopicConfig {
+    pub(crate) deliveries_per_turn: usize,
+    pub(crate) max_waiting_messages: usize,
+    pub(crate) max_waiting_bytes: usize,
+}
+
+impl Default for TopicConfig {
+    fn default() -> Self {
+        Self { deliveries_per_turn: 65_536, max_waiting_messages: 65_536, max_waiting_bytes: 16 << 20 }
+    }
+}
+
+impl TopicConfig {
+    /// Deliveries, each of one message to one subscriber, in one turn of a loop; then everybody else has a
+    /// turn. Default 65,536: some milliseconds of work. Fewer make more sends of the same messages. 0 counts
+    /// as 1.
+    #[must_use]
+    pub fn with_deliveries_per_turn(mut self, deliveries: usize) -> Self {
+        self.deliveries_per_turn = deliveries.max(1);
+        self
+    }
+
+    /// Messages that may wait on one thread for turns to come. Default 65,536, as many as the mailbox takes.
+    /// At this many, a connection that publishes stops in the middle of its input, and what other threads
+    /// publish is delivered whatever the budget, so that nothing is lost and the loop is late instead.
+    #[must_use]
+    pub fn with_max_waiting_messages(mut self, messages: usize) -> Self {
+        self.max_waiting_messages = messages;
+        self
+    }
+
+    /// Bytes of payload that may wait on one thread for turns to come, with the same consequence as too many
+    /// [messages](Self::with_max_waiting_messages). Default 16 MiB: one message of the default limit.
+    #[must_use]
+    pub fn with_max_waiting_bytes(mut self, bytes: usize) -> Self {
+        self.max_waiting_bytes = bytes;
+        self
+    }
+}
+
 /// The topics of one thread.
 ///
-/// A publish is recorded and carried out when the running callback has returned, in order; other threads
-/// get it by mail. The names and the counts of subscribers of each thread are shared: the
+/// A publish is recorded and carried out when the running callback has returned, in order, as far as the
+/// turn's budget goes ([`TopicConfig`]); other threads get it by mail. The names and the counts of subscribers of each thread are shared: the
 /// counts without a lock, the names under one, when a thread's first subscriber comes or its last goes and when a
 /// thread publishes to a topic that it has no subscriber of.
 #[derive(Debug)]
@@ -50,7 +96,15 @@ pub struct Topics {
     names: HashMap<Arc<str>, usize>,
     topics: Slab<Topic>,
     subscriptions: FxHashMap<ConnId, Vec<Subscription>>,
+    config: TopicConfig,
     publications: VecDeque<Publication>,
+    /// Their payloads.
+    waiting_bytes: usize,
+    /// Something was published since [`take_published`](Self::take_published).
+    published: bool,
+    /// Most publications that ever waited.
+    #[cfg(test)]
+    pub(crate) most_waiting: usize,
     scratch: Vec<ConnId>,
     directory: Arc<Directory>,
     posts: Arc<[Post<Mail>]>,
@@ -60,6 +114,8 @@ pub struct Topics {
 struct Topic {
     entry: Arc<Entry>,
     subscribers: Vec<ConnId>,
+    /// Publications that refer to it: its place must not be taken by another before.
+    awaited: usize,
 }
 
 /// Where a connection stands among a topic's subscribers.
@@ -82,6 +138,8 @@ pub(crate) struct Publication {
 pub(crate) struct Directory {
     shards: usize,
     entries: Mutex<HashMap<Arc<str>, Arc<Entry>>>,
+    /// Threads on which publications wait.
+    behind: Box<[AtomicBool]>,
 }
 
 #[derive(Debug)]
@@ -98,13 +156,23 @@ impl Topics {
     /// Most subscriptions of one connection: bounds what closing it costs.
     pub const SUBSCRIPTIONS_MAX: usize = 1_024;
 
-    pub(crate) fn new(shard: usize, directory: Arc<Directory>, posts: Arc<[Post<Mail>]>) -> Self {
+    pub(crate) fn new(
+        shard: usize,
+        config: TopicConfig,
+        directory: Arc<Directory>,
+        posts: Arc<[Post<Mail>]>,
+    ) -> Self {
         Self {
             shard,
             names: HashMap::new(),
             topics: Slab::new(),
             subscriptions: FxHashMap::default(),
+            config,
             publications: VecDeque::new(),
+            waiting_bytes: 0,
+            published: false,
+            #[cfg(test)]
+            most_waiting: 0,
             scratch: Vec::new(),
             directory,
             posts,
@@ -140,7 +208,7 @@ impl Topics {
             None => {
                 let entry = self.directory.enter(name, self.shard);
                 let key = entry.name.clone();
-                let topic = self.topics.insert(Topic { entry, subscribers: Vec::new() });
+                let topic = self.topics.insert(Topic { entry, subscribers: Vec::new(), awaited: 0 });
                 self.names.insert(key, topic);
                 topic
             }
@@ -185,11 +253,9 @@ impl Topics {
         self.prune(left.topic);
     }
 
-    /// Forgets a topic without subscribers, unless a publication still refers to it: its place must not
-    /// be taken by another before.
+    /// Forgets a topic without subscribers, unless a publication still refers to it.
     fn prune(&mut self, topic: usize) {
-        let awaited = self.publications.iter().any(|publication| publication.topic == topic);
-        if !awaited && self.topics.get(topic).is_some_and(|topic| topic.subscribers.is_empty()) {
+        if self.topics.get(topic).is_some_and(|topic| topic.awaited == 0 && topic.subscribers.is_empty()) {
             let topic = self.topics.remove(topic);
             self.names.remove(&topic.entry.name);
             self.directory.forget(&topic.entry);
@@ -202,10 +268,13 @@ impl Topics {
     }
 
     pub(crate) fn is_subscribed(&self, name: &str, conn: ConnId) -> bool {
-        let Some(topic) = self.names.get(name) else { return false };
+        self.names.get(name).is_some_and(|topic| self.subscribes(*topic, conn))
+    }
+
+    pub(crate) fn subscribes(&self, topic: usize, conn: ConnId) -> bool {
         self.subscriptions
             .get(&conn)
-            .is_some_and(|subscriptions| subscriptions.iter().any(|sub| sub.topic == *topic))
+            .is_some_and(|subscriptions| subscriptions.iter().any(|sub| sub.topic == topic))
     }
 
     /// Publishes to every subscriber on every thread, except one of this thread. Answers how many there
@@ -218,6 +287,7 @@ impl Topics {
             None => self.directory.find(name),
         };
         let Some(entry) = entry else { return 0 };
+        self.published = true;
         let mut reached = 0;
         for (shard, count) in entry.counts.iter().enumerate() {
             let count = count.load(Ordering::Relaxed);
@@ -232,7 +302,7 @@ impl Topics {
         }
         if let Some(topic) = local {
             reached += self.topics[topic].subscribers.len() - usize::from(except.is_some());
-            self.publications.push_back(Publication { topic, message: message.clone(), except });
+            self.push(Publication { topic, message: message.clone(), except });
         }
         reached
     }
@@ -240,19 +310,78 @@ impl Topics {
     /// A publication of another thread.
     pub(crate) fn publish_here(&mut self, name: &str, message: Prepared) {
         if let Some(&topic) = self.names.get(name) {
-            self.publications.push_back(Publication { topic, message, except: None });
+            self.push(Publication { topic, message, except: None });
         }
     }
 
+    fn push(&mut self, publication: Publication) {
+        self.topics[publication.topic].awaited += 1;
+        self.waiting_bytes += publication.message.payload().len();
+        self.publications.push_back(publication);
+        #[cfg(test)]
+        {
+            self.most_waiting = self.most_waiting.max(self.publications.len());
+        }
+    }
+
+    pub(crate) fn config(&self) -> &TopicConfig {
+        &self.config
+    }
+
+    /// Publications that wait, but for one that is under way.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.publications.len()
+    }
+
+    /// Whether as much waits as may.
     #[inline]
-    pub(crate) fn has_publications(&self) -> bool {
-        !self.publications.is_empty()
+    pub(crate) fn is_full(&self) -> bool {
+        self.publications.len() >= self.config.max_waiting_messages
+            || self.waiting_bytes >= self.config.max_waiting_bytes
+    }
+
+    /// Publications wait on this thread: its next turn comes at once.
+    pub(crate) fn fall_behind(&self) {
+        self.directory.behind[self.shard].store(true, Ordering::SeqCst);
+        self.wake_own();
+    }
+
+    /// Nothing waits on this thread any more: who is held back on others may go on.
+    #[inline]
+    pub(crate) fn catch_up(&self) {
+        let behind = &self.directory.behind[self.shard];
+        // Written by this thread only.
+        if behind.load(Ordering::Relaxed) {
+            behind.store(false, Ordering::SeqCst);
+            self.posts.iter().for_each(Post::wake);
+        }
+    }
+
+    /// Whether publications wait on any thread. When none does any more, every thread is woken.
+    pub(crate) fn is_any_behind(&self) -> bool {
+        self.directory.behind.iter().any(|behind| behind.load(Ordering::SeqCst))
+    }
+
+    /// The loop of this thread does not sleep before its next turn.
+    pub(crate) fn wake_own(&self) {
+        self.posts[self.shard].wake();
+    }
+
+    #[inline]
+    pub(crate) fn has_published(&self) -> bool {
+        self.published
+    }
+
+    pub(crate) fn take_published(&mut self) -> bool {
+        std::mem::take(&mut self.published)
     }
 
     /// The next publication, with its subscribers as they are now: copied, since delivering may change
     /// them. Hand the list back to [`delivered`](Self::delivered).
     pub(crate) fn next_publication(&mut self) -> Option<(Publication, Vec<ConnId>)> {
         let publication = self.publications.pop_front()?;
+        self.waiting_bytes -= publication.message.payload().len();
         let mut subscribers = std::mem::take(&mut self.scratch);
         if let Some(topic) = self.topics.get(publication.topic) {
             subscribers.extend_from_slice(&topic.subscribers);
@@ -261,6 +390,7 @@ impl Topics {
     }
 
     pub(crate) fn delivered(&mut self, publication: Publication, mut subscribers: Vec<ConnId>) {
+        self.topics[publication.topic].awaited -= 1;
         self.prune(publication.topic);
         subscribers.clear();
         self.scratch = subscribers;
@@ -269,7 +399,8 @@ impl Topics {
 
 impl Directory {
     pub(crate) fn new(shards: usize) -> Arc<Self> {
-        Arc::new(Self { shards, entries: Mutex::default() })
+        let behind = (0..shards).map(|_| AtomicBool::new(false)).collect();
+        Arc::new(Self { shards, entries: Mutex::default(), behind })
     }
 
     /// The entry of a topic that gets its first subscriber on a thread.

@@ -108,4 +108,9 @@ impl Events for Callbacks<'_> {
             self.handler.fragment(fragment, &mut cx);
         }
     }
+
+    #[inline]
+    fn pauses(&self) -> bool {
+        self.topics.has_published() && self.topics.is_full()
+    }
 }

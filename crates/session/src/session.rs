@@ -90,6 +90,13 @@ pub trait Events {
     fn pong(&mut self, payload: &[u8], answers: Option<std::time::Duration>, tx: &mut Tx<'_>) {
         let _ = (payload, answers, tx);
     }
+
+    /// Asked after each event: whether the rest of the input must wait until
+    /// [`Session::resume`], as if what waits to be sent had passed [`Config::high_water`]. The driver that
+    /// answers so knows when to go on.
+    fn pauses(&self) -> bool {
+        false
+    }
 }
 
 /// Whether the driver goes on receiving.
@@ -300,7 +307,7 @@ impl Session {
                 return (at, need);
             }
             self.dispatch(event, &mut input[start..], assembly, resources, now, events);
-            if self.outbound.congested {
+            if self.outbound.congested || events.pauses() {
                 self.paused = true;
                 return (at, 1);
             }
@@ -410,6 +417,12 @@ impl Session {
             return true;
         }
         false
+    }
+
+    /// Whether the last input ended in [`Flow::Pause`] and was not resumed yet.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.paused
     }
 
     /// Whether the driver should call [`resume`](Self::resume): the session had paused and what waits to

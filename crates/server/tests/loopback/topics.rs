@@ -2,7 +2,8 @@
 
 use sinews_proto::Role;
 use sinews_server::{
-    DeflateConfig, Kind, Overflow, Prepared, Response, Router, Server, ServerOptions, WebSocketRoute,
+    DeflateConfig, Kind, Overflow, Prepared, Response, Router, Server, ServerOptions, TopicConfig,
+    WebSocketRoute,
 };
 use sinews_testkit::{Codec, Frame, Reply, negotiate};
 
@@ -154,9 +155,21 @@ fn a_subscriber_in_the_middle_of_a_message_misses_nothing() {
 
 #[test]
 fn each_publisher_is_heard_in_its_order_by_all() {
-    const ROUNDS: usize = 200;
-    let server = server();
-    let mut crowd = crowd(&server);
+    in_order(&server(), 200);
+}
+
+/// Everything waits, and everybody is held back all the time.
+#[test]
+fn each_publisher_is_heard_in_its_order_by_all_whatever_the_budget() {
+    for (deliveries, waiting) in [(1, 1), (5, 20), (100, 1_000)] {
+        let config =
+            TopicConfig::default().with_deliveries_per_turn(deliveries).with_max_waiting_messages(waiting);
+        in_order(&Running::server(Server::new(routes()).threads(THREADS).topics(config)), 50);
+    }
+}
+
+fn in_order(server: &Running, rounds: usize) {
+    let mut crowd = crowd(server);
     let size = crowd.len();
     let senders: Vec<_> = crowd.iter().map(|peer| peer.client.twin()).collect();
     let sending: Vec<_> = senders
@@ -164,7 +177,7 @@ fn each_publisher_is_heard_in_its_order_by_all() {
         .enumerate()
         .map(|(publisher, mut sender)| {
             std::thread::spawn(move || {
-                for round in 0..ROUNDS {
+                for round in 0..rounds {
                     sender.send(Frame::text(format!("+{publisher} {round}")).encode(Role::Client));
                 }
             })
@@ -174,7 +187,7 @@ fn each_publisher_is_heard_in_its_order_by_all() {
         let mut next = vec![0; size];
         // The peer's own publications come with a word about each, in order too.
         let mut words = 0;
-        while next.iter().sum::<usize>() < size * ROUNDS || words < ROUNDS {
+        while next.iter().sum::<usize>() < size * rounds || words < rounds {
             let Some(Reply::Message(Kind::Text, text)) = peer.next() else { panic!("a message") };
             let text = String::from_utf8(text).unwrap();
             match text.strip_prefix('+') {

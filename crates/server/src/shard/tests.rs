@@ -1,0 +1,281 @@
+//! A shard, turn by turn. The clients live in the same thread, so that what they have written is in the kernel
+//! by the next turn.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sinews_engine::{Engine, ListenOptions, Listener};
+use sinews_proto::Role;
+use sinews_testkit::{Frame, Reader, Reply};
+
+use super::*;
+use crate::topics::Directory;
+use crate::{Context, Handler, Payload, Prepared, Response, TopicConfig, WebSocketRoute};
+
+/// What comes is published; `-` ends the subscription to it.
+struct Member {
+    hears: bool,
+}
+
+impl Handler for Member {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        assert!(!self.hears || cx.subscribe("all").is_ok());
+    }
+
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        if &payload[..] == b"-" {
+            assert!(cx.unsubscribe("all"));
+        } else {
+            cx.publish("all", &Prepared::new(payload.kind(), payload.detach()));
+        }
+    }
+}
+
+/// A shard, its loop, and where clients find it.
+struct Host {
+    engine: Engine<Shard>,
+    shard: Shard,
+    address: std::net::SocketAddr,
+}
+
+impl Host {
+    fn new(config: TopicConfig) -> Self {
+        let router = Router::new()
+            .websocket("/hear", WebSocketRoute::new(|_| Ok(Member { hears: true })))
+            .websocket("/tell", WebSocketRoute::new(|_| Ok(Member { hears: false })))
+            .post("/", |request, topics| {
+                topics.publish("all", &Prepared::text(String::from_utf8_lossy(request.body())), None);
+                Response::new(204)
+            });
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let engine = Engine::new(engine::Config::default(), vec![listener]).unwrap();
+        let shard = Shard::new(ShardParts {
+            router: Arc::new(router),
+            http: Arc::default(),
+            grace: Duration::from_secs(60),
+            stop: Arc::default(),
+            topics: Topics::new(0, config, Directory::new(1), Arc::new([engine.post()])),
+        });
+        Self { engine, shard, address }
+    }
+
+    /// One turn; answers how many sends it made.
+    fn turn(&mut self) -> u64 {
+        let before = self.engine.stats().sends;
+        self.engine.turn(&mut self.shard, Some(Duration::from_millis(10))).unwrap();
+        self.engine.stats().sends - before
+    }
+
+    fn turn_until(&mut self, mut done: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..1_000 {
+            if done(self) {
+                return;
+            }
+            self.turn();
+        }
+        panic!("no end is in sight");
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+    }
+
+    fn open(&mut self, path: &str) -> Client {
+        let mut client =
+            Client { stream: self.connect(), reader: Reader::new(Role::Server, None), heard: Vec::new() };
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        );
+        client.stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        self.turn_until(|_| {
+            read(&mut client.stream, &mut answer);
+            answer.ends_with(b"\r\n\r\n")
+        });
+        client
+    }
+
+    fn hearers<const N: usize>(&mut self) -> [Client; N] {
+        std::array::from_fn(|_| self.open("/hear"))
+    }
+
+    fn waits(&mut self) -> bool {
+        self.shard.under_way.is_some()
+    }
+}
+
+struct Client {
+    stream: TcpStream,
+    reader: Reader,
+    heard: Vec<String>,
+}
+
+impl Client {
+    fn tell(&mut self, texts: impl IntoIterator<Item = String>) {
+        let wire: Vec<u8> =
+            texts.into_iter().flat_map(|text| Frame::text(text).encode(Role::Client)).collect();
+        self.stream.write_all(&wire).unwrap();
+    }
+
+    /// Reads what is there; answers how many messages have come.
+    fn hear(&mut self) -> usize {
+        let mut bytes = Vec::new();
+        read(&mut self.stream, &mut bytes);
+        for reply in self.reader.read(&bytes).unwrap() {
+            match reply {
+                Reply::Message(_, text) => self.heard.push(String::from_utf8(text).unwrap()),
+                Reply::Close(code, _) => self.heard.push(format!("closed with {code:?}")),
+                other => panic!("{other:?}"),
+            }
+        }
+        self.heard.len()
+    }
+}
+
+/// Reads what is in the kernel.
+fn read(stream: &mut TcpStream, bytes: &mut Vec<u8>) {
+    match stream.read_to_end(bytes) {
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn numbers(range: std::ops::Range<u32>) -> Vec<String> {
+    range.map(|number| number.to_string()).collect()
+}
+
+#[test]
+fn a_turn_delivers_as_much_as_its_budget_in_one_send_for_each_subscriber() {
+    const BUDGET: usize = 10;
+    let mut host = Host::new(TopicConfig::default().with_deliveries_per_turn(BUDGET));
+    let mut hearers: [Client; 3] = host.hearers();
+    let mut teller = host.open("/tell");
+    teller.tell(numbers(0..100));
+    let (mut all, mut turns) = (0, 0);
+    while all < 300 {
+        let sends = host.turn();
+        let now: usize = hearers.iter_mut().map(Client::hear).sum();
+        assert!(now - all <= BUDGET, "{} deliveries in a turn", now - all);
+        assert!(sends <= 3, "{sends} sends in a turn");
+        assert_eq!(now < 300, host.waits());
+        all = now;
+        turns += 1;
+        assert!(turns < 100, "{all} deliveries after {turns} turns");
+    }
+    for hearer in &hearers {
+        assert_eq!(hearer.heard, numbers(0..100));
+    }
+}
+
+#[test]
+fn what_the_budget_allows_leaves_in_one_send_for_each_subscriber() {
+    let mut host = Host::new(TopicConfig::default());
+    let mut hearers: [Client; 3] = host.hearers();
+    let mut teller = host.open("/tell");
+    teller.tell(numbers(0..100));
+    let before = host.engine.stats().sends;
+    host.turn_until(|_| hearers[2].hear() == 100);
+    assert_eq!(host.engine.stats().sends - before, 3);
+    assert!(hearers.iter_mut().all(|hearer| hearer.hear() == 100));
+}
+
+#[test]
+fn a_publisher_is_not_received_from_while_its_publications_wait() {
+    let mut host = Host::new(TopicConfig::default().with_deliveries_per_turn(2));
+    let [mut hearer, mut other] = host.hearers();
+    let mut teller = host.open("/tell");
+    teller.tell(numbers(0..10));
+    host.turn_until(Host::waits);
+    assert_eq!(host.shard.held_back.len(), 1);
+    teller.tell(numbers(10..20));
+    other.tell(["another".to_owned()]);
+    // One publication a turn; the other publisher is heard, and held back behind the first.
+    for left in (1..9).rev() {
+        host.turn();
+        assert_eq!(host.shard.topics.waiting(), left, "only the other one's has come");
+        assert_eq!(host.shard.held_back.len(), 2);
+    }
+    host.turn_until(|_| hearer.hear() == 21);
+    let of_teller: Vec<&String> = hearer.heard.iter().filter(|text| *text != "another").collect();
+    assert_eq!(of_teller, numbers(0..20).iter().collect::<Vec<_>>());
+    host.turn_until(|host| host.shard.held_back.is_empty());
+}
+
+#[test]
+fn as_much_waits_as_may_and_the_rest_of_the_input_waits_with_the_publisher() {
+    let config = TopicConfig::default();
+    for (config, most) in [
+        (config.with_max_waiting_messages(5).with_deliveries_per_turn(2), 5),
+        (config.with_max_waiting_bytes(30).with_deliveries_per_turn(2), 15),
+        // The budget is no reason to wait for long.
+        (config.with_max_waiting_messages(5), 5),
+    ] {
+        let mut host = Host::new(config);
+        let mut hearers: [Client; 3] = host.hearers();
+        let mut teller = host.open("/tell");
+        teller.tell(numbers(10..99));
+        host.turn_until(|host| {
+            assert!(host.shard.topics.most_waiting <= most, "{} wait", host.shard.topics.most_waiting);
+            hearers.iter_mut().map(Client::hear).min() == Some(89)
+        });
+        assert_eq!(host.shard.topics.most_waiting, most);
+        assert!(hearers.iter().all(|hearer| hearer.heard == numbers(10..99)));
+    }
+}
+
+#[test]
+fn requests_that_publish_are_held_back_too() {
+    let config = TopicConfig::default().with_deliveries_per_turn(1).with_max_waiting_messages(3);
+    let mut host = Host::new(config);
+    let mut hearers: [Client; 2] = host.hearers();
+    let mut posting = host.connect();
+    let request = |text: &String| format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{text}");
+    let wire: String = numbers(10..30).iter().map(request).collect();
+    posting.write_all(wire.as_bytes()).unwrap();
+    host.turn_until(|_| hearers.iter_mut().map(Client::hear).min() == Some(20));
+    assert_eq!(host.shard.topics.most_waiting, 3);
+    assert_eq!(hearers[0].heard, numbers(10..30));
+    let mut answers = Vec::new();
+    host.turn_until(|_| {
+        read(&mut posting, &mut answers);
+        answers.windows(4).filter(|four| four == b"\r\n\r\n").count() == 20
+    });
+}
+
+#[test]
+fn one_that_leaves_a_topic_gets_no_more_of_what_waits() {
+    let mut host = Host::new(TopicConfig::default().with_deliveries_per_turn(1));
+    let [mut first, mut second] = host.hearers();
+    let mut teller = host.open("/tell");
+    teller.tell(numbers(0..1));
+    host.turn_until(|host| first.hear() == 1 && host.waits());
+    // The publication is on its way to the second subscriber, whose word comes before.
+    second.tell(["-".to_owned()]);
+    host.turn_until(|host| !host.waits());
+    teller.tell(numbers(1..2));
+    host.turn_until(|_| first.hear() == 2);
+    assert_eq!(second.hear(), 0);
+}
+
+#[test]
+fn what_was_published_before_a_stop_comes_before_the_close() {
+    let mut host = Host::new(TopicConfig::default().with_deliveries_per_turn(1));
+    let mut hearers: [Client; 3] = host.hearers();
+    let mut teller = host.open("/tell");
+    teller.tell(numbers(0..50));
+    host.turn_until(Host::waits);
+    host.shard.stop.raise(Stop::InOrder);
+    host.engine.post().wake();
+    let mut expected = numbers(0..50);
+    expected.push("closed with Some(1001)".to_owned());
+    host.turn_until(|_| hearers.iter_mut().map(Client::hear).min() == Some(51));
+    assert!(hearers.iter().all(|hearer| hearer.heard == expected));
+}
