@@ -101,6 +101,8 @@ pub(crate) struct Http {
     awaited: Option<(usize, usize)>,
     /// A request whose body comes in chunks.
     upload: Option<Box<Upload>>,
+    /// Bytes still to come of a body that nobody wants, whose request is answered.
+    unwanted: usize,
     pub(crate) outbound: Outbound,
     pub(crate) paused: bool,
     /// No further request is read: what is queued leaves, then the connection ends.
@@ -119,6 +121,8 @@ pub(crate) struct Http {
 struct Upload {
     head: Vec<u8>,
     body: ChunkedBody,
+    /// The request is answered, and the body passed over.
+    unwanted: bool,
 }
 
 /// A request became a WebSocket.
@@ -151,6 +155,7 @@ impl Http {
             scanner: HeadScanner::new(),
             awaited: None,
             upload: None,
+            unwanted: 0,
             outbound: Outbound::default(),
             paused: false,
             ending: false,
@@ -168,7 +173,12 @@ impl Http {
 
     /// Whether part of a request has come.
     fn has_part(&self) -> bool {
-        !self.buffer.is_empty() || self.upload.is_some()
+        !self.buffer.is_empty() || self.upload.is_some() || self.unwanted > 0
+    }
+
+    /// Whether what comes belongs to a request that is answered.
+    fn is_answered(&self) -> bool {
+        self.unwanted > 0 || self.upload.as_ref().is_some_and(|upload| upload.unwanted)
     }
 
     /// When waiting for the peer ends.
@@ -245,6 +255,7 @@ impl Http {
             }
             let step = match self.upload.take() {
                 Some(upload) => self.receive_upload(upload, &input[at..], service),
+                None if self.unwanted > 0 => self.receive_unwanted(&input[at..], service),
                 None => self.receive_request(&input[at..], service),
             };
             match step {
@@ -292,13 +303,19 @@ impl Http {
             return self.refuse_body(&head, &too_large(service.config.max_body), service);
         }
         let whole = head_len.saturating_add(body_len);
-        if head.is_chunked() || input.len() < whole {
+        let is_there = !head.is_chunked() && input.len() >= whole;
+        let is_wanted = found.as_ref().is_some_and(|(entry, _)| entry.answer(head.method()).is_some());
+        if !is_there && !is_wanted {
+            let refusal = self.respond(&head, found, &[], service);
+            return self.pass_over(&head, head_len, &refusal, service);
+        }
+        if !is_there {
             self.expect_body(&head, service);
         }
         if head.is_chunked() {
             self.started.get_or_insert(service.now);
-            let body = ChunkedBody::new(service.config.max_body);
-            self.upload = Some(Box::new(Upload { head: input[..head_len].to_vec(), body }));
+            let (head, body) = (input[..head_len].to_vec(), ChunkedBody::new(service.config.max_body));
+            self.upload = Some(Box::new(Upload { head, body, unwanted: false }));
             return Step::Used(head_len);
         }
         if input.len() < whole {
@@ -318,6 +335,13 @@ impl Http {
             self.upload = Some(upload);
             return Step::Used(input.len());
         }
+        if upload.unwanted {
+            return match received {
+                Ok(used) => self.passed_over(used, service),
+                // Where the next request would begin is unknown.
+                Err(_) => self.end(service),
+            };
+        }
         let mut slots = HeaderSlots::new();
         let head = match RequestHead::parse(&upload.head, &service.config.head, &mut slots) {
             Ok(head) => head,
@@ -335,6 +359,52 @@ impl Http {
             Err(ChunkError::TooMuchBeside) => Response::text("too much beside the chunks\n").with_status(413),
         };
         self.refuse_body(&head, &refusal, service)
+    }
+
+    /// Answers a request whose head says enough, before its body has come. A short body is passed over, so
+    /// that the connection can go on; otherwise it ends (RFC 9112 sections 9.3 and 9.6). It ends too where the
+    /// client asked for leave to send the body: without it, it may send one or not (RFC 9110 section 10.1.1).
+    fn pass_over(
+        &mut self,
+        head: &RequestHead<'_>,
+        head_len: usize,
+        refusal: &Response,
+        service: &mut Service<'_>,
+    ) -> Step {
+        let len = head.content_length().unwrap_or(0);
+        if len > UNWANTED_BODY_MAX as u64 || expects_leave(head) {
+            return self.refuse_body(head, refusal, service);
+        }
+        self.answer(head, refusal, service);
+        self.started = Some(service.now);
+        if head.is_chunked() {
+            let body = ChunkedBody::new(UNWANTED_BODY_MAX);
+            self.upload = Some(Box::new(Upload { head: Vec::new(), body, unwanted: true }));
+        } else {
+            self.unwanted = len as usize;
+        }
+        Step::Used(head_len)
+    }
+
+    /// More of a body that nobody wants.
+    fn receive_unwanted(&mut self, input: &[u8], service: &Service<'_>) -> Step {
+        let used = self.unwanted.min(input.len());
+        self.unwanted -= used;
+        if self.unwanted > 0 { Step::Used(used) } else { self.passed_over(used, service) }
+    }
+
+    /// The next request may come.
+    fn passed_over(&mut self, used: usize, service: &Service<'_>) -> Step {
+        self.started = None;
+        self.moved = service.now;
+        Step::Used(used)
+    }
+
+    /// What is queued leaves, then the connection ends.
+    fn end(&mut self, service: &Service<'_>) -> Step {
+        self.ending = true;
+        self.moved = service.now;
+        Step::NeedMore
     }
 
     /// What a whole request is answered with.
@@ -358,8 +428,7 @@ impl Http {
 
     /// The client may be waiting for leave to send its body (RFC 9110 section 10.1.1).
     fn expect_body(&mut self, head: &RequestHead<'_>, service: &mut Service<'_>) {
-        let expects = head.header("expect").any(|value| value.eq_ignore_ascii_case(b"100-continue"));
-        if expects && head.version() != Version::Http10 {
+        if expects_leave(head) {
             self.moved = service.now;
             let chain = self.outbound.gathering(service.resources);
             chain.write(|out| out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n"));
@@ -443,7 +512,7 @@ impl Http {
 
     /// The wait is over. Answers whether the connection is to be closed at once.
     pub(crate) fn time_out(&mut self, service: &mut Service<'_>) -> bool {
-        let owed_nothing = self.ending || !self.outbound.is_empty() || !self.has_part();
+        let owed_nothing = self.ending || !self.outbound.is_empty() || self.is_answered() || !self.has_part();
         if !owed_nothing {
             (self.buffer, self.upload) = (Vec::new(), None);
             let timeout = Refusal::new(408).map(|refusal| refusal.with_body("request timeout\n"));
@@ -467,6 +536,15 @@ enum Step {
 
 /// Bodies up to this size are copied behind their head.
 const BODY_COPY_MAX: usize = 4 << 10;
+
+/// Bodies up to this size are read to no end so that the connection can go on: cheaper than a new one.
+const UNWANTED_BODY_MAX: usize = 64 << 10;
+
+/// Whether the client waits for leave to send the body (RFC 9110 section 10.1.1).
+fn expects_leave(head: &RequestHead<'_>) -> bool {
+    head.version() != Version::Http10
+        && head.header("expect").any(|value| value.eq_ignore_ascii_case(b"100-continue"))
+}
 
 fn too_large(max: usize) -> Response {
     Response::text(format!("the body may have {max} bytes\n")).with_status(413)

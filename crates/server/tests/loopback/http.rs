@@ -237,6 +237,53 @@ fn bodies_in_chunks_are_decoded() {
     assert_eq!((client.answer().status, client.answer().text()), (404, "next"), "framing is kept on 404");
 }
 
+/// The body of none of these ever comes.
+#[test]
+fn what_the_head_says_to_refuse_is_refused_at_once() {
+    let server = server();
+    let framings = ["Content-Length: 3", "Content-Length: 1000000", "Transfer-Encoding: chunked"];
+    for (line, status) in [
+        ("POST /nowhere", 404),
+        ("POST /", 405),
+        ("PUT /body", 405),
+        ("GET /nowhere", 404),
+        ("DELETE /", 405),
+    ] {
+        for framing in framings {
+            let head = format!("{line} HTTP/1.1\r\nHost: a\r\n{framing}\r\n");
+            assert_eq!(server.connect().send(format!("{head}\r\n")).answer().status, status, "{head}");
+            let mut waiting = server.connect();
+            waiting.send(format!("{head}Expect: 100-continue\r\n\r\n"));
+            assert_eq!(waiting.last_status(), status, "{head}");
+        }
+    }
+    let large = format!("POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n", 1 << 21);
+    assert_eq!(server.connect().send(format!("{large}Expect: 100-continue\r\n\r\n")).last_status(), 413);
+}
+
+#[test]
+fn a_short_body_that_nobody_wants_is_passed_over() {
+    let server = server();
+    let chunked =
+        "POST /nowhere HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+    let plain = post("/nowhere", &"x".repeat(64 << 10));
+    let mut client = server.connect();
+    for wire in [plain.clone(), post("/nowhere", "abc"), chunked.to_owned()] {
+        let body = wire.find("\r\n\r\n").unwrap() + 4;
+        for cut in [body, body + 1, wire.len() - 1, wire.len()] {
+            assert_eq!(client.send(&wire[..cut]).answer().status, 404);
+            client.send(format!("{}{}", &wire[cut..], get("/name/next")));
+            assert_eq!(client.answer().text(), "next");
+        }
+    }
+    let long = plain.replace("65536", "65537") + "x" + &get("/");
+    assert_eq!(refused(&server, &long[..1_000]), 404);
+    let malformed = chunked.replace("3\r\n", "z\r\n") + &get("/");
+    client = server.connect();
+    assert_eq!(client.send(malformed).answer().status, 404);
+    client.assert_end();
+}
+
 #[test]
 fn bodies_in_chunks_have_limits_and_no_second_meaning() {
     let server = server_with(HttpConfig::default().with_max_body(10));
