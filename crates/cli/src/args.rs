@@ -41,7 +41,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", env = "SINEWS_THREADS")]
     pub(crate) threads: Option<NonZeroUsize>,
 
-    /// What waits for the sockets: `poll` is epoll or kqueue; `auto` takes the best there is
+    /// What drives the sockets: `uring` is Linux's io_uring, `poll` is epoll or kqueue; `auto` takes io_uring
+    /// where the system permits it, and says why where it does not
     #[arg(long, value_enum, value_name = "NAME", env = "SINEWS_BACKEND", default_value = "auto")]
     pub(crate) backend: Backend,
 

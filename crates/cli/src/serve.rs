@@ -16,7 +16,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Box<dyn Error>> {
     let backend = match args.backend {
         Backend::Auto => BackendChoice::Auto,
         Backend::Poll => BackendChoice::Poll,
-        Backend::Uring => return Err("--backend uring: this build has no io_uring; use auto or poll".into()),
+        Backend::Uring => BackendChoice::Uring,
     };
     let origin = args.origin_policy()?;
     let descriptors = raise_descriptor_limit();
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Box<dyn Error>> {
     let threads = server.thread_count();
     let server = server.bind().map_err(explain)?;
     stop_on_signals(server.stop_handle())?;
-    let table = table(server.addresses(), threads, args.deflate, descriptors);
+    let table = table(server.addresses(), threads, server.backend(), args.deflate, descriptors);
     // Nobody may be reading.
     let _ = io::stdout().lock().write_all(table.as_bytes());
     server.run()?;
@@ -72,6 +72,9 @@ const DESCRIPTORS_MIN: u64 = 1_024;
 
 /// Says what to do about it.
 fn explain(error: BindError) -> String {
+    if error.address().is_none() && error.io_error().kind() == io::ErrorKind::Unsupported {
+        return format!("--backend uring: {}; or use auto or poll", error.io_error());
+    }
     let hint = match error.io_error().kind() {
         io::ErrorKind::AddrInUse => "; choose another port with --listen, or stop what listens there",
         io::ErrorKind::PermissionDenied => "; ports below 1024 need rights, choose another with --listen",
@@ -104,8 +107,15 @@ fn stop_on_signals(stop: StopHandle) -> io::Result<()> {
 }
 
 /// What is where.
-fn table(addresses: &[SocketAddr], threads: usize, deflate: Deflate, descriptors: Option<u64>) -> String {
+fn table(
+    addresses: &[SocketAddr],
+    threads: usize,
+    backend: BackendChoice,
+    deflate: Deflate,
+    descriptors: Option<u64>,
+) -> String {
     let mut table = String::new();
+    let backend = if backend == BackendChoice::Uring { "io_uring" } else { "readiness" };
     let deflate = match deflate {
         Deflate::Off => "off",
         Deflate::Shared => "shared",
@@ -114,7 +124,9 @@ fn table(addresses: &[SocketAddr], threads: usize, deflate: Deflate, descriptors
     let plural = if threads == 1 { "" } else { "s" };
     let version = env!("CARGO_PKG_VERSION");
     let limit = descriptors.map_or_else(String::new, |limit| format!(" · {limit} descriptors"));
-    table.push_str(&format!("\n  sinews {version} · {threads} thread{plural} · deflate {deflate}{limit}\n"));
+    table.push_str(&format!(
+        "\n  sinews {version} · {threads} thread{plural} · {backend} · deflate {deflate}{limit}\n"
+    ));
     for address in addresses {
         let host = reachable(*address);
         table.push_str(&format!(
@@ -138,7 +150,7 @@ mod tests {
     #[test]
     fn the_table_says_where_everything_is() {
         let addresses = ["127.0.0.1:8080".parse().unwrap(), "[::]:9000".parse().unwrap()];
-        let table = table(&addresses, 2, Deflate::Shared, Some(20_000));
+        let table = table(&addresses, 2, BackendChoice::Uring, Deflate::Shared, Some(20_000));
         for expected in [
             "http://127.0.0.1:8080/\n",
             "ws://localhost:9000/topics/{name}",

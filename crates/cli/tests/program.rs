@@ -306,7 +306,6 @@ fn what_is_wrong_is_said_in_one_line_that_names_the_setting() {
     };
     one_line(fails(program().args(["--listen", &address])), &[&address, "in use", "--listen"]);
     one_line(fails(program().args(["--listen", "192.0.2.1:80"])), &["192.0.2.1:80", "--listen"]);
-    one_line(fails(program().args(["--backend", "uring"])), &["--backend uring", "poll"]);
     one_line(fails(program().args(["--origin", "example.com"])), &["--origin example.com"]);
     one_line(fails(program().args(["--log", "a=b=c"])), &["--log a=b=c"]);
     // These are the command line's own: the first line says it, then where to read more.

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-
 /// How a sleeping loop is woken: its backend's way.
 pub(crate) enum Waker {
     Poll(mio::Waker),

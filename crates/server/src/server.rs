@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use sinews_engine::{self as engine, Engine, ListenOptions, Listener, Post};
+use sinews_engine::{self as engine, BackendChoice, Engine, ListenOptions, Listener, Post};
 
 use crate::http::HttpConfig;
 use crate::mail::{Mail, Stop, StopLevel};
@@ -151,6 +151,12 @@ pub struct BoundServer {
 }
 
 impl BoundServer {
+    /// What the event loops came to run on: the choice of [`Server::engine`], or what it fell back on.
+    #[must_use]
+    pub fn backend(&self) -> BackendChoice {
+        self.shards.first().map_or(BackendChoice::Auto, |(engine, _)| engine.backend())
+    }
+
     /// The addresses, with the ports that were taken.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {

@@ -374,6 +374,15 @@ impl App for Shard {
         }
     }
 
+    fn finish_may_wait(&self, conn: ConnId) -> bool {
+        let found = self.conns.get(conn.index()).and_then(Option::as_ref).filter(|found| found.id == conn);
+        !self.stopping
+            && found.is_some_and(|found| match &found.protocol {
+                Protocol::WebSocket(websocket) => websocket.session.finish_may_wait(),
+                Protocol::Http(http) => !http.paused && !http.ending,
+            })
+    }
+
     fn closed(&mut self, io: &mut Io, conn: ConnId, _why: engine::Closed) {
         let now = self.time(io);
         if let Some((Protocol::WebSocket(websocket), mut lent)) = self.lend(conn, now) {

@@ -419,6 +419,14 @@ impl Session {
         false
     }
 
+    /// Whether nothing hangs on [`finish_send`](Self::finish_send) but memory: the connection is open, what
+    /// waits is little and nothing is held back, so that a driver may call it as late as suits it.
+    #[must_use]
+    #[inline]
+    pub fn finish_may_wait(&self) -> bool {
+        self.connection.is_open() && !self.outbound.congested && !self.paused
+    }
+
     /// Whether the last input ended in [`Flow::Pause`] and was not resumed yet.
     #[must_use]
     pub fn is_paused(&self) -> bool {

@@ -31,9 +31,8 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
     /// Closes the socket of a connection that is to be closed, if everything is home.
     pub(super) fn close_step(&mut self, conn: ConnId) {
         let Some(Some(link)) = self.links.get_mut(conn.index()) else { return };
-        let home = link.receive == Receive::Home
-            && link.send == Send::Home
-            && link.shutdown == Shutdown::Home;
+        let home =
+            link.receive == Receive::Home && link.send == Send::Home && link.shutdown == Shutdown::Home;
         if !home {
             return;
         }

@@ -24,12 +24,7 @@ enum End {
 }
 
 impl<C: Chain, K: Kernel> Ring<C, K> {
-    pub(super) fn received<A: App<Chain = C>>(
-        &mut self,
-        app: &mut A,
-        io: &mut Io,
-        completion: &Completion,
-    ) {
+    pub(super) fn received<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, completion: &Completion) {
         if let Some((conn, link)) = self.owner(io, completion.token) {
             if !completion.more {
                 link.receive = Receive::Home;

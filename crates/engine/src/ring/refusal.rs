@@ -19,7 +19,9 @@ impl Refusal {
     fn cause(&self) -> String {
         let error = io::Error::from_raw_os_error(self.code);
         let told = match self.code {
-            libc::EPERM | libc::EACCES => "a seccomp filter (the default of containers), a security module or kernel.io_uring_disabled forbids it",
+            libc::EPERM | libc::EACCES => {
+                "a seccomp filter (the default of containers), a security module or kernel.io_uring_disabled forbids it"
+            }
             libc::ENOSYS => "the kernel has no io_uring, or a seccomp filter hides it",
             libc::ENOMEM => "the limit on locked memory is too small even for the smallest ring",
             libc::EMFILE | libc::ENFILE => "no descriptor is free",

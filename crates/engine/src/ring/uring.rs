@@ -226,7 +226,9 @@ impl Kernel for Uring {
             opcode::AcceptMulti::new(fd).allocate_file_index(true).build()
         } else {
             let place = io_uring::types::DestinationSlot::auto_target();
-            opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut()).file_index(Some(place)).build()
+            opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
+                .file_index(Some(place))
+                .build()
         };
         self.push(token, entry);
     }
@@ -384,7 +386,9 @@ impl Drop for Uring {
         if joined {
             unsafe { ManuallyDrop::drop(&mut self.memory) };
         } else {
-            tracing::warn!("a ring was dropped with operations in flight; its buffers are left to the kernel");
+            tracing::warn!(
+                "a ring was dropped with operations in flight; its buffers are left to the kernel"
+            );
         }
     }
 }

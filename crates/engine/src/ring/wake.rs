@@ -31,9 +31,7 @@ impl RingWaker {
         let way = match message(ring) {
             // A ring that has not begun takes no messages yet: the kernel knows what they are.
             Ok(()) => Way::Message(RwLock::new(Some(ring))),
-            Err(error) if error.raw_os_error() == Some(libc::EBADFD) => {
-                Way::Message(RwLock::new(Some(ring)))
-            }
+            Err(error) if error.raw_os_error() == Some(libc::EBADFD) => Way::Message(RwLock::new(Some(ring))),
             Err(_) => Way::Event(event()?),
         };
         Ok(Self(Arc::new(way)))
@@ -74,8 +72,9 @@ fn message(ring: RawFd) -> io::Result<()> {
     let entry: Entry = opcode::MsgRingData::new(types::Fd(ring), 0, Token::WAKE.bits(), None).build();
     // SAFETY: the kernel reads one submission entry at the address, which `entry` is, laid out by its crate
     // as the kernel's 64 bytes. It keeps no reference to it.
-    let result =
-        unsafe { libc::syscall(libc::SYS_io_uring_register, -1, REGISTER_SEND_MSG_RING, &raw const entry, 1) };
+    let result = unsafe {
+        libc::syscall(libc::SYS_io_uring_register, -1, REGISTER_SEND_MSG_RING, &raw const entry, 1)
+    };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

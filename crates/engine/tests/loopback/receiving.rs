@@ -242,7 +242,8 @@ fn a_reset_after_the_end_is_found_without_sending() {
 
 #[test]
 fn a_flood_on_one_connection_does_not_starve_another() {
-    let config = config().receive_buffer(4096).unwrap().receives_per_turn(2).unwrap().ring_buffers(2).unwrap();
+    let config =
+        config().receive_buffer(4096).unwrap().receives_per_turn(2).unwrap().ring_buffers(2).unwrap();
     let mut host = Host::with(config, ListenOptions::default(), Probe::new(|_, _, _| Flow::Continue));
     let (mut flood, flooding) = host.connect();
     let (mut quiet, modest) = host.connect();

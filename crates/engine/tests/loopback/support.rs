@@ -342,7 +342,12 @@ impl Host {
         let deadline = Instant::now() + PATIENCE;
         while !done(&self.app) {
             act(&self.engine);
-            assert!(Instant::now() < deadline, "still waiting after {} events, {:?}", self.app.events.len(), self.engine.stats());
+            assert!(
+                Instant::now() < deadline,
+                "still waiting after {} events, {:?}",
+                self.app.events.len(),
+                self.engine.stats()
+            );
             self.engine.turn(&mut self.app, Some(Duration::from_millis(100))).unwrap();
         }
     }
