@@ -11,6 +11,7 @@
 
 mod accept;
 mod buffers;
+mod calls;
 mod close;
 mod kernel;
 mod receive;

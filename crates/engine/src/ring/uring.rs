@@ -11,10 +11,11 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use io_uring::squeue::{Entry, Flags};
-use io_uring::types::{CancelBuilder, Fd, Fixed, SubmitArgs, Timespec};
-use io_uring::{EnterFlags, IoUring, cqueue, opcode};
+use io_uring::types::{CancelBuilder, Fd, Fixed};
+use io_uring::{IoUring, cqueue, opcode};
 
 use super::buffers::{Buffers, ENTRIES};
+use super::calls::Way;
 use super::kernel::{Completion, Kernel, Wait};
 use super::refusal::Refusal;
 use super::token::Token;
@@ -23,6 +24,7 @@ use crate::{Chain, Config, Listener};
 
 pub(crate) struct Uring {
     ring: ManuallyDrop<IoUring>,
+    way: Way,
     memory: ManuallyDrop<Memory>,
     listeners: Vec<Listening>,
     waker: RingWaker,
@@ -93,6 +95,7 @@ impl Uring {
             .map_err(refused("registering receive buffers"))?;
         let waker = RingWaker::new(ring.as_raw_fd()).map_err(refused("making a way to wake the loop"))?;
         let uring = Self {
+            way: Way::new(ring.as_raw_fd()),
             ring: ManuallyDrop::new(ring),
             memory: ManuallyDrop::new(memory),
             listeners: Vec::new(),
@@ -155,23 +158,12 @@ impl Uring {
         self.enters += 1;
         let count = self.ring.submission().len() as u32;
         let wait = u32::from(timeout != Some(Duration::ZERO));
-        let submitter = self.ring.submitter();
-        // SAFETY (both): the flags say of what type the argument is, and it lives through the call.
-        let result = match timeout {
-            Some(timeout) if wait == 1 => {
-                let time = Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
-                let args = SubmitArgs::new().timespec(&time);
-                let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
-                unsafe { submitter.enter(count, wait, flags.bits(), Some(&args)) }
-            }
-            _ => unsafe {
-                submitter.enter::<libc::sigset_t>(count, wait, EnterFlags::GETEVENTS.bits(), None)
-            },
-        };
+        let timeout = timeout.filter(|timeout| !timeout.is_zero());
+        let result = self.way.enter(count, wait, timeout);
         self.consumed = self.queued - self.overflow.len() as u64 - self.ring.submission().len() as u64;
         self.refused = false;
         match result {
-            Ok(_) => Ok(()),
+            Ok(()) => Ok(()),
             Err(error) => match error.raw_os_error() {
                 // Time has passed, or a signal came.
                 Some(libc::ETIME | libc::EINTR) => Ok(()),
@@ -210,8 +202,7 @@ impl Kernel for Uring {
         // From here on operations are taken from this thread only.
         self.ring.submitter().register_enable_rings()?;
         self.thread = Some(thread::current().id());
-        // Saves looking up the descriptor in every call. A thread has room for a few; one more does without.
-        let _ = self.ring.submitter().register_ring_fd();
+        self.way.register();
         if let Some(event) = self.waker.event() {
             let poll = opcode::PollAdd::new(Fd(event.as_raw_fd()), libc::POLLIN as u32).multi(true);
             self.push(Token::WAKE, poll.build());
@@ -379,7 +370,7 @@ impl Drop for Uring {
         self.waker.ring_gone();
         let joined = self.join();
         if self.thread == Some(thread::current().id()) {
-            let _ = self.ring.submitter().unregister_ring_fd();
+            self.way.unregister();
         }
         // SAFETY (both): dropped here and nowhere else; and if the kernel may still use the memory, never.
         unsafe { ManuallyDrop::drop(&mut self.ring) };

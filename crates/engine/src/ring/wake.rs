@@ -1,16 +1,14 @@
 //! Waking the loop from other threads: a message to its ring, or an event descriptor where the kernel takes
 //! none from a thread without a ring (before Linux 6.13).
 
-#![allow(unsafe_code)]
-
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use io_uring::squeue::Entry;
 use io_uring::{opcode, types};
 
+use super::calls;
 use super::token::Token;
 
 /// Wakes one loop. Outlives it.
@@ -32,7 +30,7 @@ impl RingWaker {
             // A ring that has not begun takes no messages yet: the kernel knows what they are.
             Ok(()) => Way::Message(RwLock::new(Some(ring))),
             Err(error) if error.raw_os_error() == Some(libc::EBADFD) => Way::Message(RwLock::new(Some(ring))),
-            Err(_) => Way::Event(event()?),
+            Err(_) => Way::Event(calls::event()?),
         };
         Ok(Self(Arc::new(way)))
     }
@@ -69,24 +67,6 @@ impl RingWaker {
 
 /// Puts a completion named [`Token::WAKE`] into a ring, from any thread.
 fn message(ring: RawFd) -> io::Result<()> {
-    let entry: Entry = opcode::MsgRingData::new(types::Fd(ring), 0, Token::WAKE.bits(), None).build();
-    // SAFETY: the kernel reads one submission entry at the address, which `entry` is, laid out by its crate
-    // as the kernel's 64 bytes. It keeps no reference to it.
-    let result = unsafe {
-        libc::syscall(libc::SYS_io_uring_register, -1, REGISTER_SEND_MSG_RING, &raw const entry, 1)
-    };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let entry = opcode::MsgRingData::new(types::Fd(ring), 0, Token::WAKE.bits(), None).build();
+    calls::send_message(&entry)
 }
-
-fn event() -> io::Result<File> {
-    // SAFETY: the call takes two numbers. What it returns, if no error, is a descriptor that is nobody's.
-    let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if descriptor < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: as above: the descriptor is open, and owned from here on.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(descriptor) }))
-}
-
-/// `IORING_REGISTER_SEND_MSG_RING`, since Linux 6.13.
-const REGISTER_SEND_MSG_RING: libc::c_uint = 31;

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rlimit::Resource;
-use sinews_engine::{Engine, Flow, ListenOptions, Listener};
+use sinews_engine::{BackendChoice, Config, Engine, Flow, ListenOptions, Listener};
 
 use crate::support::{Event, Host, Kind, Probe, client, config, echo, read_exactly};
 
@@ -113,13 +113,18 @@ fn a_turn_accepts_no_more_than_its_share() {
 }
 
 /// Descriptors are a limit of the process, so what exhausts them has a process of its own.
-fn in_a_process_of_its_own(test: &str) {
+pub(crate) fn in_a_process_of_its_own(test: &str) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--ignored", "--test-threads=1"])
         .output()
         .unwrap();
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && told.contains("1 passed"), "{told}");
+}
+
+/// A loop whose connections are descriptors. A ring's are not: see `ring`.
+fn with_descriptors() -> Config {
+    config().backend(BackendChoice::Poll)
 }
 
 /// Leaves the process this many free descriptors.
@@ -139,7 +144,7 @@ fn a_lack_of_descriptors_ends_when_a_connection_closes() {
 #[ignore = "run by the test above in a process of its own"]
 fn child_lacks_descriptors_until_a_close() {
     // The pause is far longer than the test: only closes end it.
-    let config = config().accept_backoff(Duration::from_secs(60)).unwrap();
+    let config = with_descriptors().accept_backoff(Duration::from_secs(60)).unwrap();
     let app = Probe::new(|io, queues, event| {
         echo(io, queues, event);
         if let Event::Mail(_) = event {
@@ -189,7 +194,7 @@ fn a_lack_of_descriptors_ends_by_itself() {
 #[test]
 #[ignore = "run by the test above in a process of its own"]
 fn child_lacks_descriptors_for_a_while() {
-    let config = config().accept_backoff(Duration::from_millis(1)).unwrap();
+    let config = with_descriptors().accept_backoff(Duration::from_millis(1)).unwrap();
     let mut host = Host::with(config, ListenOptions::default(), Probe::echo());
     let mut clients: Vec<TcpStream> = (0..10).map(|_| client(host.address)).collect();
     leave_free(0);

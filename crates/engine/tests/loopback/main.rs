@@ -5,6 +5,8 @@ mod accepting;
 mod closing;
 mod mail;
 mod receiving;
+#[cfg(target_os = "linux")]
+mod ring;
 mod sending;
 mod stress;
 mod support;

@@ -1,0 +1,128 @@
+//! System calls that the `io-uring` crate does not make, or not in the way we need.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+use std::time::Duration;
+
+use io_uring::squeue::Entry;
+
+/// A ring's descriptor, and its number in the thread's own table, by which the kernel finds it faster. (The
+/// crate remembers that number in a value that borrows the ring.)
+pub(super) struct Way {
+    ring: RawFd,
+    registered: Option<u32>,
+}
+
+impl Way {
+    pub(super) const fn new(ring: RawFd) -> Self {
+        Self { ring, registered: None }
+    }
+
+    /// Registers the descriptor with the calling thread, which has room for a few; one more does without.
+    pub(super) fn register(&mut self) {
+        let mut update = Update { offset: u32::MAX, reserved: 0, data: self.ring as u64 };
+        // SAFETY: the kernel reads and writes one `Update`, laid out as its `io_uring_rsrc_update`.
+        let count = unsafe { register(self.ring, REGISTER_RING_FDS, (&raw mut update).cast()) };
+        self.registered = count.is_ok().then_some(update.offset);
+    }
+
+    /// To be called by the thread that registered it. While it is registered, the ring lives.
+    pub(super) fn unregister(&mut self) {
+        if let Some(offset) = self.registered.take() {
+            let mut update = Update { offset, reserved: 0, data: 0 };
+            // SAFETY: as in `register`.
+            let _ = unsafe { register(self.ring, UNREGISTER_RING_FDS, (&raw mut update).cast()) };
+        }
+    }
+
+    /// Hands over `count` operations, runs what the kernel has deferred, and waits for `wait` completions, at
+    /// most `timeout`.
+    pub(super) fn enter(&self, count: u32, wait: u32, timeout: Option<Duration>) -> io::Result<()> {
+        let (descriptor, by_number) = match self.registered {
+            Some(number) => (number as RawFd, ENTER_REGISTERED_RING),
+            None => (self.ring, 0),
+        };
+        let time = timeout.map(|timeout| Time {
+            seconds: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            nanoseconds: i64::from(timeout.subsec_nanos()),
+        });
+        let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
+        let argument = Argument { signals: 0, signals_size: 0, reserved: 0, time: time as u64 };
+        let flags = ENTER_GETEVENTS | ENTER_EXT_ARG | by_number;
+        // SAFETY: the last two are the address and size of an `Argument`, laid out as the kernel's
+        // `io_uring_getevents_arg`; it and the time it points to live through the call, which writes neither.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_io_uring_enter,
+                descriptor,
+                count,
+                wait,
+                flags,
+                &raw const argument,
+                size_of::<Argument>(),
+            )
+        };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// Puts a completion into another ring, from any thread: `entry` is a message to a ring.
+pub(super) fn send_message(entry: &Entry) -> io::Result<()> {
+    // SAFETY: the kernel reads one submission entry, which the crate lays out as the kernel's 64 bytes, and
+    // keeps no reference to it.
+    unsafe { register(-1, REGISTER_SEND_MSG_RING, ptr::from_ref(entry).cast_mut().cast()) }
+}
+
+/// An event descriptor that does not block.
+pub(super) fn event() -> io::Result<File> {
+    // SAFETY: the call takes two numbers.
+    let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was just opened and is nobody else's.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(descriptor) }))
+}
+
+/// # Safety
+///
+/// `argument` is the address of one value of the kind that `operation` takes.
+unsafe fn register(ring: RawFd, operation: u32, argument: *mut libc::c_void) -> io::Result<()> {
+    // SAFETY: as the caller vouches.
+    let result = unsafe { libc::syscall(libc::SYS_io_uring_register, ring, operation, argument, 1) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[repr(C)]
+struct Update {
+    offset: u32,
+    reserved: u32,
+    data: u64,
+}
+
+#[repr(C)]
+struct Argument {
+    signals: u64,
+    signals_size: u32,
+    reserved: u32,
+    time: u64,
+}
+
+/// `struct __kernel_timespec`.
+#[repr(C)]
+struct Time {
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+const REGISTER_RING_FDS: u32 = 20;
+const UNREGISTER_RING_FDS: u32 = 21;
+/// Since Linux 6.13.
+const REGISTER_SEND_MSG_RING: u32 = 31;
+const ENTER_GETEVENTS: u32 = 1;
+const ENTER_EXT_ARG: u32 = 1 << 3;
+const ENTER_REGISTERED_RING: u32 = 1 << 4;

@@ -1,0 +1,282 @@
+//! What only a ring does, or only its absence. On a system that refuses rings these say so and pass.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use sinews_engine::{
+    Accepted, App, BackendChoice, Closed, Config, ConnId, Engine, Flow, Io, ListenOptions, Listener,
+};
+
+use crate::accepting::in_a_process_of_its_own;
+use crate::support::{Event, Host, Kind, Probe, client, read_exactly};
+
+fn uring() -> Config {
+    Config::default().backend(BackendChoice::Uring)
+}
+
+/// Whether there is a ring to test.
+fn refused() -> bool {
+    let refusal = Engine::<Probe>::new(uring(), Vec::new()).err();
+    if let Some(error) = &refusal {
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        println!("skipped: {error}");
+    }
+    refusal.is_some()
+}
+
+#[test]
+fn connections_beyond_the_table_wait_and_come_in_as_others_go() {
+    if refused() {
+        return;
+    }
+    let mut host = Host::with(uring().ring_files(5).unwrap(), ListenOptions::default(), Probe::echo());
+    let mut clients: Vec<TcpStream> = (0..20).map(|_| client(host.address)).collect();
+    host.until(|app| app.living() == 5);
+    host.settle();
+    assert_eq!((host.app.living(), host.engine.stats().accept_stalls), (5, 1));
+    clients[0].write_all(b"served").unwrap();
+    host.until(|app| app.count(Kind::Finished) == 1);
+    assert_eq!(read_exactly(&mut clients[0], 6), b"served");
+    // Each that goes makes place for one. Backlogs are first in, first out.
+    for gone in 1..=15 {
+        drop(clients.remove(0));
+        host.until(|app| app.count(Kind::Accepted) == 5 + gone);
+    }
+    host.settle();
+    assert_eq!(host.engine.stats().accept_stalls, 1, "one shortage, one report");
+    for client in &mut clients {
+        client.write_all(b"x").unwrap();
+    }
+    host.until(|app| app.count(Kind::Finished) == 6);
+    for client in &mut clients {
+        client.read_exact(&mut [0]).unwrap();
+    }
+}
+
+#[test]
+fn connections_are_no_descriptors_of_the_process() {
+    if refused() {
+        return;
+    }
+    in_a_process_of_its_own("ring::child_counts_descriptors");
+}
+
+#[test]
+#[ignore = "run by the test above in a process of its own"]
+fn child_counts_descriptors() {
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let mut host = Host::with(uring(), ListenOptions::default(), Probe::echo());
+    host.settle();
+    let before = open();
+    let clients: Vec<TcpStream> = (0..50).map(|_| client(host.address)).collect();
+    host.until(|app| app.living() == 50);
+    assert_eq!(open() - before, clients.len(), "the clients' ends and no others");
+}
+
+/// Echoes, has no use for its chains, and counts.
+struct Echo {
+    pending: Vec<Vec<u8>>,
+    served: Arc<AtomicU64>,
+}
+
+impl App for Echo {
+    type Chain = std::io::Cursor<Vec<u8>>;
+    type Mail = ();
+
+    fn accepted(&mut self, _: &mut Io, conn: ConnId, _: Accepted) {
+        self.pending.resize_with(self.pending.len().max(conn.index() + 1), Vec::new);
+    }
+    fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
+        self.pending[conn.index()].extend_from_slice(chunk);
+        self.served.fetch_add(1, Ordering::Relaxed);
+        io.send(conn);
+        Flow::Continue
+    }
+    fn ended(&mut self, io: &mut Io, conn: ConnId) {
+        io.shutdown(conn);
+    }
+    fn start_send(&mut self, conn: ConnId) -> Option<Self::Chain> {
+        let pending = std::mem::take(&mut self.pending[conn.index()]);
+        (!pending.is_empty()).then(|| std::io::Cursor::new(pending))
+    }
+    fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Self::Chain, _: bool) {}
+    fn finish_may_wait(&self, _: ConnId) -> bool {
+        true
+    }
+    fn closed(&mut self, io: &mut Io, _: ConnId, why: Closed) {
+        assert!(matches!(why, Closed::Finished));
+        if io.connections() == 0 {
+            io.stop();
+        }
+    }
+    fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
+}
+
+/// Runs an echo on a thread, has `talk` talk to it, and answers what it counted after `talk` has ended.
+fn calls_of(talk: impl FnOnce(std::net::SocketAddr) + Send + 'static) -> (u64, u64) {
+    let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let talking = std::thread::spawn(move || talk(address));
+    let mut engine = Engine::<Echo>::new(uring(), vec![listener]).unwrap();
+    let served = Arc::new(AtomicU64::new(0));
+    engine.run(&mut Echo { pending: Vec::new(), served: Arc::clone(&served) }).unwrap();
+    talking.join().unwrap();
+    (engine.stats().enters, served.load(Ordering::Relaxed))
+}
+
+#[test]
+fn one_message_in_flight_costs_one_system_call() {
+    if refused() {
+        return;
+    }
+    const MESSAGES: u64 = 1000;
+    let (enters, served) = calls_of(|address| {
+        let mut stream = client(address);
+        for _ in 0..MESSAGES {
+            stream.write_all(b"x").unwrap();
+            assert_eq!(read_exactly(&mut stream, 1), b"x");
+        }
+    });
+    // Beside them: the first turn, accepting, the peer's end, closing, stopping.
+    assert_eq!(served, MESSAGES);
+    assert!((MESSAGES..MESSAGES + 20).contains(&enters), "{enters} calls for {MESSAGES} messages");
+}
+
+#[test]
+fn what_came_together_is_answered_by_one_send() {
+    if refused() {
+        return;
+    }
+    let mut host = Host::with(uring(), ListenOptions::default(), Probe::echo());
+    let (mut client, _) = host.connect();
+    let before = host.engine.stats();
+    client.write_all(&[7; 50 * 100]).unwrap();
+    host.until(|app| app.count(Kind::Finished) == 1);
+    let stats = host.engine.stats();
+    assert_eq!((stats.sends - before.sends, stats.sent_bytes - before.sent_bytes), (1, 5000));
+    assert_eq!(read_exactly(&mut client, 5000), [7; 5000]);
+}
+
+#[test]
+fn many_connections_share_a_call() {
+    if refused() {
+        return;
+    }
+    const CONNECTIONS: u64 = 64;
+    const ROUNDS: u64 = 50;
+    let (enters, served) = calls_of(|address| {
+        let mut clients: Vec<TcpStream> = (0..CONNECTIONS).map(|_| client(address)).collect();
+        for _ in 0..ROUNDS {
+            for client in &mut clients {
+                client.write_all(b"x").unwrap();
+            }
+            for client in &mut clients {
+                assert_eq!(read_exactly(client, 1), b"x");
+            }
+        }
+    });
+    assert_eq!(served, CONNECTIONS * ROUNDS);
+    // How many come together depends on who runs when; that they do not come one by one does not.
+    println!("{enters} calls for {served} messages");
+    assert!(enters < served, "{enters} calls for {served} messages");
+}
+
+#[test]
+fn a_loop_with_a_ring_is_woken_through_it() {
+    if refused() {
+        return;
+    }
+    let mut host = Host::with(uring(), ListenOptions::default(), Probe::echo());
+    let post = host.engine.post();
+    host.settle();
+    let posting = std::thread::spawn(move || {
+        for number in 0..100 {
+            post.send(number).unwrap();
+        }
+        post
+    });
+    let letters = |event: &Event| if let Event::Mail(mail) = event { mail.len() } else { 0 };
+    host.until(|app| app.events.iter().map(letters).sum::<usize>() == 100);
+    let post = posting.join().unwrap();
+    assert!(host.engine.stats().wakes <= 100);
+    drop(host);
+    assert!(post.is_gone() && post.send(1).is_err(), "the ring is gone, and nobody wakes another's");
+}
+
+#[test]
+fn an_engine_that_is_dropped_in_the_middle_lets_go_of_everything() {
+    if refused() {
+        return;
+    }
+    // Sends that nobody reads, receives that are armed, a paused connection with more to come.
+    let app = Probe::new(|io, queues, event| {
+        if let Event::Received(conn, _) = event {
+            queues.push(*conn, vec![1; 8 << 20]);
+            io.send(*conn);
+        }
+        Flow::Pause
+    });
+    let mut host = Host::with(uring(), ListenOptions::default(), app);
+    let mut clients: Vec<TcpStream> = (0..10).map(|_| client(host.address)).collect();
+    host.until(|app| app.living() == 10);
+    for client in &mut clients[..5] {
+        client.write_all(b"send me a lot").unwrap();
+    }
+    host.until(|app| app.count(Kind::Progressed) >= 5);
+    drop(host);
+    for mut client in clients {
+        // Every socket is closed: the end comes, or a reset.
+        let mut rest = Vec::new();
+        let _ = client.read_to_end(&mut rest);
+    }
+}
+
+#[test]
+fn a_system_that_refuses_rings_is_served_by_readiness() {
+    for errno in ["EPERM", "ENOSYS"] {
+        let program = std::env::current_exe().unwrap();
+        let output = std::process::Command::new(program)
+            .args(["--exact", "ring::child_is_refused", "--ignored", "--test-threads=1", "--nocapture"])
+            .env("SINEWS_TEST_REFUSE", errno)
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && told.contains("1 passed"), "{errno}: {told}");
+    }
+}
+
+#[test]
+#[ignore = "run by the test above in a process of its own"]
+fn child_is_refused() {
+    let (errno, words) = match std::env::var("SINEWS_TEST_REFUSE").as_deref() {
+        Ok("EPERM") => (libc::EPERM, "seccomp"),
+        _ => (libc::ENOSYS, "no io_uring"),
+    };
+    refuse_rings(errno);
+    let error = Engine::<Probe>::new(uring(), Vec::new()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let told = error.to_string();
+    assert!(told.contains("io_uring_setup") && told.contains(words) && told.contains("Remedy"), "{told}");
+    let auto = Config::default().backend(BackendChoice::Auto);
+    let mut host = Host::with(auto, ListenOptions::default(), Probe::echo());
+    assert_eq!(host.engine.backend(), BackendChoice::Poll);
+    let (mut client, _) = host.connect();
+    client.write_all(b"by readiness").unwrap();
+    host.until(|app| app.count(Kind::Finished) == 1);
+    assert_eq!(read_exactly(&mut client, 12), b"by readiness");
+    host.engine.turn(&mut host.app, Some(Duration::ZERO)).unwrap();
+}
+
+/// As the default profile of container runtimes does.
+fn refuse_rings(errno: i32) {
+    use seccompiler::{SeccompAction, SeccompFilter};
+    let rules = [(libc::SYS_io_uring_setup, Vec::new())].into_iter().collect();
+    let (otherwise, then) = (SeccompAction::Allow, SeccompAction::Errno(errno as u32));
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(rules, otherwise, then, arch).unwrap();
+    let program: seccompiler::BpfProgram = filter.try_into().unwrap();
+    seccompiler::apply_filter_all_threads(&program).unwrap();
+}
