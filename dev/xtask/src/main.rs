@@ -12,6 +12,7 @@ mod interop;
 mod process;
 mod report;
 mod server;
+mod soak;
 mod steps;
 mod tidy;
 
@@ -33,7 +34,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Everything: style, lints, docs, tests, layering, conformance, interop, browser
+    /// Everything: style, lints, docs, tests, layering, conformance, interop, browser, a short soak
     Test(steps::Options),
     /// The rules that neither compiler nor clippy knows: layers, lengths, unsafe, leftovers
     Tidy,
@@ -41,6 +42,10 @@ enum Task {
     Conformance(conformance::Options),
     /// Clients and tools of other people against the server
     Interop(interop::Options),
+    /// Everything that clients do to the server, at once and for long; nothing may leak or come back wrong
+    Soak(soak::Options),
+    /// How many system calls a message costs the server, where strace can count them
+    Syscalls(soak::SyscallOptions),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +54,8 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(),
         Task::Conformance(options) => conformance::run(&options),
         Task::Interop(options) => interop::run(&options),
+        Task::Soak(options) => soak::run(&options),
+        Task::Syscalls(options) => soak::syscalls(&options),
     };
     let count = outcome.unwrap_or_else(|why| {
         println!("failed: {why}");

@@ -117,11 +117,16 @@ pub(crate) fn binary(given: Option<&Path>) -> Result<PathBuf, String> {
         let found = path.canonicalize();
         return found.map_err(|error| format!("{}: {error}", path.display()));
     }
-    let log = process::target().join("xtask/build-server.log");
+    build("sinews-cli", "sinews")
+}
+
+/// The release build of a program of the workspace, built now.
+pub(crate) fn build(package: &str, program: &str) -> Result<PathBuf, String> {
+    let log = process::target().join(format!("xtask/build-{program}.log"));
     let mut build = process::cargo();
-    build.args(["build", "--release", "--package", "sinews-cli", "--bin", "sinews"]);
-    process::run(&mut build, &log, BUILD_LIMIT)?.check("release build of sinews", &log)?;
-    Ok(process::target().join("release/sinews"))
+    build.args(["build", "--release", "--package", package, "--bin", program]);
+    process::run(&mut build, &log, BUILD_LIMIT)?.check(&format!("release build of {program}"), &log)?;
+    Ok(process::target().join("release").join(program))
 }
 
 /// A port that was free a moment ago. Another program may take it in between; the health check

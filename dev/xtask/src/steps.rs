@@ -26,7 +26,7 @@ const FUZZ_SECONDS: &str = "-max_total_time=10";
 type Run = fn(&Path, Choice) -> Outcome;
 
 /// Cheap steps first: what is wrong shows early.
-const STEPS: [(&str, Run); 11] = [
+const STEPS: [(&str, Run); 12] = [
     ("fmt", fmt),
     ("clippy", clippy),
     ("tidy", tidy),
@@ -38,6 +38,7 @@ const STEPS: [(&str, Run); 11] = [
     ("conformance", conformance),
     ("interop", interop),
     ("browser", browser),
+    ("soak", soak),
 ];
 
 #[derive(Args)]
@@ -213,6 +214,11 @@ fn browser(log: &Path, backend: Choice) -> Outcome {
         count = count + found?;
     }
     Ok(count)
+}
+
+/// Short, and the same in every run.
+fn soak(log: &Path, backend: Choice) -> Outcome {
+    task(&["soak", "--seconds", "20", "--seed", "1", "--backend", backend.name()], log)
 }
 
 /// A command that is one check.

@@ -1,0 +1,254 @@
+//! A blocking client that is strict about what comes back and has many ways to leave.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use sinews_proto::deflate::DeflateConfig;
+use sinews_proto::handshake::{ClientHandshake, ClientRequest, ClientStep};
+use sinews_proto::{Kind, Role};
+use sinews_testkit::{Codec, Frame, Reader, Reply, Rng};
+use socket2::{Domain, SockRef, Socket, Type};
+
+use crate::Fault;
+
+/// Longer than any answer takes on a busy machine; reached only when something is lost.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection that waits for nothing for ever.
+pub(crate) fn connect(address: SocketAddr) -> Result<TcpStream, Fault> {
+    patient(TcpStream::connect_timeout(&address, PATIENCE)?)
+}
+
+/// One that takes in little at a time.
+pub(crate) fn connect_narrow(address: SocketAddr) -> Result<TcpStream, Fault> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    // Before the connect: the window is agreed on there.
+    socket.set_recv_buffer_size(NARROW_BYTES)?;
+    socket.connect_timeout(&address.into(), PATIENCE)?;
+    patient(socket.into())
+}
+
+fn patient(stream: TcpStream) -> Result<TcpStream, Fault> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Ends a connection by a reset in place of a FIN.
+pub(crate) fn reset(stream: &TcpStream) -> Result<(), Fault> {
+    Ok(SockRef::from(stream).set_linger(Some(Duration::ZERO))?)
+}
+
+/// The client's side of a handshake, and the bytes that begin it.
+pub(crate) fn handshake(
+    path: &str,
+    deflate: bool,
+    rng: &mut Rng,
+) -> Result<(ClientHandshake, Vec<u8>), Fault> {
+    let mut request = ClientRequest::new("localhost", path)?;
+    if deflate {
+        request = request.with_deflate(DeflateConfig::new());
+    }
+    let mut key = [0; 16];
+    key.copy_from_slice(&rng.bytes(16));
+    let handshake = request.start(key);
+    let mut bytes = Vec::new();
+    handshake.write_request(&mut bytes);
+    Ok((handshake, bytes))
+}
+
+/// A WebSocket. What it receives is held to the letter of the protocol.
+pub(crate) struct Client {
+    stream: TcpStream,
+    reader: Reader,
+    replies: VecDeque<Reply>,
+    codec: Option<Codec>,
+    chunk: Box<[u8]>,
+}
+
+/// How a client leaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Leave {
+    /// A Close, its answer, the end of the transport.
+    Close,
+    /// Its sending side ends; what the server still says is read to the end.
+    HalfClose,
+    /// Both sides end without a word.
+    Drop,
+    /// A reset.
+    Reset,
+}
+
+impl Leave {
+    const ALL: [Self; 4] = [Self::Close, Self::HalfClose, Self::Drop, Self::Reset];
+
+    pub(crate) fn any(rng: &mut Rng) -> Self {
+        Self::ALL[rng.below(Self::ALL.len())]
+    }
+}
+
+impl Client {
+    pub(crate) fn open(address: SocketAddr, path: &str, rng: &mut Rng) -> Result<Self, Fault> {
+        Self::upgrade(connect(address)?, path, false, rng)
+    }
+
+    /// With compression, which the server may decline.
+    pub(crate) fn open_deflate(address: SocketAddr, path: &str, rng: &mut Rng) -> Result<Self, Fault> {
+        Self::upgrade(connect(address)?, path, true, rng)
+    }
+
+    pub(crate) fn upgrade(
+        mut stream: TcpStream,
+        path: &str,
+        deflate: bool,
+        rng: &mut Rng,
+    ) -> Result<Self, Fault> {
+        let (handshake, request) = handshake(path, deflate, rng)?;
+        stream.write_all(&request)?;
+        Self::upgraded(stream, handshake)
+    }
+
+    /// Reads the answer to a handshake that has been sent.
+    pub(crate) fn upgraded(mut stream: TcpStream, mut handshake: ClientHandshake) -> Result<Self, Fault> {
+        let mut chunk = vec![0; CHUNK_BYTES].into_boxed_slice();
+        let mut answer = Vec::new();
+        let done = loop {
+            match stream.read(&mut chunk)? {
+                0 => return Err("the connection ended during the handshake".into()),
+                count => answer.extend_from_slice(&chunk[..count]),
+            }
+            if let ClientStep::Done(done) = handshake.read_response(&answer)? {
+                break done;
+            }
+        };
+        let params = done.negotiated().deflate();
+        let codec = || params.map(|params| Codec::new(Role::Client, params));
+        let mut reader = Reader::new(Role::Server, codec());
+        let replies = reader.read(&answer[done.consumed()..])?.into();
+        Ok(Self { stream, reader, replies, codec: codec(), chunk })
+    }
+
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    pub(crate) fn send(&mut self, frame: &Frame) -> Result<(), Fault> {
+        self.send_bytes(&frame.encode(Role::Client))
+    }
+
+    pub(crate) fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        Ok(self.stream.write_all(bytes)?)
+    }
+
+    /// The message in one frame, compressed if that was agreed.
+    pub(crate) fn frame(&mut self, kind: Kind, message: &[u8], rng: &mut Rng) -> Frame {
+        let frame = match &mut self.codec {
+            Some(codec) => data(kind, codec.compress(message)).rsv(4),
+            None => data(kind, message),
+        };
+        frame.key(rng.key())
+    }
+
+    /// The next thing the server says, or `None` at its end. Pings are answered on the way.
+    pub(crate) fn next(&mut self) -> Result<Option<Reply>, Fault> {
+        loop {
+            while let Some(reply) = self.replies.pop_front() {
+                match reply {
+                    Reply::Ping(payload) => self.send(&Frame::pong(payload))?,
+                    reply => return Ok(Some(reply)),
+                }
+            }
+            match self.stream.read(&mut self.chunk)? {
+                0 => return Ok(None),
+                count => self.replies.extend(self.reader.read(&self.chunk[..count])?),
+            }
+        }
+    }
+
+    pub(crate) fn expect(&mut self, expected: &Reply) -> Result<(), Fault> {
+        match self.next()? {
+            Some(reply) if reply == *expected => Ok(()),
+            other => Err(format!("{} in place of {}", brief(other.as_ref()), brief(Some(expected))).into()),
+        }
+    }
+
+    /// Everything sent so far has been handled once this is answered.
+    pub(crate) fn sync(&mut self) -> Result<(), Fault> {
+        self.send(&Frame::ping("sync"))?;
+        self.expect(&Reply::Pong(b"sync".to_vec()))
+    }
+
+    /// Leaves, with every message behind it.
+    pub(crate) fn leave(mut self, how: Leave) -> Result<(), Fault> {
+        match how {
+            Leave::Close => {
+                self.send(&Frame::close(1000, "done"))?;
+                match self.next()? {
+                    Some(Reply::Close(Some(1000), _)) => self.expect_end(),
+                    other => Err(format!("{} in place of a Close", brief(other.as_ref())).into()),
+                }
+            }
+            Leave::HalfClose => {
+                self.stream.shutdown(Shutdown::Write)?;
+                match self.next()? {
+                    None => Ok(()),
+                    Some(Reply::Close(..)) => self.expect_end(),
+                    other => Err(format!("{} behind our end", brief(other.as_ref())).into()),
+                }
+            }
+            Leave::Drop => Ok(()),
+            Leave::Reset => reset(&self.stream),
+        }
+    }
+
+    pub(crate) fn expect_end(&mut self) -> Result<(), Fault> {
+        match self.next()? {
+            None => Ok(()),
+            other => Err(format!("{} in place of the end", brief(other.as_ref())).into()),
+        }
+    }
+
+    /// Sends until the server takes no more for a while, as it must once we do not read: how many bytes it
+    /// and the kernel took.
+    pub(crate) fn send_until_stalled(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
+        self.stream.set_write_timeout(Some(STALL))?;
+        let mut sent = 0;
+        while sent < bytes.len() {
+            match self.stream.write(&bytes[sent..]) {
+                Ok(count) => sent += count,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(sent)
+    }
+}
+
+pub(crate) fn data(kind: Kind, payload: impl AsRef<[u8]>) -> Frame {
+    match kind {
+        Kind::Text => Frame::text(payload),
+        Kind::Binary => Frame::binary(payload),
+    }
+}
+
+/// A reply in a few words: messages may be large.
+pub(crate) fn brief(reply: Option<&Reply>) -> String {
+    match reply {
+        None => "the end".to_owned(),
+        Some(Reply::Message(kind, payload)) => {
+            let start = &payload[..payload.len().min(16)];
+            format!("a message ({kind:?}, {} bytes, {})", payload.len(), start.escape_ascii())
+        }
+        Some(other) => format!("{other:?}"),
+    }
+}
+
+/// As little as the kernel gives.
+const NARROW_BYTES: usize = 2048;
+const CHUNK_BYTES: usize = 64 << 10;
+/// That nothing moves for so long is a stall. Nothing depends on it being one: it is what is done next.
+const STALL: Duration = Duration::from_millis(200);

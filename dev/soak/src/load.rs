@@ -1,0 +1,133 @@
+//! All scenarios at once, for some time, on threads of their own.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sinews_testkit::Rng;
+
+use crate::Fault;
+use crate::scenarios::{Resident, SCENARIOS, World};
+use crate::server::{Sample, Server};
+
+/// What a load came to.
+#[derive(Default)]
+pub(crate) struct Report {
+    /// What went wrong, with the scenario and where in the sequence of the seed.
+    pub(crate) faults: Vec<String>,
+    /// How often each scenario ended well.
+    pub(crate) runs: [usize; SCENARIOS.len()],
+    /// The most of each that the server held.
+    pub(crate) peak: Sample,
+}
+
+/// Runs scenarios against the server for so long, and until each has come to its end.
+pub(crate) fn run(world: &World, server: &Server, seed: u64, time: Duration) -> Result<Report, Fault> {
+    let deadline = Instant::now() + time;
+    let shared = Shared { deadline, faults: Mutex::default(), runs: Default::default() };
+    let peak = thread::scope(|scope| {
+        let mut workers = Vec::new();
+        for worker in 0..WORKERS {
+            // Far apart in the sequence of seeds, so that no worker does what another does.
+            let rng = Rng::new(Rng::new(seed.wrapping_add(worker as u64)).next_u64());
+            let shared = &shared;
+            workers.push(scope.spawn(move || work(world, shared, worker, rng)));
+        }
+        let mut peak = Sample::default();
+        let mut progress = Instant::now();
+        while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
+            let sample = server.sample()?;
+            peak = peak.max(sample);
+            if progress.elapsed() >= PROGRESS_EVERY {
+                progress = Instant::now();
+                println!("  {}; now {sample}", world.tally);
+            }
+            thread::sleep(SAMPLE_EVERY);
+        }
+        Ok::<_, Fault>(peak)
+    })?;
+    let faults = shared.faults.into_inner().map_err(|_| "a worker panicked")?;
+    Ok(Report { faults, runs: shared.runs.map(AtomicUsize::into_inner), peak })
+}
+
+struct Shared {
+    deadline: Instant,
+    faults: Mutex<Vec<String>>,
+    runs: [AtomicUsize; SCENARIOS.len()],
+}
+
+impl Shared {
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.deadline
+            || self.faults.lock().map_or(true, |faults| faults.len() >= FAULTS_MAX)
+    }
+
+    fn fault(&self, worker: usize, step: usize, what: &str, fault: &Fault) {
+        if let Ok(mut faults) = self.faults.lock() {
+            faults.push(format!("{what}, worker {worker}, step {step}: {fault}"));
+        }
+    }
+}
+
+fn work(world: &World, shared: &Shared, worker: usize, mut rng: Rng) {
+    let mut residents = Vec::new();
+    let mut step = 0;
+    while !shared.is_over() {
+        step += 1;
+        // Each step has a sequence of its own: how much one draws, which may depend on timing, changes no other.
+        let mut rng = Rng::new(rng.next_u64());
+        if let Err(fault) = visit(world, &mut residents, &mut rng) {
+            shared.fault(worker, step, "resident", &fault);
+        }
+        let scenario = pick(&mut rng);
+        let (name, _, run) = SCENARIOS[scenario];
+        match run(world, &mut rng) {
+            Ok(()) => _ = shared.runs[scenario].fetch_add(1, Ordering::Relaxed),
+            Err(fault) => shared.fault(worker, step, name, &fault),
+        }
+    }
+    for resident in residents {
+        if let Err(fault) = resident.leave(&mut rng) {
+            shared.fault(worker, step, "resident", &fault);
+        }
+    }
+}
+
+fn pick(rng: &mut Rng) -> usize {
+    let mut place = rng.below(SCENARIOS.iter().map(|(_, weight, _)| weight).sum());
+    for (index, (_, weight, _)) in SCENARIOS.iter().enumerate() {
+        match place.checked_sub(*weight) {
+            Some(rest) => place = rest,
+            None => return index,
+        }
+    }
+    unreachable!("the place is below the sum of the weights")
+}
+
+/// Uses one of the connections that stay; now and then a new one comes or an old one goes.
+fn visit(world: &World, residents: &mut Vec<Resident>, rng: &mut Rng) -> Result<(), Fault> {
+    if residents.len() < RESIDENTS_MAX && rng.below(4) == 0 {
+        residents.push(Resident::open(world, rng)?);
+    }
+    if residents.is_empty() {
+        return Ok(());
+    }
+    let index = rng.below(residents.len());
+    let mut resident = residents.swap_remove(index);
+    resident.touch(world, rng)?;
+    if rng.below(16) == 0 {
+        return resident.leave(rng);
+    }
+    residents.push(resident);
+    Ok(())
+}
+
+/// More than the processors of a small machine, so that they get in each other's way.
+const WORKERS: usize = 6;
+/// Connections that stay, of each worker.
+const RESIDENTS_MAX: usize = 12;
+/// Then the load ends: the rest says no more.
+const FAULTS_MAX: usize = 10;
+const PROGRESS_EVERY: Duration = Duration::from_secs(30);
+const SAMPLE_EVERY: Duration = Duration::from_millis(100);

@@ -1,0 +1,208 @@
+//! Everything that clients do to a server, at once and for long, from one seed.
+//!
+//! ```text
+//! cargo xtask soak [--minutes 10] [--backend poll|uring|both] [--seed N]
+//! cargo xtask syscalls [--backend poll|uring|both]
+//! ```
+//!
+//! The first starts `sinews serve`, loads it with the scenarios of `scenarios.rs` and `storm.rs`, each of which checks every
+//! byte, watches what the process holds, and in the end wants everything given back. Then it does the same to a
+//! server with too few descriptors. The second counts the system calls of a message under three simple loads.
+//!
+//! One line for each check, a sum at the end, exit code 1 if a check failed.
+#![forbid(unsafe_code)]
+
+mod client;
+mod exhaustion;
+mod http;
+mod load;
+mod scenarios;
+mod server;
+mod storm;
+mod syscalls;
+mod verdict;
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use sinews_proto::Role;
+use sinews_testkit::{Frame, Rng};
+
+use crate::client::{Client, Leave};
+use crate::load::Report;
+use crate::scenarios::{SCENARIOS, World};
+use crate::server::{Sample, Server, Setup};
+use crate::verdict::Verdict;
+
+/// Why something could not be done.
+type Fault = Box<dyn Error + Send + Sync>;
+
+#[derive(Parser)]
+#[command(name = "sinews-soak", about = "Load on `sinews serve`, and what becomes of it")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Everything at once, for some time
+    Load(LoadOptions),
+    /// How many system calls a message costs
+    Syscalls(Target),
+}
+
+#[derive(Args)]
+struct Target {
+    /// The `sinews` program
+    binary: PathBuf,
+    /// What its server waits with
+    #[arg(long, default_value = "auto")]
+    backend: String,
+    /// Where the servers' logs go
+    #[arg(long, value_name = "DIRECTORY", default_value = "target/soak")]
+    logs: PathBuf,
+}
+
+#[derive(Args)]
+struct LoadOptions {
+    #[command(flatten)]
+    target: Target,
+    /// How long the load lasts, without what is before and after it
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    seconds: u64,
+    /// What everything that is random comes from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+impl Target {
+    fn setup(&self, name: &str, threads: u32, descriptors: Option<u32>) -> Setup<'_> {
+        let log = self.logs.join(format!("{}-{name}.log", self.backend));
+        Setup { binary: &self.binary, backend: &self.backend, threads, descriptors, log }
+    }
+}
+
+fn main() -> ExitCode {
+    let mut verdict = Verdict::default();
+    let outcome = match Arguments::parse().task {
+        Task::Load(options) => load_and_exhaust(&options, &mut verdict),
+        Task::Syscalls(target) => syscalls::run(&target.setup("syscalls", 1, None), &mut verdict),
+    };
+    if let Err(fault) = outcome {
+        verdict.result::<Fault>("everything could be tried", &Err(fault));
+    }
+    if verdict.end() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn load_and_exhaust(options: &LoadOptions, verdict: &mut Verdict) -> Result<(), Fault> {
+    let LoadOptions { target, seconds, seed } = options;
+    let limit = rlimit::increase_nofile_limit(u64::MAX)?;
+    println!("soak: backend {}, {seconds} s, seed {seed}, {limit} descriptors", target.backend);
+    let mut rng = Rng::new(*seed);
+    let time = Duration::from_secs(*seconds);
+    soak(&target.setup("load", THREADS, None), time, storm_size(limit), &mut rng, verdict)?;
+    let few = target.setup("exhaustion", THREADS, Some(exhaustion::DESCRIPTORS));
+    exhaustion::run(&few, &mut rng, verdict)
+}
+
+/// Half of the descriptors: the server's limit is the same, and both ends hold other connections, too.
+fn storm_size(limit: u64) -> usize {
+    usize::try_from(limit / 2).unwrap_or(usize::MAX).clamp(64, STORM_MAX)
+}
+
+/// The load, and what must be true behind it.
+fn soak(
+    setup: &Setup<'_>,
+    time: Duration,
+    storm: usize,
+    rng: &mut Rng,
+    verdict: &mut Verdict,
+) -> Result<(), Fault> {
+    let server = Server::start(setup)?;
+    let world = World::new(server.address, storm);
+    // The first answer comes when all threads are there; and then its connection has to go.
+    let before = server.sample()?.descriptors;
+    storm::fresh(&world, rng)?;
+    let start = server.sample_until(|sample| sample.descriptors <= before)?;
+
+    let warm_up = load::run(&world, &server, rng.next_u64(), time / WARM_UP_PART)?;
+    storm::storm(&world, storm, rng)?;
+    let base = server.sample_at_rest(start.descriptors)?;
+
+    let report = load::run(&world, &server, rng.next_u64(), time)?;
+    let after_storm = storm::storm(&world, storm, rng)?.unwrap_or_default();
+    print_report(&world, &report);
+    verdict.faults(&[warm_up.faults, report.faults].concat());
+    verdict.check(
+        &format!("answered after {storm} connections went at once"),
+        format!("{} ms", after_storm.as_millis()),
+        "whenever",
+        true,
+    );
+    given_back(&server, start, base, verdict)?;
+    verdict.result("a new connection is answered", &storm::fresh(&world, rng).map(|_| ()));
+    verdict.complaints(&server.complaints()?);
+    verdict.result("SIGTERM: a Close for all, then the end", &stop(server, &world, rng));
+    Ok(())
+}
+
+fn print_report(world: &World, report: &Report) {
+    let of = |(index, (name, ..)): (usize, &(&str, _, _))| format!("{name} {}", report.runs[index]);
+    let runs: Vec<String> = SCENARIOS.iter().enumerate().map(of).collect();
+    println!("  {}", runs.join(", "));
+    println!("  {}; at most {}", world.tally, report.peak);
+}
+
+/// What connections took has come back.
+fn given_back(server: &Server, start: Sample, base: Sample, verdict: &mut Verdict) -> Result<(), Fault> {
+    let allowed = base.memory_kib + MEMORY_TOLERANCE_KIB;
+    let end = server.sample_at_rest(start.descriptors)?;
+    verdict.check("descriptors", end.descriptors, start.descriptors, end.descriptors <= start.descriptors);
+    verdict.check("threads", end.threads, start.threads, end.threads == start.threads);
+    let kib = |kib: u64| format!("{kib} KiB");
+    verdict.check(
+        "memory",
+        kib(end.memory_kib),
+        format!("{} + {MEMORY_TOLERANCE_KIB} KiB", base.memory_kib),
+        end.memory_kib <= allowed,
+    );
+    Ok(())
+}
+
+/// A signal with connections of every kind open: each is told, and the server does not wait for those that are
+/// silent longer than it says.
+fn stop(server: Server, world: &World, rng: &mut Rng) -> Result<(), Fault> {
+    let mut clients = Vec::new();
+    for _ in 0..STOPPED_CLIENTS {
+        let mut client = Client::open(world.address, "/echo", rng)?;
+        client.sync()?;
+        if rng.below(4) == 0 {
+            client.send_bytes(&Frame::text("half a message").fin(false).encode(Role::Client))?;
+        }
+        clients.push(client);
+    }
+    server.ask_to_end()?;
+    for mut client in clients {
+        match client.next()? {
+            Some(reply) if reply.close_code() == Some(1001) => {}
+            other => return Err(format!("{} in place of a Close", client::brief(other.as_ref())).into()),
+        }
+        client.send(&Frame::close(1001, ""))?;
+        client.expect_end()?;
+        client.leave(Leave::Drop)?;
+    }
+    server.wait()
+}
+
+/// Two, so that mail goes between them.
+const THREADS: u32 = 2;
+/// So many at once are a storm for any server, and take a second.
+const STORM_MAX: usize = 4000;
+/// The warm-up lasts this part of the load: long enough that the allocator has met every scenario.
+const WARM_UP_PART: u32 = 4;
+const MEMORY_TOLERANCE_KIB: u64 = 16 << 10;
+const STOPPED_CLIENTS: usize = 64;

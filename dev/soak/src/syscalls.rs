@@ -1,0 +1,201 @@
+//! What the server asks of the kernel for each message, counted by strace.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use sinews_proto::Role;
+use sinews_testkit::{Frame, Rng};
+
+use crate::Fault;
+use crate::client::Client;
+use crate::server::{Server, Setup};
+use crate::verdict::Verdict;
+
+/// A load that asks the same again and again.
+struct Case {
+    name: &'static str,
+    connections: usize,
+    /// Messages on each connection before its answers are read.
+    burst: usize,
+    rounds: usize,
+    /// Calls of each message on io_uring, at most: where submitting and waiting are one call, what is more is
+    /// waste. Above one turn for each round there is room, since the server may wake for the first requests
+    /// before the last are there.
+    bar: f64,
+}
+
+const CASES: [Case; 3] = [
+    Case { name: "1 connection, 1 in flight", connections: 1, burst: 1, rounds: 2000, bar: 1.05 },
+    Case { name: "64 connections, 1 in flight", connections: 64, burst: 1, rounds: 500, bar: 0.06 },
+    Case { name: "1 connection, bursts of 50", connections: 1, burst: 50, rounds: 500, bar: 1.05 / 50.0 },
+];
+
+/// Counts every case and prints a table. Without strace, or where it may not look, says so and succeeds.
+pub(crate) fn run(setup: &Setup<'_>, verdict: &mut Verdict) -> Result<(), Fault> {
+    println!("system calls of backend {} for each message", setup.backend);
+    println!("  {:<30} {:>8} {:>8} {:>8} {:>8} {:>8}", "", "wait", "receive", "send", "other", "all");
+    for case in &CASES {
+        let server = Server::start(setup)?;
+        let mut load = Load::connect(&server, case)?;
+        // What is done once, on the first message, is no cost of each.
+        load.round()?;
+        let calls = match Strace::attach(&server, &setup.log.with_extension("strace"))? {
+            Ok(strace) => {
+                (0..case.rounds).try_for_each(|_| load.round())?;
+                strace.detach()?
+            }
+            Err(why) => {
+                println!("skipped: strace: {why}");
+                return Ok(());
+            }
+        };
+        judge(case, setup.backend, &calls, verdict);
+    }
+    Ok(())
+}
+
+fn judge(case: &Case, backend: &str, calls: &BTreeMap<String, u64>, verdict: &mut Verdict) {
+    let messages = (case.connections * case.burst * case.rounds) as f64;
+    let of = |names: &[&str]| names.iter().filter_map(|name| calls.get(*name)).sum::<u64>() as f64 / messages;
+    let all = calls.values().sum::<u64>() as f64 / messages;
+    let (wait, receive, send) = (of(&WAITS), of(&RECEIVES), of(&SENDS));
+    let other = (all - wait - receive - send).max(0.0);
+    let (bar, holds) = if backend == "uring" {
+        (format!("all at most {:.3}", case.bar), all <= case.bar)
+    } else {
+        // Whatever waits, what came together leaves together.
+        let most = 1.05 / case.burst as f64;
+        (format!("send at most {most:.3}"), send <= most)
+    };
+    let word = verdict.count(holds);
+    println!(
+        "  {:<30} {wait:>8.3} {receive:>8.3} {send:>8.3} {other:>8.3} {all:>8.3}  {bar:<20} {word}",
+        case.name
+    );
+}
+
+const WAITS: [&str; 4] = ["epoll_wait", "epoll_pwait", "epoll_pwait2", "io_uring_enter"];
+const RECEIVES: [&str; 4] = ["read", "readv", "recvfrom", "recvmsg"];
+const SENDS: [&str; 4] = ["write", "writev", "sendto", "sendmsg"];
+
+/// Clients of one thread: all write, then all read.
+struct Load {
+    streams: Vec<TcpStream>,
+    request: Vec<u8>,
+    answer: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+impl Load {
+    fn connect(server: &Server, case: &Case) -> Result<Self, Fault> {
+        let mut rng = Rng::new(1);
+        let mut streams = Vec::new();
+        for _ in 0..case.connections {
+            streams.push(Client::open(server.address, "/echo", &mut rng)?.stream().try_clone()?);
+        }
+        let frame = Frame::binary(rng.bytes(64));
+        let answer = frame.encode(Role::Server).repeat(case.burst);
+        Ok(Self {
+            streams,
+            request: frame.encode(Role::Client).repeat(case.burst),
+            buffer: vec![0; answer.len()],
+            answer,
+        })
+    }
+
+    fn round(&mut self) -> Result<(), Fault> {
+        for stream in &mut self.streams {
+            stream.write_all(&self.request)?;
+        }
+        for stream in &mut self.streams {
+            stream.read_exact(&mut self.buffer)?;
+            if self.buffer != self.answer {
+                return Err("an echo differs from what was sent".into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A strace that counts.
+struct Strace {
+    child: Child,
+    words: BufReader<ChildStderr>,
+    summary: PathBuf,
+}
+
+impl Strace {
+    /// Answers when it counts already; the inner error is that it may not.
+    fn attach(server: &Server, summary: &Path) -> Result<Result<Self, String>, Fault> {
+        let started = Command::new("strace")
+            .args(["-c", "-f", "-o"])
+            .arg(summary)
+            .args(["-p", &server.id().to_string()])
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut child = match started {
+            Ok(child) => child,
+            Err(error) => return Ok(Err(format!("{error} (apt-get install strace)"))),
+        };
+        let mut words = BufReader::new(child.stderr.take().ok_or("its words were asked for")?);
+        let mut line = String::new();
+        words.read_line(&mut line)?;
+        // With several threads it says this at last, of all together.
+        if line.contains(" attached") {
+            return Ok(Ok(Self { child, words, summary: summary.to_owned() }));
+        }
+        child.wait()?;
+        Ok(Err(line.trim_end().to_owned()))
+    }
+
+    /// Ends it, and answers how often each call was made.
+    fn detach(mut self) -> Result<BTreeMap<String, u64>, Fault> {
+        let asked = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status()?;
+        if !asked.success() {
+            return Err("kill -INT failed".into());
+        }
+        self.words.read_to_string(&mut String::new())?;
+        self.child.wait()?;
+        Ok(calls(&fs::read_to_string(&self.summary)?))
+    }
+}
+
+impl Drop for Strace {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Lines such as `12.3  0.000123  4  30  1 recvfrom`; the number of errors may be missing.
+fn calls(summary: &str) -> BTreeMap<String, u64> {
+    let lines = summary.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let calls = lines.filter_map(|fields| {
+        let name = fields.last().filter(|name| **name != "total")?;
+        Some(((*name).to_owned(), fields.get(3)?.parse().ok()?))
+    });
+    calls.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_is_read() {
+        let summary = "% time     seconds  usecs/call     calls    errors syscall\n\
+            ------ ----------- ----------- --------- --------- ----------------\n \
+            60.00    0.000050          25         2           epoll_wait\n \
+            40.00    0.000033           3        11         1 recvfrom\n\
+            ------ ----------- ----------- --------- --------- ----------------\n\
+            100.00    0.000083           6        13         1 total\n";
+        let expected = [("epoll_wait".to_owned(), 2), ("recvfrom".to_owned(), 11)];
+        assert_eq!(calls(summary), BTreeMap::from(expected));
+    }
+}
