@@ -76,49 +76,42 @@ impl Choice {
     }
 }
 
-/// Why the machine refuses the backend, in the program's words: its error begins with the option.
+/// Why the machine refuses the backend, if it does.
 fn refusal(backend: Backend, binary: &Path) -> Result<Option<String>, String> {
     let log = process::target().join(format!("xtask/backend-{}.log", backend.name()));
     match Server::start(binary, &["--backend", backend.name()], &log) {
         Ok(_) => Ok(None),
-        Err(fault) => {
-            let prefix = format!("sinews: --backend {}: ", backend.name());
-            let words = fault.lines().find_map(|line| line.strip_prefix(&prefix).map(str::to_owned));
-            words.map(|why| Some(format!("backend {}: {why}", backend.name()))).ok_or(fault)
-        }
+        Err(fault) => refused_in(&fault, backend).map(Some).ok_or(fault),
     }
+}
+
+/// The program's words for it: its error begins with the option.
+fn refused_in(fault: &str, backend: Backend) -> Option<String> {
+    let prefix = format!("sinews: --backend {}: ", backend.name());
+    let why = fault.lines().find_map(|line| line.strip_prefix(&prefix))?;
+    Some(format!("backend {}: {why}", backend.name()))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-    use std::path::PathBuf;
-
     use super::*;
 
-    /// A program that says this and fails.
-    fn fails_with(words: &str, name: &str) -> PathBuf {
-        let path = process::target().join("xtask").join(name);
-        fs::create_dir_all(process::target().join("xtask")).expect("the target folder is writable");
-        fs::write(&path, format!("#!/bin/sh\necho '{words}' >&2\nexit 1\n")).expect("it is writable");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
-        path
-    }
-
     #[test]
-    fn a_refused_backend_is_skipped_in_the_words_of_the_program() {
-        let program = fails_with("sinews: --backend uring: not permitted (EPERM)", "self-test-refused");
-        let why = refusal(Backend::Uring, &program);
-        assert_eq!(why, Ok(Some("backend uring: not permitted (EPERM)".to_owned())));
-        let permitted = Choice::Uring.permitted(&program).expect("it was refused in order");
-        assert_eq!((permitted.backends.len(), permitted.print_skipped()), (0, Count::SKIPPED));
+    fn a_refused_backend_is_known_by_the_words_of_the_program() {
+        let fault = "the server ended: exit status: 1\nsinews: --backend uring: not permitted (EPERM)";
+        let why = refused_in(fault, Backend::Uring);
+        assert_eq!(why.as_deref(), Some("backend uring: not permitted (EPERM)"));
+        assert_eq!(refused_in(fault, Backend::Poll), None);
+        assert_eq!(
+            refused_in("the server ended: signal: 6 (SIGABRT)\nthread panicked", Backend::Uring),
+            None
+        );
     }
 
     #[test]
     fn a_program_that_fails_otherwise_is_no_reason_to_skip() {
-        let program = fails_with("thread panicked", "self-test-broken");
-        assert!(refusal(Backend::Uring, &program).is_err());
-        assert!(Choice::Both.permitted(&program).is_err());
+        assert!(Choice::Both.permitted(Path::new("/bin/false")).is_err());
+        let permitted = Permitted { backends: Vec::new(), refused: vec!["why".to_owned()] };
+        assert_eq!(permitted.print_skipped(), Count::SKIPPED);
     }
 }
