@@ -1,9 +1,9 @@
 //! A blocking client that is strict about what comes back and has many ways to leave.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sinews_proto::deflate::DeflateConfig;
 use sinews_proto::handshake::{ClientHandshake, ClientRequest, ClientStep};
@@ -154,6 +154,7 @@ impl Client {
 
     /// The next thing the server says, or `None` at its end. Pings are answered on the way.
     pub(crate) fn next(&mut self) -> Result<Option<Reply>, Fault> {
+        let deadline = Instant::now() + PATIENCE;
         loop {
             while let Some(reply) = self.replies.pop_front() {
                 match reply {
@@ -161,9 +162,16 @@ impl Client {
                     reply => return Ok(Some(reply)),
                 }
             }
-            match self.stream.read(&mut self.chunk)? {
-                0 => return Ok(None),
-                count => self.replies.extend(self.reader.read(&self.chunk[..count])?),
+            // Pings keep a connection alive on which the answer has been lost.
+            if Instant::now() >= deadline {
+                return Err(format!("no answer within {} s", PATIENCE.as_secs()).into());
+            }
+            match self.stream.read(&mut self.chunk) {
+                Ok(0) => return Ok(None),
+                Ok(count) => self.replies.extend(self.reader.read(&self.chunk[..count])?),
+                // The read's own limit is the same, so the deadline has come.
+                Err(error) if is_timeout(&error) => {}
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -219,13 +227,17 @@ impl Client {
         while sent < bytes.len() {
             match self.stream.write(&bytes[sent..]) {
                 Ok(count) => sent += count,
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
+                Err(error) if is_timeout(&error) => break,
                 Err(error) => return Err(error.into()),
             }
         }
         self.stream.set_write_timeout(Some(PATIENCE))?;
         Ok(sent)
     }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
 pub(crate) fn data(kind: Kind, payload: impl AsRef<[u8]>) -> Frame {

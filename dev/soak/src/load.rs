@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sinews_testkit::Rng;
 
 use crate::Fault;
-use crate::scenarios::{Resident, SCENARIOS, World};
+use crate::scenarios::{Resident, SCENARIOS, World, deserter};
 use crate::server::{Sample, Server};
 
 /// What a load came to.
@@ -33,6 +33,10 @@ pub(crate) fn run(world: &World, server: &Server, seed: u64, time: Duration) -> 
             let rng = Rng::new(Rng::new(seed.wrapping_add(worker as u64)).next_u64());
             let shared = &shared;
             workers.push(scope.spawn(move || work(world, shared, worker, rng)));
+        }
+        if time >= DESERTER_TIME {
+            let (shared, mut rng) = (&shared, Rng::new(!seed));
+            workers.push(scope.spawn(move || desert(world, shared, &mut rng)));
         }
         let mut peak = Sample::default();
         let mut progress = Instant::now();
@@ -94,6 +98,16 @@ fn work(world: &World, shared: &Shared, worker: usize, mut rng: Rng) {
     }
 }
 
+fn desert(world: &World, shared: &Shared, rng: &mut Rng) {
+    let mut step = 0;
+    while !shared.is_over() {
+        step += 1;
+        if let Err(fault) = deserter(world, rng) {
+            shared.fault(WORKERS, step, "deserter", &fault);
+        }
+    }
+}
+
 fn pick(rng: &mut Rng) -> usize {
     let mut place = rng.below(SCENARIOS.iter().map(|(_, weight, _)| weight).sum());
     for (index, (_, weight, _)) in SCENARIOS.iter().enumerate() {
@@ -127,6 +141,8 @@ fn visit(world: &World, residents: &mut Vec<Resident>, rng: &mut Rng) -> Result<
 const WORKERS: usize = 6;
 /// Connections that stay, of each worker.
 const RESIDENTS_MAX: usize = 12;
+/// A load as long as this has room for a client that the server drops after 30 s.
+const DESERTER_TIME: Duration = Duration::from_secs(60);
 /// Then the load ends: the rest says no more.
 const FAULTS_MAX: usize = 10;
 const PROGRESS_EVERY: Duration = Duration::from_secs(30);

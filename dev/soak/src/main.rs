@@ -31,7 +31,7 @@ use clap::{Args, Parser, Subcommand};
 use sinews_proto::Role;
 use sinews_testkit::{Frame, Rng};
 
-use crate::client::{Client, Leave};
+use crate::client::{Client, Leave, PATIENCE};
 use crate::load::Report;
 use crate::scenarios::{SCENARIOS, World};
 use crate::server::{Sample, Server, Setup};
@@ -140,8 +140,8 @@ fn soak(
     verdict.check(
         &format!("answered after {storm} connections went at once"),
         format!("{} ms", after_storm.as_millis()),
-        "whenever",
-        true,
+        format!("below {} s", PATIENCE.as_secs()),
+        after_storm < PATIENCE,
     );
     given_back(&server, start, base, verdict)?;
     verdict.result("a new connection is answered", &storm::fresh(&world, rng).map(|_| ()));
@@ -204,5 +204,7 @@ const THREADS: u32 = 2;
 const STORM_MAX: usize = 4000;
 /// The warm-up lasts this part of the load: long enough that the allocator has met every scenario.
 const WARM_UP_PART: u32 = 4;
+/// Between two rests of the same server, the allocator's scattered remains differ by up to 8 MiB; twice that is
+/// what 20 s see as a leak of some 200 bytes for each connection, and 10 minutes as one of 10.
 const MEMORY_TOLERANCE_KIB: u64 = 16 << 10;
 const STOPPED_CLIENTS: usize = 64;

@@ -5,13 +5,14 @@ use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::Instant;
 
 use sinews_proto::{Kind, Role};
 use sinews_testkit::{Frame, Reply, Rng};
 use socket2::SockRef;
 
 use crate::Fault;
-use crate::client::{self, Client, Leave, data};
+use crate::client::{self, Client, Leave, PATIENCE, data};
 use crate::http::Http;
 
 /// What scenarios share.
@@ -258,6 +259,24 @@ fn slow_reader(world: &World, rng: &mut Rng) -> Result<(), Fault> {
         Ok::<_, Fault>(written?)
     })?;
     client.leave(Leave::any(rng))
+}
+
+/// One that never reads again. Nothing leaves for it any more, and the server drops it after its write
+/// timeout of 30 s: no scenario, since that is long.
+pub(crate) fn deserter(world: &World, rng: &mut Rng) -> Result<(), Fault> {
+    world.tally.connected(1);
+    let mut client = Client::upgrade(client::connect_narrow(world.address)?, "/echo", false, rng)?;
+    let message = Frame::binary(rng.bytes(16_000)).key(rng.key()).encode(Role::Client);
+    let bytes = message.repeat(SLOW_BYTES / message.len());
+    let (mut sent, deadline) = (0, Instant::now() + 2 * PATIENCE);
+    while sent < bytes.len() && Instant::now() < deadline {
+        match client.send_until_stalled(&bytes[sent..]) {
+            Ok(count) => sent += count,
+            // Dropped, as it should be.
+            Err(_) => return Ok(()),
+        }
+    }
+    Err(format!("{sent} bytes sent, nothing read, and the server holds on to us").into())
 }
 
 /// More than the buffers between two sockets of a loopback hold (6 to 32 MiB where they may grow; ours does
