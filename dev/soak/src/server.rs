@@ -152,14 +152,21 @@ fn command(setup: &Setup<'_>) -> Command {
 pub(crate) struct Sample {
     /// Open descriptors, and files in the tables of its rings, which are no descriptors.
     pub(crate) descriptors: usize,
+    /// Those that it has started.
     pub(crate) threads: usize,
+    /// Those that the kernel has started in it, for what a ring cannot do without waiting; idle ones stay a while.
+    pub(crate) kernel_threads: usize,
     /// Anonymous memory in KiB: heap and stacks, without the program's text.
     pub(crate) memory_kib: u64,
 }
 
 impl fmt::Display for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} descriptors, {} MiB", self.descriptors, self.memory_kib >> 10)
+        write!(f, "{} descriptors, {} MiB", self.descriptors, self.memory_kib >> 10)?;
+        match self.kernel_threads {
+            0 => Ok(()),
+            threads => write!(f, ", {threads} threads of the kernel"),
+        }
     }
 }
 
@@ -167,9 +174,12 @@ impl Sample {
     fn of(id: u32) -> Result<Self, Fault> {
         let process = PathBuf::from(format!("/proc/{id}"));
         let rollup = fs::read_to_string(process.join("smaps_rollup"))?;
+        let (kernel, own): (Vec<String>, _) =
+            thread_names(&process)?.into_iter().partition(|name| name.starts_with("iou-"));
         Ok(Self {
             descriptors: descriptors(&process)?,
-            threads: fs::read_dir(process.join("task"))?.count(),
+            threads: own.len(),
+            kernel_threads: kernel.len(),
             memory_kib: anonymous_kib(&rollup).ok_or("smaps_rollup says nothing of anonymous memory")?,
         })
     }
@@ -179,9 +189,19 @@ impl Sample {
         Self {
             descriptors: self.descriptors.max(other.descriptors),
             threads: self.threads.max(other.threads),
+            kernel_threads: self.kernel_threads.max(other.kernel_threads),
             memory_kib: self.memory_kib.max(other.memory_kib),
         }
     }
+}
+
+fn thread_names(process: &Path) -> Result<Vec<String>, Fault> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(process.join("task"))? {
+        // One that has ended meanwhile has no name any more.
+        names.extend(fs::read_to_string(entry?.path().join("comm")));
+    }
+    Ok(names)
 }
 
 fn descriptors(process: &Path) -> Result<usize, Fault> {

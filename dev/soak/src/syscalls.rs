@@ -22,15 +22,15 @@ struct Case {
     /// Messages on each connection before its answers are read.
     burst: usize,
     rounds: usize,
-    /// Calls of each message on io_uring, at most: where submitting and waiting are one call, what is more is
-    /// waste. Above one turn for each round there is room, since the server may wake for the first requests
-    /// before the last are there.
+    /// Calls of each message on io_uring, at most. Submitting and waiting are one call, so one message or one
+    /// burst costs one. Of 64 connections the server may hear in several turns, since it wakes for the first
+    /// before the last have written: 2 to 4 on machines between idle and busy, 6 allowed.
     bar: f64,
 }
 
 const CASES: [Case; 3] = [
     Case { name: "1 connection, 1 in flight", connections: 1, burst: 1, rounds: 2000, bar: 1.05 },
-    Case { name: "64 connections, 1 in flight", connections: 64, burst: 1, rounds: 500, bar: 0.06 },
+    Case { name: "64 connections, 1 in flight", connections: 64, burst: 1, rounds: 500, bar: 6.0 / 64.0 },
     Case { name: "1 connection, bursts of 50", connections: 1, burst: 50, rounds: 500, bar: 1.05 / 50.0 },
 ];
 
