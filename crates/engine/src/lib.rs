@@ -92,9 +92,19 @@
 //!
 //! # Backends
 //!
-//! Readiness (epoll, kqueue) serves everywhere. The interface has the shape of completions, so that a ring
-//! (`io_uring`) can serve the same application: a chunk is lent, a chain is handed over, and a connection
-//! closes when nothing of it is with the kernel.
+//! | | `io_uring` (Linux 6.7 or newer) | readiness: epoll, kqueue |
+//! |---|---|---|
+//! | system calls | one a turn | one a turn, one a receive, one a send |
+//! | connections | places of the ring's own table | descriptors of the process |
+//! | chunks | of 16 buffers, filled one after the other | the loop's one buffer |
+//! | a turn receives | 1 MiB at most ([`Config::ring_buffers`]) | [`Config::receives_per_turn`] chunks a connection |
+//!
+//! [`BackendChoice::Auto`] takes `io_uring` where the system permits it. Both serve the same application: a
+//! chunk is lent, a chain is handed over, and a connection closes when nothing of it is with the kernel.
+//!
+//! A ring belongs to a thread: an engine may be made anywhere, but all its turns are run by one thread, and
+//! it is best dropped there. Elsewhere, or if the kernel does not let go within two seconds, it leaves the
+//! memory of operations in flight to the kernel rather than free it.
 
 #![deny(unsafe_code)]
 

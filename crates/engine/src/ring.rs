@@ -17,6 +17,7 @@ mod kernel;
 mod receive;
 mod refusal;
 mod send;
+mod setup;
 mod token;
 mod uring;
 mod wake;

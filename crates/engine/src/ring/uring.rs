@@ -18,6 +18,7 @@ use super::buffers::{Buffers, ENTRIES};
 use super::calls::Way;
 use super::kernel::{Completion, Kernel, Wait};
 use super::refusal::Refusal;
+use super::setup;
 use super::token::Token;
 use super::wake::RingWaker;
 use crate::{Chain, Config, Listener};
@@ -73,11 +74,12 @@ unsafe impl Send for Message {}
 
 impl Uring {
     pub(super) fn new(config: &Config) -> Result<(Self, RingWaker), Refusal> {
-        let ring = ladder()?;
+        let ring = setup::make()?;
         let submitter = ring.submitter();
         let refused = |what| move |error: io::Error| Refusal::new(what, &error);
-        supports_socket_options()?;
-        let files = register_files(&ring, config).map_err(refused("registering the table of sockets"))?;
+        setup::supports_socket_options()?;
+        let files =
+            setup::register_files(&ring, config).map_err(refused("registering the table of sockets"))?;
         let memory = Memory {
             buffers: Buffers::new(config.ring_buffers, config.receive_buffer),
             names: vec![[0; NAME]; config.accepts_per_turn.min(NAMES_MAX) as usize].into(),
@@ -231,7 +233,7 @@ impl Kernel for Uring {
     fn peer_name(&mut self, token: Token, listener: usize, file: u32, place: usize) {
         let listener = self.listeners.get(listener);
         let (Some(listener), Some(name)) = (listener, self.memory.names.get_mut(place)) else { return };
-        let entry = peer_name(opcode::SetSockOpt::new, Fixed(file), &mut name[..listener.name]);
+        let entry = setup::peer_name(opcode::SetSockOpt::new, Fixed(file), &mut name[..listener.name]);
         self.push(token, entry);
     }
 
@@ -372,9 +374,10 @@ impl Drop for Uring {
         if self.thread == Some(thread::current().id()) {
             self.way.unregister();
         }
-        // SAFETY (both): dropped here and nowhere else; and if the kernel may still use the memory, never.
+        // SAFETY: dropped here and nowhere else.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
         if joined {
+            // SAFETY: dropped here and nowhere else, and nothing in flight points to it.
             unsafe { ManuallyDrop::drop(&mut self.memory) };
         } else {
             tracing::warn!(
@@ -414,97 +417,11 @@ impl Message {
     }
 }
 
-/// A ring as large as the limits permit, not running yet.
-fn ladder() -> Result<IoUring, Refusal> {
-    let mut last = io::Error::from_raw_os_error(libc::ENOSYS);
-    for entries in QUEUE_ENTRIES {
-        for sq_array in [false, true] {
-            let mut builder = IoUring::builder();
-            builder
-                .setup_single_issuer()
-                .setup_defer_taskrun()
-                .setup_submit_all()
-                .setup_r_disabled()
-                .setup_cqsize(entries * COMPLETIONS_PER_ENTRY);
-            if !sq_array {
-                builder.setup_no_sqarray();
-            }
-            match builder.build(entries) {
-                Ok(ring) => return Ok(ring),
-                Err(error) => last = error,
-            }
-            if last.raw_os_error() != Some(libc::EINVAL) {
-                break;
-            }
-        }
-        if last.raw_os_error() != Some(libc::ENOMEM) {
-            break;
-        }
-    }
-    Err(Refusal::new("io_uring_setup", &last))
-}
-
-/// A table as large as the limits permit. Answers its size.
-fn register_files(ring: &IoUring, config: &Config) -> io::Result<usize> {
-    let limit = rlimit::Resource::NOFILE.get_soft()?;
-    let most = config.ring_files.unwrap_or(FILES_MAX).min(u32::try_from(limit).unwrap_or(u32::MAX)).max(1);
-    let submitter = ring.submitter();
-    submitter.register_files_sparse(most)?;
-    Ok(most as usize)
-}
-
-/// Whether the ring can ask for a socket's options, which came with Linux 6.7; what else we need is older.
-fn supports_socket_options() -> Result<(), Refusal> {
-    let refused = |error: io::Error| Refusal::new("asking for a socket's options", &error);
-    // On a thread that ends: a ring interrupts whatever its thread does when it is closed.
-    let asked = thread::Builder::new().name("io_uring probe".into()).spawn(|| -> io::Result<i32> {
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
-        let mut ring = IoUring::new(2)?;
-        let mut name: Name = [0; NAME];
-        let entry = peer_name(opcode::SetSockOpt::new, Fd(socket.as_raw_fd()), &mut name);
-        // SAFETY: the name lives until the completion has come.
-        unsafe { ring.submission().push(&entry) }.map_err(io::Error::other)?;
-        ring.submit_and_wait(1)?;
-        ring.completion().next().map_or(Ok(-libc::EIO), |entry| Ok(entry.result()))
-    });
-    let result = asked.map_err(refused)?.join().unwrap_or(Ok(-libc::EIO)).map_err(refused)?;
-    // A socket without a peer has no name: it was understood.
-    if result >= 0 || result == -libc::ENOTCONN {
-        return Ok(());
-    }
-    Err(refused(io::Error::from_raw_os_error(-result)))
-}
-
-/// Asks for a peer's address. The crate has no `getsockopt`, which differs from `setsockopt` in the command
-/// only; nor does it name what `set`, its constructor, takes as a file.
-fn peer_name<F>(
-    set: impl FnOnce(F, u32, u32, *const libc::c_void, u32) -> opcode::SetSockOpt,
-    file: F,
-    name: &mut [u8],
-) -> Entry {
-    let set = set(file, SOL_SOCKET, SO_PEERNAME, name.as_mut_ptr().cast(), name.len() as u32);
-    let mut entry = set.build();
-    let command = (&raw mut entry).cast::<u8>().wrapping_add(COMMAND_OFFSET).cast::<u32>();
-    // SAFETY: an entry is laid out as `struct io_uring_sqe`, whose 64 bytes have `cmd_op` there.
-    unsafe { command.write(GETSOCKOPT) };
-    entry
-}
-
-/// Entries of the submission queue. Each turn that needs more enters the kernel more often. With 64 KB of
-/// locked memory 256 fit.
-const QUEUE_ENTRIES: [u32; 3] = [1024, 256, 64];
-
-/// Completions for which the queue has no room cost the kernel memory and us a call.
-const COMPLETIONS_PER_ENTRY: u32 = 4;
-
 /// The one group of buffers.
 const GROUP: u16 = 0;
 
 /// `IOU_PBUF_RING_INC`, since Linux 6.12.
 const INCREMENTAL: u16 = 2;
-
-/// Places of the table at most, unless it is set: 8 bytes each in the kernel.
-const FILES_MAX: u32 = 131_072;
 
 /// Addresses asked for at a time.
 const NAMES_MAX: u32 = 1024;
@@ -520,10 +437,3 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 /// How long dropping waits for the kernel: 2 seconds.
 const JOIN_TURNS: u32 = 100;
 const JOIN_WAIT: Duration = Duration::from_millis(20);
-
-const SOL_SOCKET: u32 = libc::SOL_SOCKET as u32;
-const SO_PEERNAME: u32 = libc::SO_PEERNAME as u32;
-
-/// `SOCKET_URING_OP_GETSOCKOPT`, and the offset of `cmd_op` in `struct io_uring_sqe`.
-const GETSOCKOPT: u32 = 2;
-const COMMAND_OFFSET: usize = 8;

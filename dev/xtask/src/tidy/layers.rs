@@ -38,7 +38,8 @@ const LAYERS: [Layer; 3] = [
     Layer {
         dir: "crates/engine/src/",
         paths: &[],
-        words: &["opcode", "op_code", "close_code", "ping", "pong", "websocket", "web_socket"],
+        // "Opcode" is a word of io_uring, too.
+        words: &["close_code", "ping", "pong", "websocket", "web_socket"],
         why: "the engine moves bytes and does not know the protocol",
     },
 ];
@@ -135,9 +136,7 @@ mod tests {
 
     #[test]
     fn the_engine_names_nothing_of_the_protocol() {
-        for planted in
-            ["opcode", "OpCode", "close_code", "CloseCode", "pings", "send_ping", "Pong", "WebSocket"]
-        {
+        for planted in ["close_code", "CloseCode", "pings", "send_ping", "Pong", "WebSocket"] {
             assert_eq!(found("crates/engine/src/a.rs", &format!("use a::{planted};")), 1, "{planted}");
         }
         assert_eq!(

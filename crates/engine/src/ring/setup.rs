@@ -1,0 +1,107 @@
+//! Making a ring: as large as the limits permit, with what the kernel offers, or a refusal.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::thread;
+
+use io_uring::squeue::Entry;
+use io_uring::types::Fd;
+use io_uring::{IoUring, opcode};
+
+use super::refusal::Refusal;
+use crate::Config;
+
+/// A ring as large as the limits permit, not running yet.
+pub(super) fn make() -> Result<IoUring, Refusal> {
+    let mut last = io::Error::from_raw_os_error(libc::ENOSYS);
+    for entries in QUEUE_ENTRIES {
+        for sq_array in [false, true] {
+            let mut builder = IoUring::builder();
+            builder
+                .setup_single_issuer()
+                .setup_defer_taskrun()
+                .setup_submit_all()
+                .setup_r_disabled()
+                .setup_cqsize(entries * COMPLETIONS_PER_ENTRY);
+            if !sq_array {
+                builder.setup_no_sqarray();
+            }
+            match builder.build(entries) {
+                Ok(ring) => return Ok(ring),
+                Err(error) => last = error,
+            }
+            if last.raw_os_error() != Some(libc::EINVAL) {
+                break;
+            }
+        }
+        if last.raw_os_error() != Some(libc::ENOMEM) {
+            break;
+        }
+    }
+    Err(Refusal::new("io_uring_setup", &last))
+}
+
+/// A table as large as the limits permit. Answers its size.
+pub(super) fn register_files(ring: &IoUring, config: &Config) -> io::Result<usize> {
+    let limit = rlimit::Resource::NOFILE.get_soft()?;
+    let most = config.ring_files.unwrap_or(FILES_MAX).min(u32::try_from(limit).unwrap_or(u32::MAX)).max(1);
+    let submitter = ring.submitter();
+    submitter.register_files_sparse(most)?;
+    Ok(most as usize)
+}
+
+/// Whether the ring can ask for a socket's options, which came with Linux 6.7; what else we need is older.
+pub(super) fn supports_socket_options() -> Result<(), Refusal> {
+    let refused = |error: io::Error| Refusal::new("asking for a socket's options", &error);
+    // On a thread that ends: a ring interrupts whatever its thread does when it is closed.
+    let asked = thread::Builder::new().name("io_uring probe".into()).spawn(|| -> io::Result<i32> {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+        let mut ring = IoUring::new(2)?;
+        let mut name = [0; 28];
+        let entry = peer_name(opcode::SetSockOpt::new, Fd(socket.as_raw_fd()), &mut name);
+        // SAFETY: the name lives until the completion has come.
+        unsafe { ring.submission().push(&entry) }.map_err(io::Error::other)?;
+        ring.submit_and_wait(1)?;
+        ring.completion().next().map_or(Ok(-libc::EIO), |entry| Ok(entry.result()))
+    });
+    let result = asked.map_err(refused)?.join().unwrap_or(Ok(-libc::EIO)).map_err(refused)?;
+    // A socket without a peer has no name: it was understood.
+    if result >= 0 || result == -libc::ENOTCONN {
+        return Ok(());
+    }
+    Err(refused(io::Error::from_raw_os_error(-result)))
+}
+
+/// Asks for a peer's address. The crate has no `getsockopt`, which differs from `setsockopt` in the command
+/// only; nor does it name what `set`, its constructor, takes as a file.
+pub(super) fn peer_name<F>(
+    set: impl FnOnce(F, u32, u32, *const libc::c_void, u32) -> opcode::SetSockOpt,
+    file: F,
+    name: &mut [u8],
+) -> Entry {
+    let set = set(file, SOL_SOCKET, SO_PEERNAME, name.as_mut_ptr().cast(), name.len() as u32);
+    let mut entry = set.build();
+    let command = (&raw mut entry).cast::<u8>().wrapping_add(COMMAND_OFFSET).cast::<u32>();
+    // SAFETY: an entry is laid out as `struct io_uring_sqe`, whose 64 bytes have `cmd_op` there.
+    unsafe { command.write(GETSOCKOPT) };
+    entry
+}
+
+/// Entries of the submission queue. Each turn that needs more enters the kernel more often. With 64 KB of
+/// locked memory 256 fit.
+const QUEUE_ENTRIES: [u32; 3] = [1024, 256, 64];
+
+/// Completions for which the queue has no room cost the kernel memory and us a call.
+const COMPLETIONS_PER_ENTRY: u32 = 4;
+
+/// Places of the table at most, unless it is set: 8 bytes each in the kernel.
+const FILES_MAX: u32 = 131_072;
+
+const SOL_SOCKET: u32 = libc::SOL_SOCKET as u32;
+const SO_PEERNAME: u32 = libc::SO_PEERNAME as u32;
+
+/// `SOCKET_URING_OP_GETSOCKOPT`, and the offset of `cmd_op` in `struct io_uring_sqe`.
+const GETSOCKOPT: u32 = 2;
+const COMMAND_OFFSET: usize = 8;
