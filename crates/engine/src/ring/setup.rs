@@ -14,7 +14,20 @@ use super::refusal::Refusal;
 use crate::Config;
 
 /// A ring as large as the limits permit, not running yet.
+///
+/// It is made by a thread that ends at once: when a ring is closed, the kernel interrupts the thread that made
+/// it in whatever it does, and that would be our caller's.
 pub(super) fn make() -> Result<IoUring, Refusal> {
+    let made = thread::Builder::new().name("io_uring setup".into()).spawn(|| {
+        let ring = ladder()?;
+        supports_socket_options().map_err(|error| Refusal::new("asking for a socket's options", &error))?;
+        Ok(ring)
+    });
+    let made = made.map_err(|error| Refusal::new("starting a thread", &error))?;
+    made.join().unwrap_or_else(|_| Err(Refusal::new("a ring", &io::Error::from_raw_os_error(libc::EIO))))
+}
+
+fn ladder() -> Result<IoUring, Refusal> {
     let mut last = io::Error::from_raw_os_error(libc::ENOSYS);
     for entries in QUEUE_ENTRIES {
         for sq_array in [false, true] {
@@ -53,25 +66,17 @@ pub(super) fn register_files(ring: &IoUring, config: &Config) -> io::Result<usiz
 }
 
 /// Whether the ring can ask for a socket's options, which came with Linux 6.7; what else we need is older.
-pub(super) fn supports_socket_options() -> Result<(), Refusal> {
-    let refused = |error: io::Error| Refusal::new("asking for a socket's options", &error);
-    // On a thread that ends: a ring interrupts whatever its thread does when it is closed.
-    let asked = thread::Builder::new().name("io_uring probe".into()).spawn(|| -> io::Result<i32> {
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
-        let mut ring = IoUring::new(2)?;
-        let mut name = [0; 28];
-        let entry = peer_name(opcode::SetSockOpt::new, Fd(socket.as_raw_fd()), &mut name);
-        // SAFETY: the name lives until the completion has come.
-        unsafe { ring.submission().push(&entry) }.map_err(io::Error::other)?;
-        ring.submit_and_wait(1)?;
-        ring.completion().next().map_or(Ok(-libc::EIO), |entry| Ok(entry.result()))
-    });
-    let result = asked.map_err(refused)?.join().unwrap_or(Ok(-libc::EIO)).map_err(refused)?;
+fn supports_socket_options() -> io::Result<()> {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+    let mut ring = IoUring::new(2)?;
+    let mut name = [0; 28];
+    let entry = peer_name(opcode::SetSockOpt::new, Fd(socket.as_raw_fd()), &mut name);
+    // SAFETY: the name lives until the completion has come.
+    unsafe { ring.submission().push(&entry) }.map_err(io::Error::other)?;
+    ring.submit_and_wait(1)?;
+    let result = ring.completion().next().map_or(-libc::EIO, |entry| entry.result());
     // A socket without a peer has no name: it was understood.
-    if result >= 0 || result == -libc::ENOTCONN {
-        return Ok(());
-    }
-    Err(refused(io::Error::from_raw_os_error(-result)))
+    if result >= 0 || result == -libc::ENOTCONN { Ok(()) } else { Err(io::Error::from_raw_os_error(-result)) }
 }
 
 /// Asks for a peer's address. The crate has no `getsockopt`, which differs from `setsockopt` in the command

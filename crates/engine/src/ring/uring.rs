@@ -77,7 +77,6 @@ impl Uring {
         let ring = setup::make()?;
         let submitter = ring.submitter();
         let refused = |what| move |error: io::Error| Refusal::new(what, &error);
-        setup::supports_socket_options()?;
         let files =
             setup::register_files(&ring, config).map_err(refused("registering the table of sockets"))?;
         let memory = Memory {
