@@ -23,7 +23,9 @@ use crate::topics::Topics;
 pub struct HttpConfig {
     pub(crate) head: HeadLimits,
     pub(crate) max_body: usize,
-    pub(crate) request_timeout: Duration,
+    pub(crate) head_timeout: Duration,
+    pub(crate) body_idle_timeout: Duration,
+    pub(crate) body_timeout: Duration,
     pub(crate) keep_alive_timeout: Duration,
     pub(crate) write_timeout: Duration,
     pub(crate) high_water: usize,
@@ -34,7 +36,9 @@ impl Default for HttpConfig {
         Self {
             head: HeadLimits::new(),
             max_body: 1 << 20,
-            request_timeout: Duration::from_secs(10),
+            head_timeout: Duration::from_secs(10),
+            body_idle_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(300),
             keep_alive_timeout: Duration::from_secs(60),
             write_timeout: Duration::from_secs(30),
             high_water: 256 << 10,
@@ -57,11 +61,28 @@ impl HttpConfig {
         self
     }
 
-    /// How long a request, from its first byte or from the connect on, may take to arrive. Default 10 s,
-    /// then 408. It bounds the opening handshake too.
+    /// How long the head of a request, from its first byte or from the connect on, may take to arrive.
+    /// Default 10 s, however it drips: a head is a few packets. Then 408. It bounds the opening handshake too.
     #[must_use]
-    pub fn with_request_timeout(mut self, wait: Duration) -> Self {
-        self.request_timeout = wait;
+    pub fn with_head_timeout(mut self, wait: Duration) -> Self {
+        self.head_timeout = wait;
+        self
+    }
+
+    /// How long nothing of a request's body may come. Default 10 s, which outlasts a few lost packets. Then
+    /// 408.
+    #[must_use]
+    pub fn with_body_idle_timeout(mut self, wait: Duration) -> Self {
+        self.body_idle_timeout = wait;
+        self
+    }
+
+    /// How long the whole body of a request may take, counted from its head. Default 5 min: for the default
+    /// [`max_body`](Self::with_max_body) 28 kbit/s, for 16 MiB half a megabit; a drip of bytes gains no more.
+    /// Then 408.
+    #[must_use]
+    pub fn with_body_timeout(mut self, wait: Duration) -> Self {
+        self.body_timeout = wait;
         self
     }
 
@@ -107,8 +128,10 @@ pub(crate) struct Http {
     pub(crate) paused: bool,
     /// No further request is read: what is queued leaves, then the connection ends.
     pub(crate) ending: bool,
-    /// When the request under way began, or the connection.
+    /// When the request under way began, or its body, or the connection.
     started: Option<Time>,
+    /// When bytes came last.
+    received: Time,
     /// When an answer was queued, or bytes of one left.
     moved: Time,
     /// When the loop's timer fires.
@@ -160,6 +183,7 @@ impl Http {
             paused: false,
             ending: false,
             started: Some(now),
+            received: now,
             moved: now,
             armed: None,
             peer,
@@ -176,6 +200,11 @@ impl Http {
         !self.buffer.is_empty() || self.upload.is_some() || self.unwanted > 0
     }
 
+    /// Whether what comes belongs to the body of a request.
+    fn is_in_body(&self) -> bool {
+        self.awaited.is_some() || self.upload.is_some() || self.unwanted > 0
+    }
+
     /// Whether what comes belongs to a request that is answered.
     fn is_answered(&self) -> bool {
         self.unwanted > 0 || self.upload.as_ref().is_some_and(|upload| upload.unwanted)
@@ -185,8 +214,13 @@ impl Http {
     pub(crate) fn deadline(&self, config: &HttpConfig) -> Time {
         match self.started {
             _ if self.ending || !self.outbound.is_empty() => self.moved + config.write_timeout,
+            Some(started) if self.is_in_body() => {
+                // It may have been told to go on only then.
+                let idle = self.received.max(self.moved) + config.body_idle_timeout;
+                idle.min(started + config.body_timeout)
+            }
             // Counted from the first byte: a drip of bytes gains nothing.
-            Some(started) => started + config.request_timeout,
+            Some(started) => started + config.head_timeout,
             None => self.moved + config.keep_alive_timeout,
         }
     }
@@ -205,6 +239,7 @@ impl Http {
         if self.ending {
             return Handled::Waiting;
         }
+        self.received = service.now;
         if !self.buffer.is_empty() || self.paused {
             self.buffer.extend_from_slice(chunk);
             return if self.paused { Handled::Waiting } else { self.resume(service) };
@@ -313,12 +348,13 @@ impl Http {
             self.expect_body(&head, service);
         }
         if head.is_chunked() {
-            self.started.get_or_insert(service.now);
+            self.started = Some(service.now);
             let (head, body) = (input[..head_len].to_vec(), ChunkedBody::new(service.config.max_body));
             self.upload = Some(Box::new(Upload { head, body, unwanted: false }));
             return Step::Used(head_len);
         }
         if input.len() < whole {
+            self.started = Some(service.now);
             self.awaited = Some((head_len, whole));
             return Step::NeedMore;
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sinews_server::{HeadLimits, HttpConfig, Response, Server};
 
-use crate::support::{Client, LARGE, Running, get, handshake, post, routes};
+use crate::support::{Answer, Client, LARGE, Running, get, handshake, post, routes};
 
 fn server() -> Running {
     Running::router(routes())
@@ -14,6 +14,11 @@ fn server() -> Running {
 
 fn server_with(http: HttpConfig) -> Running {
     Running::server(Server::new(routes()).threads(1).http(http))
+}
+
+/// A head, and any piece of a body, comes at once or never.
+fn short_waits(wait: Duration) -> HttpConfig {
+    HttpConfig::default().with_head_timeout(wait).with_body_idle_timeout(wait)
 }
 
 /// Sends one request on a connection of its own, which the answer must end.
@@ -311,7 +316,7 @@ fn bodies_in_chunks_have_limits_and_no_second_meaning() {
 #[test]
 fn a_request_has_a_time_to_arrive() {
     let wait = Duration::from_millis(20);
-    let server = server_with(HttpConfig::default().with_request_timeout(wait).with_keep_alive_timeout(wait));
+    let server = server_with(short_waits(wait).with_keep_alive_timeout(wait));
     let chunked = "POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab";
     let cut = post("/body", "abc");
     for part in ["G", "GET / HTTP/1.1\r\nHost", &cut[..cut.len() - 1], &chunked[..chunked.len() - 5], chunked]
@@ -326,7 +331,7 @@ fn a_request_has_a_time_to_arrive() {
 
 #[test]
 fn a_later_request_has_its_time_too() {
-    let http = HttpConfig::default().with_request_timeout(Duration::from_millis(20));
+    let http = short_waits(Duration::from_millis(20));
     let server = server_with(http.with_keep_alive_timeout(Duration::from_secs(3_600)));
     let chunked = "POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     for part in ["GET / HTTP", chunked, "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n"] {
@@ -336,12 +341,10 @@ fn a_later_request_has_its_time_too() {
     }
 }
 
-#[test]
-fn a_drip_of_bytes_gains_no_time() {
-    let wait = Duration::from_millis(50);
-    let server = server_with(HttpConfig::default().with_request_timeout(wait).with_max_body(64 << 20));
+/// Sends single bytes behind `first` until the answer is there.
+fn drip(server: &Running, first: &str) -> Answer {
     let mut client = server.connect();
-    client.send("POST /length HTTP/1.1\r\nHost: a\r\nContent-Length: 67108864\r\n\r\n");
+    client.send(first);
     let mut dripping = client.twin();
     let done = Arc::new(AtomicBool::new(false));
     let seen = done.clone();
@@ -354,7 +357,37 @@ fn a_drip_of_bytes_gains_no_time() {
     let answer = client.answer();
     done.store(true, Ordering::Relaxed);
     drip.join().unwrap();
-    assert_eq!(answer.status, 408);
+    answer
+}
+
+#[test]
+fn a_drip_of_bytes_gains_no_time() {
+    let wait = Duration::from_millis(50);
+    let limits = HeadLimits::new().with_max_bytes(64 << 20);
+    let config = HttpConfig::default().with_max_body(64 << 20).with_head_limits(limits);
+    let head = "POST /length HTTP/1.1\r\nHost: a\r\nContent-Length: 67108864\r\n\r\n";
+    let chunked = "POST /length HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3ffffff\r\n";
+    let server = server_with(config.clone().with_body_timeout(wait));
+    assert_eq!(drip(&server, head).status, 408);
+    assert_eq!(drip(&server, chunked).status, 408);
+    let server = server_with(config.with_head_timeout(wait));
+    assert_eq!(drip(&server, "GET / HTTP/1.1\r\nHost: a\r\nX: ").status, 408);
+}
+
+/// A body that keeps coming takes longer than its head may.
+#[test]
+fn a_body_has_a_time_of_its_own() {
+    let wait = Duration::from_millis(20);
+    let long = Duration::from_secs(3_600);
+    let server = server_with(HttpConfig::default().with_head_timeout(wait).with_body_idle_timeout(long));
+    let mut posting = server.connect();
+    let wire = post("/body", "abc");
+    posting.send(&wire[..wire.len() - 1]);
+    // Others whose heads do not come end by the same clock, one after the other.
+    for _ in 0..5 {
+        assert_eq!(refused(&server, "GET"), 408);
+    }
+    assert_eq!(posting.send("c").answer().text(), "abc");
 }
 
 #[test]

@@ -13,7 +13,11 @@ const LONG: Duration = Duration::from_secs(3_600);
 fn server(threads: usize) -> Running {
     let patient = Config::default().with_close_timeout(LONG);
     let routes = routes().websocket("/patient", echo().with_config(patient));
-    let http = HttpConfig::default().with_request_timeout(LONG).with_keep_alive_timeout(LONG);
+    let http = HttpConfig::default()
+        .with_head_timeout(LONG)
+        .with_body_idle_timeout(LONG)
+        .with_body_timeout(LONG)
+        .with_keep_alive_timeout(LONG);
     Running::server(Server::new(routes).threads(threads).grace(LONG).http(http))
 }
 
@@ -100,7 +104,7 @@ fn a_second_stop_waits_for_nobody() {
 /// A box of one letter is full before the loop has run for the first time.
 #[test]
 fn a_full_mailbox_loses_no_stop() {
-    let http = HttpConfig::default().with_request_timeout(LONG).with_write_timeout(LONG);
+    let http = HttpConfig::default().with_head_timeout(LONG).with_write_timeout(LONG);
     let engine = EngineConfig::default().mailbox(1).unwrap();
     let server = Server::new(routes()).threads(1).grace(LONG).http(http).engine(engine);
     let bound = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
