@@ -42,7 +42,7 @@ pub(crate) struct Shard {
     /// The turn's time on the loop's clock, and on that of the sessions.
     turn: (Instant, Time),
     stopping: bool,
-    /// The loop's timer looks after memory that large messages have left.
+    /// The loop's timer looks after memory that messages have left.
     releasing: bool,
 }
 
@@ -238,7 +238,7 @@ impl Shard {
         if self.topics.has_published() {
             self.publish_of(io, conn);
         }
-        if self.resources.holds_spares() && !self.releasing && !self.stopping {
+        if !self.releasing && self.resources.holds_spares() && !self.stopping {
             self.releasing = true;
             io.set_app_timer(io.now() + RELEASE_INTERVAL);
         }
@@ -440,7 +440,7 @@ impl App for Shard {
     }
 }
 
-/// How long memory of large messages waits for the next one: it is given back after one to two of these.
+/// How long memory of messages waits for the next one: it is given back after one to two of these.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(2);
 
 #[inline]

@@ -5,9 +5,44 @@ use crate::chain::Chain;
 /// Buffers that connections borrow while they have something to hold, so that an idle one owns none.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
-    spare: Vec<Vec<u8>>,
-    #[expect(clippy::vec_box, reason = "they come and go boxed: a connection holds one word for each")]
-    chains: Vec<Box<Chain>>,
+    spare: Stack<Vec<u8>>,
+    chains: Stack<Box<Chain>>,
+}
+
+/// Spare things of one kind, the ones used last on top: those at the bottom are idle.
+#[derive(Debug)]
+struct Stack<T> {
+    items: Vec<T>,
+    /// Fewest that were there since the last look: so many have not been used.
+    idle: usize,
+}
+
+impl<T> Default for Stack<T> {
+    fn default() -> Self {
+        Self { items: Vec::new(), idle: 0 }
+    }
+}
+
+impl<T> Stack<T> {
+    #[inline]
+    fn take(&mut self) -> Option<T> {
+        let item = self.items.pop()?;
+        self.idle = self.idle.min(self.items.len());
+        Some(item)
+    }
+
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.items.len() >= SPARE_MAX
+    }
+
+    /// Frees what was not used since the last call. Answers whether some are left.
+    fn release_idle(&mut self) -> bool {
+        self.items.drain(..self.idle);
+        self.items.shrink_to(2 * self.items.len());
+        self.idle = self.items.len();
+        self.idle > 0
+    }
 }
 
 /// Most buffers kept, and most chains.
@@ -24,20 +59,32 @@ impl Pool {
     /// An empty chain, with a buffer if one was spare.
     #[inline]
     pub(crate) fn take_chain(&mut self) -> Box<Chain> {
-        self.chains.pop().unwrap_or_default()
+        self.chains.take().unwrap_or_default()
     }
 
     /// Takes a chain back, whatever is left in it; what it held by reference was taken out before.
     #[inline]
     pub(crate) fn give_chain(&mut self, mut chain: Box<Chain>) {
-        if self.chains.len() < SPARE_MAX && chain.clear(Self::CAPACITY_MAX) {
-            self.chains.push(chain);
+        if !self.chains.is_full() && chain.clear(Self::CAPACITY_MAX) {
+            self.chains.items.push(chain);
         }
     }
 
     /// An empty buffer, with capacity if one was spare.
     pub(crate) fn take(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_default()
+        self.spare.take().unwrap_or_default()
+    }
+
+    /// Frees what was not used since the last call. Answers whether some is left.
+    pub(crate) fn release_idle(&mut self) -> bool {
+        let buffers = self.spare.release_idle();
+        self.chains.release_idle() || buffers
+    }
+
+    /// Whether there is anything to free.
+    #[inline]
+    pub(crate) fn holds_spares(&self) -> bool {
+        !(self.spare.items.is_empty() && self.chains.items.is_empty())
     }
 
     /// A buffer that stays with a connection, with hardly more capacity than it needs: memory follows
@@ -56,9 +103,9 @@ impl Pool {
     /// Takes a buffer back; it is freed if it is too large or enough are there.
     pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
         let fits = (1..=Self::CAPACITY_MAX).contains(&buffer.capacity());
-        if fits && self.spare.len() < SPARE_MAX {
+        if fits && !self.spare.is_full() {
             buffer.clear();
-            self.spare.push(buffer);
+            self.spare.items.push(buffer);
         }
     }
 }
@@ -84,6 +131,23 @@ mod tests {
         for _ in 0..2 * SPARE_MAX {
             pool.give(vec![0; 1]);
         }
-        assert_eq!(pool.spare.len(), SPARE_MAX);
+        assert_eq!(pool.spare.items.len(), SPARE_MAX);
+    }
+
+    #[test]
+    fn what_was_not_used_between_two_looks_is_given_back() {
+        let mut pool = Pool::default();
+        for _ in 0..10 {
+            pool.give(vec![0; 1]);
+            pool.give_chain(Box::default());
+        }
+        assert!(pool.release_idle(), "all are new");
+        let taken: Vec<_> = (0..3).map(|_| pool.take()).collect();
+        taken.into_iter().for_each(|buffer| pool.give(buffer));
+        assert!(pool.holds_spares() && pool.release_idle(), "three were used since");
+        assert_eq!((pool.spare.items.len(), pool.chains.items.len()), (3, 0));
+        assert!(!pool.release_idle());
+        assert!(!pool.holds_spares());
+        assert_eq!(pool.spare.items.capacity() + pool.chains.items.capacity(), 0);
     }
 }

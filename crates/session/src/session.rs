@@ -34,16 +34,17 @@ impl Resources {
 }
 
 impl Resources {
-    /// Frees the memory of large messages that none has used since the last call, and answers whether some
-    /// is left. A driver calls it every few seconds while there is any.
+    /// Frees the spare memory that no message has used since the last call, and answers whether some is left.
+    /// A driver calls it every few seconds while there is any.
     pub fn release_idle(&mut self) -> bool {
-        self.shared.release_idle()
+        let large = self.shared.release_idle();
+        self.pool.release_idle() || large
     }
 
     /// Whether [`release_idle`](Self::release_idle) will have something to free.
     #[must_use]
     pub fn holds_spares(&self) -> bool {
-        self.shared.holds_spares()
+        self.shared.holds_spares() || self.pool.holds_spares()
     }
 
     /// A buffer that held a message, for the next one.

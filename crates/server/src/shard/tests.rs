@@ -279,3 +279,15 @@ fn what_was_published_before_a_stop_comes_before_the_close() {
     host.turn_until(|_| hearers.iter_mut().map(Client::hear).min() == Some(51));
     assert!(hearers.iter().all(|hearer| hearer.heard == expected));
 }
+
+#[test]
+fn memory_of_small_messages_is_given_back_too() {
+    let mut host = Host::new(TopicConfig::default());
+    let [mut hearer] = host.hearers();
+    hearer.tell(["echo".to_owned()]);
+    host.turn_until(|_| hearer.hear() == 1);
+    assert!(host.shard.releasing && host.shard.resources.holds_spares());
+    // The loop's timer would call twice, some seconds apart.
+    assert!(host.shard.resources.release_idle());
+    assert!(!host.shard.resources.release_idle());
+}
