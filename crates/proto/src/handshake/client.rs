@@ -1,12 +1,14 @@
 use alloc::borrow::ToOwned as _;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::time::Duration;
 use core::{fmt, str};
 
 use super::key::{KeyText, accept_text, key_text};
 use super::refusal::{FRAMING_HEADERS, check_header};
 use super::server::HANDSHAKE_HEADERS;
 use super::{HandshakeMisuse, Negotiated, Role, VERSION, deflate, subprotocol};
+use crate::Time;
 use crate::deflate::{DeflateConfig, DeflateSetup};
 use crate::http::text::{is_authority, is_target, lists_token, push_header};
 use crate::http::{HeadError, HeadLimits, HeadScanner, HeaderSlots, ResponseHead, Version};
@@ -32,6 +34,7 @@ pub struct ClientRequest {
     headers: Vec<(String, String)>,
     deflate: Option<DeflateConfig>,
     limits: HeadLimits,
+    timeout: Duration,
 }
 
 impl ClientRequest {
@@ -55,6 +58,7 @@ impl ClientRequest {
             headers: Vec::new(),
             deflate: None,
             limits: HeadLimits::new(),
+            timeout: Duration::from_secs(10),
         })
     }
 
@@ -100,11 +104,28 @@ impl ClientRequest {
         self
     }
 
+    /// How long the whole answer may take to come, after [`start_at`](Self::start_at). Default 10 s, as a server
+    /// waits for our head: both are a few packets.
+    #[must_use]
+    pub const fn with_timeout(mut self, wait: Duration) -> Self {
+        self.timeout = wait;
+        self
+    }
+
     /// Begins the handshake. The key must be 16 random bytes, new for each connection
-    /// (RFC 6455 section 4.1).
+    /// (RFC 6455 section 4.1). The caller bounds the wait; [`start_at`](Self::start_at) does it by itself.
     #[must_use]
     pub fn start(self, key: [u8; 16]) -> ClientHandshake {
-        ClientHandshake { request: self, key: key_text(key), scanner: HeadScanner::new(), interim: 0 }
+        let scanner = HeadScanner::new();
+        ClientHandshake { request: self, key: key_text(key), scanner, interim: 0, deadline: None }
+    }
+
+    /// Begins the handshake as [`start`](Self::start) does, with a
+    /// [deadline](ClientHandshake::deadline).
+    #[must_use]
+    pub fn start_at(self, key: [u8; 16], now: Time) -> ClientHandshake {
+        let deadline = Some(now + self.timeout);
+        ClientHandshake { deadline, ..self.start(key) }
     }
 }
 
@@ -116,9 +137,28 @@ pub struct ClientHandshake {
     scanner: HeadScanner,
     /// Bytes of interim responses before the one that counts.
     interim: usize,
+    deadline: Option<Time>,
 }
 
 impl ClientHandshake {
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called; `None`: never. It does not move: a drip
+    /// of bytes gains no time.
+    #[must_use]
+    pub const fn deadline(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    /// Ends the wait if it is over at `now`.
+    ///
+    /// # Errors
+    /// [`ClientError::TimedOut`]; the transport is to be closed then.
+    pub fn handle_timeout(&self, now: Time) -> Result<(), ClientError> {
+        match self.deadline {
+            Some(deadline) if deadline <= now => Err(ClientError::TimedOut),
+            _ => Ok(()),
+        }
+    }
+
     /// Appends the whole request.
     pub fn write_request(&self, out: &mut Vec<u8>) {
         let request = &self.request;
@@ -262,6 +302,8 @@ pub enum ClientError {
     /// The answer is not a head of HTTP/1.x, or larger than the
     /// [limits](ClientRequest::with_response_limits).
     Head(HeadError),
+    /// No whole answer came within [`ClientRequest::with_timeout`].
+    TimedOut,
     /// The server answered with another status than 101: a refusal, or a redirect.
     Status(Rejection),
     /// A 101 over HTTP/1.0, which has no such status.
@@ -292,6 +334,7 @@ impl fmt::Display for ClientError {
             Self::Status(rejection) => {
                 return write!(f, "the server answered with status {}", rejection.status);
             }
+            Self::TimedOut => "no answer to the handshake in time",
             Self::Version => "101 over HTTP/1.0",
             Self::Upgrade => "Upgrade in the response is not websocket",
             Self::Connection => "Connection in the response does not name Upgrade",

@@ -1,11 +1,13 @@
 //! The client's side: what is asked, and which answers are believed.
 
-use sinews_proto::Role;
+use std::time::Duration;
+
 use sinews_proto::deflate::{DeflateConfig, DeflateMode};
 use sinews_proto::handshake::{
     ClientError, ClientHandshake, ClientRequest, ClientStep, Established, HandshakeMisuse,
 };
 use sinews_proto::http::{HeadError, HeadLimits};
+use sinews_proto::{Role, Time};
 
 use crate::Lines;
 
@@ -312,4 +314,21 @@ fn answers_that_are_not_http_1_fail() {
     {
         assert!(matches!(start(request()).read_response(bytes), Err(ClientError::Head(_))));
     }
+}
+
+#[test]
+fn the_answer_has_a_time_to_come() {
+    let (wait, begun) = (Duration::from_secs(3), Time::from_millis(500));
+    let mut handshake = request().with_timeout(wait).start_at([7; 16], begun);
+    let end = begun + wait;
+    assert_eq!(handshake.deadline(), Some(end));
+    assert!(matches!(handshake.read_response(b"HTTP/1.1 101 Swi"), Ok(ClientStep::NeedMore)));
+    assert_eq!(handshake.deadline(), Some(end), "bytes gain no time");
+    assert_eq!(handshake.handle_timeout(Time::from_millis(3_499)), Ok(()));
+    assert_eq!(handshake.handle_timeout(end), Err(ClientError::TimedOut));
+
+    let usual = request().start_at([7; 16], begun);
+    assert_eq!(usual.deadline(), Some(begun + Duration::from_secs(10)));
+    let unbounded = request().start([7; 16]);
+    assert_eq!((unbounded.deadline(), unbounded.handle_timeout(end)), (None, Ok(())));
 }
