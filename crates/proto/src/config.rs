@@ -68,6 +68,44 @@ impl Default for Config {
     }
 }
 
+/// A setting with which no connection can work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidConfig(&'static str);
+
+impl core::fmt::Display for InvalidConfig {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl core::error::Error for InvalidConfig {}
+
+impl Config {
+    /// Whether a connection can work with these settings. Drivers ask before the first one.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`] names the setting: a wait of zero, which would be over at once, or a limit of zero where
+    /// nothing could pass.
+    pub fn check(&self) -> Result<(), InvalidConfig> {
+        let zero = Some(Duration::ZERO);
+        let faults = [
+            (self.max_message == 0, "max_message must be at least 1"),
+            (self.max_frame == 0, "max_frame must be at least 1"),
+            (self.max_fragments == 0, "max_fragments must be at least 1"),
+            (self.max_outbound == 0, "max_outbound must be at least 1"),
+            (self.idle_timeout == zero, "idle_timeout must be longer than zero; None waits for ever"),
+            (self.ping_interval == zero, "ping_interval must be longer than zero; None sends no ping"),
+            (self.pong_timeout.is_zero(), "pong_timeout must be longer than zero"),
+            (self.write_timeout.is_zero(), "write_timeout must be longer than zero"),
+            (self.close_timeout.is_zero(), "close_timeout must be longer than zero"),
+        ];
+        match faults.into_iter().find(|(at_fault, _)| *at_fault) {
+            Some((_, fault)) => Err(InvalidConfig(fault)),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Defines a setter and a getter for one setting; both carry the same text.
 macro_rules! settings {
     ($($(#[$doc:meta])* $name:ident / $with:ident: $type:ty;)*) => {
@@ -92,11 +130,14 @@ macro_rules! settings {
 
 settings! {
     /// Bytes in one message, after inflating. Default 16 MiB: what a peer may make us hold, and what the
-    /// Autobahn suite sends. In fragment delivery it bounds a stream and costs no memory: raise it there.
+    /// Autobahn suite sends. In fragment delivery it bounds a stream and costs no memory: raise it there, and
+    /// [`max_fragments`](Self::max_fragments) and [`max_frame`](Self::max_frame) with it.
     max_message / with_max_message: u64;
-    /// Bytes that one frame may declare. Default 16 MiB: a message in a single frame.
+    /// Bytes that one frame may declare. Default 16 MiB: a message in a single frame. It bounds a streamed frame
+    /// too, though no memory follows from it.
     max_frame / with_max_frame: u64;
-    /// Fragments in one message, at least 1. Default 131,072, as Node's `ws`; Autobahn sends 65,536.
+    /// Fragments in one message, at least 1. Default 131,072, as Node's `ws`; Autobahn sends 65,536. A stream in
+    /// frames of 4 KiB ends there after 512 MiB.
     max_fragments / with_max_fragments: u32;
     /// Empty fragments in one message: legal, without use, and free for the sender. Default 1,024.
     max_empty_fragments / with_max_empty_fragments: u32;

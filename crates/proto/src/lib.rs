@@ -132,7 +132,7 @@ pub mod http;
 mod time;
 
 pub use close::CloseCode;
-pub use config::{Config, Overflow, PingRate};
+pub use config::{Config, InvalidConfig, Overflow, PingRate};
 pub use connection::{Connection, Event, Kind, PerThread, Place, Received, Transport, write_prepared};
 pub use error::{Expired, Misuse, PeerMisbehaved};
 pub use frame::CONTROL_MAX as PING_MAX;

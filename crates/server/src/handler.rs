@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
 use sinews_engine::ConnId;
 use sinews_session::{Closed, Fragment, Payload, Prepared, Sent, Tx};
@@ -21,10 +22,18 @@ pub trait Handler {
     /// A message has come. The payload is lent: [`Payload::detach`] keeps it.
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>);
 
-    /// A piece of a message, after [`Tx::deliver_fragments`]: for messages larger than memory. The limit on a
-    /// message, [`Config::max_message`](crate::Config::max_message), still holds; raise it for streams.
+    /// A piece of a message, after [`Tx::deliver_fragments`]: for messages larger than memory. The limits still
+    /// hold; raise them for streams: [`Config::max_message`](crate::Config::max_message) on the whole,
+    /// [`Config::max_frame`](crate::Config::max_frame) on each frame of it, and
+    /// [`Config::max_fragments`](crate::Config::max_fragments) on how many frames it has.
     fn fragment(&mut self, fragment: Fragment<'_>, cx: &mut Context<'_>) {
         let _ = (fragment, cx);
+    }
+
+    /// A pong has come: the answer to a ping, or unasked. `round_trip` tells how long our newest keepalive ping
+    /// took, if this answers it. Pings are answered without the handler's help.
+    fn pong(&mut self, payload: &[u8], round_trip: Option<Duration>, cx: &mut Context<'_>) {
+        let _ = (payload, round_trip, cx);
     }
 
     /// What waits to be sent has fallen below half of the high-water mark, after

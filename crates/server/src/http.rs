@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sinews_proto::handshake::{Refusal, accept};
-use sinews_proto::http::{HeadError, HeadLimits, HeadScanner, HeaderSlots, RequestHead, Version};
+use sinews_proto::http::{HeadLimits, HeadScanner, HeaderSlots, RequestHead, Version};
 use sinews_proto::{Config, Negotiated, Time};
 use sinews_session::{Flow, Outbound, Resources};
 
@@ -18,7 +18,7 @@ use crate::request::{Request, Response};
 use crate::router::{Entry, Router, WebSocketRoute, wants_upgrade};
 use crate::topics::Topics;
 
-/// Limits and waits of plain HTTP.
+/// Limits and waits of plain HTTP. [`Server::bind`](crate::Server::bind) refuses waits of zero.
 #[derive(Clone, Debug)]
 pub struct HttpConfig {
     pub(crate) head: HeadLimits,
@@ -86,6 +86,14 @@ impl HttpConfig {
         self
     }
 
+    /// Bytes of answers waiting to be sent above which further requests on the connection wait. Default 256 KiB:
+    /// a socket's send buffer and as much again, so that pipelining keeps it full.
+    #[must_use]
+    pub fn with_high_water(mut self, bytes: usize) -> Self {
+        self.high_water = bytes;
+        self
+    }
+
     /// How long a connection may stay without a request after the last answer. Default 60 s.
     #[must_use]
     pub fn with_keep_alive_timeout(mut self, wait: Duration) -> Self {
@@ -98,6 +106,21 @@ impl HttpConfig {
     pub fn with_write_timeout(mut self, wait: Duration) -> Self {
         self.write_timeout = wait;
         self
+    }
+}
+
+impl HttpConfig {
+    /// Whether the settings make sense; otherwise what does not.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        let waits = [
+            (self.head_timeout, "head_timeout must be longer than zero"),
+            (self.body_idle_timeout, "body_idle_timeout must be longer than zero"),
+            (self.body_timeout, "body_timeout must be longer than zero"),
+            (self.keep_alive_timeout, "keep_alive_timeout must be longer than zero"),
+            (self.write_timeout, "write_timeout must be longer than zero"),
+        ];
+        let zero = waits.into_iter().find(|(wait, _)| wait.is_zero());
+        zero.map_or(Ok(()), |(_, fault)| Err(fault))
     }
 }
 
@@ -331,7 +354,7 @@ impl Http {
         {
             // One with a body is refused, so its body need not come.
             let request = Request::new(&head, params, &[], self.peer);
-            return self.upgrade(route, &request, head_len, service);
+            return self.upgrade(route, request, head_len, service);
         }
         let body_len = usize::try_from(head.content_length().unwrap_or(0)).unwrap_or(usize::MAX);
         if body_len > service.config.max_body {
@@ -474,7 +497,7 @@ impl Http {
     fn upgrade(
         &mut self,
         route: &WebSocketRoute,
-        request: &Request<'_>,
+        request: Request<'_>,
         whole: usize,
         service: &mut Service<'_>,
     ) -> Step {
@@ -482,14 +505,21 @@ impl Http {
             Ok(accepted) => accepted,
             Err(refusal) => return self.refuse(&refusal, service),
         };
-        let handler = match (route.handler)(request) {
+        let request = request.accepted(accepted.subprotocol());
+        let handler = match (route.handler)(&request) {
             Ok(handler) => handler,
             Err(refusal) => return self.refuse(&refusal, service),
         };
+        let headers = route.headers.as_ref().map_or_else(Vec::new, |headers| headers(&request));
+        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (&**name, &**value)).collect();
         let chain = self.outbound.gathering(service.resources);
-        if chain.write(|out| accepted.write_response(&[], out)).is_err() {
-            // Only HTTP/2 and HTTP/3 heads have no 101, and this is neither.
-            return self.refuse(&Refusal::from(HeadError::Version), service);
+        if let Err(error) = chain.write(|out| accepted.write_response(&headers, out)) {
+            // This is HTTP/1, so it is a header.
+            tracing::error!(path = request.head().path(), %error, "the route's headers cannot be sent");
+            return match Refusal::new(500) {
+                Ok(refusal) => self.refuse(&refusal, service),
+                Err(_) => self.end(service),
+            };
         }
         let (negotiated, config) = (accepted.negotiated(), Arc::clone(&route.config));
         Step::Upgrade(Upgrade { negotiated, handler, config }, whole)

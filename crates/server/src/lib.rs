@@ -46,7 +46,8 @@
 //! ```
 //!
 //! Browsers may connect from pages of the same origin unless [`ServerOptions::with_origin`] says otherwise.
-//! Limits and waits: [`HttpConfig`] before the upgrade, [`Config`] behind it.
+//! Limits and waits: [`HttpConfig`] before the upgrade, [`Config`] behind it, [`TopicConfig`] for what is published.
+//! Other threads publish with a [`Publisher`].
 #![forbid(unsafe_code)]
 
 mod chunked;
@@ -70,6 +71,8 @@ pub use sinews_engine::{BackendChoice, Config as EngineConfig};
 pub use sinews_proto::deflate::{DeflateConfig, DeflateMode};
 pub use sinews_proto::handshake::{OriginPolicy, Refusal, ServerOptions};
 pub use sinews_proto::http::HeadLimits;
-pub use sinews_proto::{CloseCode, Config, Expired, Kind, Misuse, Overflow, PeerMisbehaved, PingRate};
+pub use sinews_proto::{
+    CloseCode, Config, Expired, InvalidConfig, Kind, Misuse, Overflow, PeerMisbehaved, PingRate,
+};
 pub use sinews_session::{Cause, Closed, Fragment, Payload, Prepared, Sent, Tx};
-pub use topics::{InvalidTopic, TopicConfig, Topics};
+pub use topics::{InvalidTopic, Publisher, TopicConfig, Topics, Unreached};

@@ -14,6 +14,7 @@ pub struct Request<'a> {
     params: &'a matchit::Params<'a, 'a>,
     body: &'a [u8],
     peer: SocketAddr,
+    subprotocol: Option<&'a str>,
 }
 
 impl<'a> Request<'a> {
@@ -23,7 +24,19 @@ impl<'a> Request<'a> {
         body: &'a [u8],
         peer: SocketAddr,
     ) -> Self {
-        Self { head, params, body, peer }
+        Self { head, params, body, peer, subprotocol: None }
+    }
+
+    /// The same, once it is a handshake that was accepted.
+    pub(crate) fn accepted(self, subprotocol: Option<&'a str>) -> Self {
+        Self { subprotocol, ..self }
+    }
+
+    /// The subprotocol that was chosen, in a WebSocket handshake: the first of
+    /// [`ServerOptions::with_subprotocol`](crate::ServerOptions::with_subprotocol) that the client offers.
+    #[must_use]
+    pub fn subprotocol(&self) -> Option<&'a str> {
+        self.subprotocol
     }
 
     /// The head: method, target, headers.

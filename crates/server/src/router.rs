@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use sinews_proto::Config;
 use sinews_proto::handshake::{Refusal, ServerOptions};
 use sinews_proto::http::RequestHead;
+use sinews_proto::{Config, InvalidConfig};
 
 use crate::handler::Handler;
 use crate::request::{Request, Response};
@@ -118,6 +118,16 @@ impl Router {
         self
     }
 
+    /// Whether every route's settings make sense; the path of one that does not, and why.
+    pub(crate) fn check(&self) -> Result<(), (&str, InvalidConfig)> {
+        for (path, entry) in self.places.iter().zip(&self.entries) {
+            if let Some(route) = &entry.websocket {
+                route.config.check().map_err(|fault| (&**path, fault))?;
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn at<'r, 'p>(&'r self, path: &'p str) -> Option<(&'r Entry, matchit::Params<'r, 'p>)> {
         let found = self.paths.at(path).ok()?;
         Some((&self.entries[*found.value], found.params))
@@ -161,24 +171,41 @@ pub(crate) fn wants_upgrade(head: &RequestHead<'_>) -> bool {
 /// A WebSocket route: who handles its connections, what is negotiated, and their limits.
 pub struct WebSocketRoute {
     pub(crate) handler: HandlerFn,
+    pub(crate) headers: Option<HeadersFn>,
     pub(crate) options: ServerOptions,
     pub(crate) config: Arc<Config>,
 }
 
+type HeadersFn = Box<dyn Fn(&Request<'_>) -> Vec<(String, String)> + Send + Sync>;
+
 type HandlerFn = Box<dyn Fn(&Request<'_>) -> Result<Box<dyn Handler>, Refusal> + Send + Sync>;
 
 impl WebSocketRoute {
-    /// A route whose connections are handled by what `handler` makes of each handshake request. It may
-    /// refuse with any status. It is asked after the request was found to be a sound handshake of an
+    /// A route whose connections are handled by what `handler` makes of each handshake request: path, headers,
+    /// and what was negotiated ([`Request::subprotocol`]). The request is gone afterwards, so the handler keeps
+    /// of it what it needs. It may refuse with any status. It is asked after the request was found to be a sound handshake of an
     /// allowed origin.
     pub fn new<H: Handler + 'static>(
         handler: impl Fn(&Request<'_>) -> Result<H, Refusal> + Send + Sync + 'static,
     ) -> Self {
         Self {
             handler: Box::new(move |request| Ok(Box::new(handler(request)?))),
+            headers: None,
             options: ServerOptions::new(),
             config: Arc::new(Config::default()),
         }
+    }
+
+    /// Further headers of the 101 that opens a connection, such as `Set-Cookie`. Asked once the handler is made.
+    /// One that may not be there ([`HandshakeMisuse`](sinews_proto::handshake::HandshakeMisuse)) is our side's
+    /// mistake: the client gets a 500 and the log the reason.
+    #[must_use]
+    pub fn with_headers(
+        mut self,
+        headers: impl Fn(&Request<'_>) -> Vec<(String, String)> + Send + Sync + 'static,
+    ) -> Self {
+        self.headers = Some(Box::new(headers));
+        self
     }
 
     /// Subprotocols, compression, allowed origins. Default: no subprotocol, no compression, pages of the
@@ -189,7 +216,8 @@ impl WebSocketRoute {
         self
     }
 
-    /// Limits and waits of the connections. Default: [`Config::default`].
+    /// Limits and waits of the connections. Default: [`Config::default`]. [`Server::bind`](crate::Server::bind)
+    /// refuses what makes no sense ([`Config::check`]).
     #[must_use]
     pub fn with_config(mut self, config: Config) -> Self {
         self.config = Arc::new(config);

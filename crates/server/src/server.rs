@@ -14,7 +14,7 @@ use crate::http::HttpConfig;
 use crate::mail::{Mail, Stop, StopLevel};
 use crate::router::Router;
 use crate::shard::{Shard, ShardParts};
-use crate::topics::{Directory, TopicConfig, Topics};
+use crate::topics::{Directory, Publisher, TopicConfig, Topics};
 
 /// A server that is not bound yet.
 ///
@@ -106,12 +106,13 @@ impl Server {
     /// Binds every address.
     ///
     /// # Errors
-    /// [`BindError`] names the address, or says that a loop could not be made.
+    /// [`BindError`] names the address or the setting at fault, or says that a loop could not be made.
     pub fn bind(self) -> Result<BoundServer, BindError> {
+        self.check()?;
         let mut addresses = Vec::new();
         let mut by_thread: Vec<Vec<Listener>> = (0..self.threads).map(|_| Vec::new()).collect();
         for address in self.addresses {
-            let at = |error| BindError { address: Some(address), error };
+            let at = |error| BindError { fault: Fault::Address(address), error };
             let listeners =
                 Listener::bind_all(address, self.threads, &ListenOptions::default()).map_err(at)?;
             if let Some(first) = listeners.first() {
@@ -126,7 +127,7 @@ impl Server {
             .into_iter()
             .map(make)
             .collect::<io::Result<_>>()
-            .map_err(|error| BindError { address: None, error })?;
+            .map_err(|error| BindError { fault: Fault::Loop, error })?;
         let posts: Arc<[Post<Mail>]> = engines.iter().map(Engine::post).collect();
         let directory = Directory::new(engines.len());
         let (router, http, stop) = (Arc::new(self.router), Arc::new(self.http), Arc::default());
@@ -139,7 +140,22 @@ impl Server {
                 (engine, ShardParts { router, http, grace: self.grace, stop, topics })
             })
             .collect();
-        Ok(BoundServer { addresses, shards, stop: StopHandle { level: stop, posts } })
+        let publisher = Publisher::new(directory, Arc::clone(&posts));
+        Ok(BoundServer { addresses, shards, publisher, stop: StopHandle { level: stop, posts } })
+    }
+}
+
+impl Server {
+    fn check(&self) -> Result<(), BindError> {
+        if self.addresses.is_empty() {
+            return Err(BindError::invalid(
+                "no address to listen on: `Server::listen` was not called".to_owned(),
+            ));
+        }
+        self.http.check().map_err(|fault| BindError::invalid(format!("`HttpConfig`: {fault}")))?;
+        self.topics.check().map_err(|fault| BindError::invalid(format!("`TopicConfig`: {fault}")))?;
+        let invalid = |(path, fault)| BindError::invalid(format!("`Config` of the route {path}: {fault}"));
+        self.router.check().map_err(invalid)
     }
 }
 
@@ -147,6 +163,7 @@ impl Server {
 pub struct BoundServer {
     addresses: Vec<SocketAddr>,
     shards: Vec<(Engine<Shard>, ShardParts)>,
+    publisher: Publisher,
     stop: StopHandle,
 }
 
@@ -167,6 +184,12 @@ impl BoundServer {
     #[must_use]
     pub fn stop_handle(&self) -> StopHandle {
         self.stop.clone()
+    }
+
+    /// A handle that publishes from any thread.
+    #[must_use]
+    pub fn publisher(&self) -> Publisher {
+        self.publisher.clone()
     }
 
     /// Serves until stopped, on threads of its own.
@@ -247,21 +270,35 @@ impl StopHandle {
     }
 }
 
-/// An address could not be bound, or a loop could not be made.
+/// An address could not be bound, a loop could not be made, or a setting makes no sense.
 #[derive(Debug)]
 pub struct BindError {
-    address: Option<SocketAddr>,
+    fault: Fault,
     error: io::Error,
 }
 
+#[derive(Debug)]
+enum Fault {
+    Address(SocketAddr),
+    Loop,
+    Setting,
+}
+
 impl BindError {
+    fn invalid(what: String) -> Self {
+        Self { fault: Fault::Setting, error: io::Error::new(io::ErrorKind::InvalidInput, what) }
+    }
+
     /// The address, if one is at fault.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
-        self.address
+        match self.fault {
+            Fault::Address(address) => Some(address),
+            Fault::Loop | Fault::Setting => None,
+        }
     }
 
-    /// What the system said.
+    /// What the system said; [`InvalidInput`](io::ErrorKind::InvalidInput) of a setting.
     #[must_use]
     pub fn io_error(&self) -> &io::Error {
         &self.error
@@ -270,9 +307,10 @@ impl BindError {
 
 impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.address {
-            Some(address) => write!(f, "cannot listen on {address}: {}", self.error),
-            None => write!(f, "cannot start an event loop: {}", self.error),
+        match self.fault {
+            Fault::Address(address) => write!(f, "cannot listen on {address}: {}", self.error),
+            Fault::Loop => write!(f, "cannot start an event loop: {}", self.error),
+            Fault::Setting => write!(f, "cannot serve: {}", self.error),
         }
     }
 }

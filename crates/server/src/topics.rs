@@ -37,7 +37,8 @@ impl fmt::Display for InvalidTopic {
 
 impl std::error::Error for InvalidTopic {}
 
-/// How much a thread publishes at a time, and how much may wait.
+/// How much a thread publishes at a time, and how much may wait. [`Server::bind`](crate::Server::bind) refuses
+/// what makes no sense.
 ///
 /// A publication is delivered in the turn of the loop in which it was published, to everybody at once, as long
 /// as the turn's budget lasts; the rest follows in the next turns. As long as something waits, on any thread, a
@@ -57,11 +58,11 @@ impl Default for TopicConfig {
 
 impl TopicConfig {
     /// Deliveries, each of one message to one subscriber, in one turn of a loop; then everybody else has a
-    /// turn. Default 65,536: some milliseconds of work. Fewer make more sends of the same messages. 0 counts
-    /// as 1.
+    /// turn. Default 65,536: some milliseconds of work. Fewer make more sends of the same messages. At
+    /// least 1.
     #[must_use]
     pub fn with_deliveries_per_turn(mut self, deliveries: usize) -> Self {
-        self.deliveries_per_turn = deliveries.max(1);
+        self.deliveries_per_turn = deliveries;
         self
     }
 
@@ -80,6 +81,14 @@ impl TopicConfig {
     pub fn with_max_waiting_bytes(mut self, bytes: usize) -> Self {
         self.max_waiting_bytes = bytes;
         self
+    }
+
+    /// Whether the settings make sense; otherwise what does not.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        if self.deliveries_per_turn == 0 {
+            return Err("deliveries_per_turn must be at least 1");
+        }
+        Ok(())
     }
 }
 
@@ -288,17 +297,9 @@ impl Topics {
         };
         let Some(entry) = entry else { return 0 };
         self.published = true;
-        let mut reached = 0;
-        for (shard, count) in entry.counts.iter().enumerate() {
-            let count = count.load(Ordering::Relaxed);
-            if count == 0 || shard == self.shard {
-                continue;
-            }
-            let mail = Mail::Publish { topic: entry.name.clone(), message: message.clone() };
-            match self.posts[shard].send(mail) {
-                Ok(()) => reached += count,
-                Err(_) => tracing::warn!(topic = name, shard, "mailbox full: a publication is lost there"),
-            }
+        let (mut reached, lost) = entry.post(message, &self.posts, Some(self.shard));
+        if lost > 0 {
+            tracing::warn!(topic = name, subscribers = lost, "mailbox full: a publication is lost there");
         }
         if let Some(topic) = local {
             reached += self.topics[topic].subscribers.len() - usize::from(except.is_some());
@@ -396,6 +397,85 @@ impl Topics {
         self.scratch = subscribers;
     }
 }
+
+impl Entry {
+    /// Posts a message to every thread with subscribers, but for one. Answers how many of them it will reach,
+    /// and how many it will not, since their thread's mailbox is full.
+    fn post(&self, message: &Prepared, posts: &[Post<Mail>], except: Option<usize>) -> (usize, usize) {
+        let (mut reached, mut lost) = (0, 0);
+        for (shard, count) in self.counts.iter().enumerate() {
+            let count = count.load(Ordering::Relaxed);
+            if count == 0 || Some(shard) == except {
+                continue;
+            }
+            let mail = Mail::Publish { topic: self.name.clone(), message: message.clone() };
+            match posts[shard].send(mail) {
+                Ok(()) => reached += count,
+                Err(_) => lost += count,
+            }
+        }
+        (reached, lost)
+    }
+}
+
+/// Publishes from any thread, for instance what comes from a database or a queue. Clones are cheap.
+///
+/// ```
+/// use sinews_server::{Prepared, Router, Server};
+///
+/// let server = Server::new(Router::new()).listen("127.0.0.1:0".parse()?).threads(1).bind()?;
+/// let publisher = server.publisher();
+/// assert_eq!(publisher.publish("news", &Prepared::text("nobody hears this"))?, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Publisher {
+    directory: Arc<Directory>,
+    posts: Arc<[Post<Mail>]>,
+}
+
+impl Publisher {
+    pub(crate) fn new(directory: Arc<Directory>, posts: Arc<[Post<Mail>]>) -> Self {
+        Self { directory, posts }
+    }
+
+    /// Publishes to every subscriber of a topic; those of one thread of the caller's get its messages in order.
+    /// Answers how many there are. Nothing holds this publisher back but this result.
+    ///
+    /// # Errors
+    /// [`Unreached`] if the mailbox of a thread with subscribers is full, or the server has ended.
+    pub fn publish(&self, topic: &str, message: &Prepared) -> Result<usize, Unreached> {
+        let Some(entry) = self.directory.find(topic) else { return Ok(0) };
+        match entry.post(message, &self.posts, None) {
+            (reached, 0) => Ok(reached),
+            (reached, lost) => Err(Unreached { reached, lost }),
+        }
+    }
+}
+
+/// A publication did not get to every thread: a mailbox is full
+/// ([`EngineConfig::mailbox`](crate::EngineConfig::mailbox)), or the server has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unreached {
+    /// Subscribers that it will reach.
+    pub reached: usize,
+    /// Subscribers that it will not.
+    pub lost: usize,
+}
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { reached, lost } = self;
+        write!(
+            f,
+            "{lost} of {} subscribers are on threads that are gone or whose `EngineConfig::mailbox` is full",
+            reached + lost
+        )
+    }
+}
+
+impl std::error::Error for Unreached {}
 
 impl Directory {
     pub(crate) fn new(shards: usize) -> Arc<Self> {

@@ -1,6 +1,7 @@
 //! One connection while it is a WebSocket.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use sinews_engine::ConnId;
 use sinews_proto::Time;
@@ -106,6 +107,13 @@ impl Events for Callbacks<'_> {
         if !self.told {
             let mut cx = Context::new(tx.reborrow(), self.topics, self.conn, self.peer);
             self.handler.fragment(fragment, &mut cx);
+        }
+    }
+
+    fn pong(&mut self, payload: &[u8], answers: Option<Duration>, tx: &mut Tx<'_>) {
+        if !self.told {
+            let mut cx = Context::new(tx.reborrow(), self.topics, self.conn, self.peer);
+            self.handler.pong(payload, answers, &mut cx);
         }
     }
 

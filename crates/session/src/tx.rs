@@ -175,7 +175,8 @@ impl<'a> Tx<'a> {
     }
 
     /// Delivers the messages that start from now on in pieces ([`Events::fragment`](crate::Events::fragment)),
-    /// so that a message larger than memory can pass, or whole again.
+    /// so that a message larger than memory can pass, or whole again. What bounds such a message are
+    /// [`Config::max_message`], [`Config::max_frame`] and [`Config::max_fragments`].
     pub fn deliver_fragments(&mut self, fragments: bool) {
         self.connection.deliver_fragments(fragments);
     }

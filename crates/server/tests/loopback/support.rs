@@ -36,7 +36,10 @@ impl Running {
 
     pub(crate) fn server(server: Server) -> Self {
         let server = server.engine(backend::engine()).listen(([127, 0, 0, 1], 0).into());
-        let bound: BoundServer = server.bind().unwrap();
+        Self::bound(server.bind().unwrap())
+    }
+
+    pub(crate) fn bound(bound: BoundServer) -> Self {
         let (address, stop) = (bound.addresses()[0], bound.stop_handle());
         Self { address, stop, thread: Some(std::thread::spawn(|| bound.run())) }
     }

@@ -1,9 +1,12 @@
 //! Topics over several threads.
 
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+
 use sinews_proto::Role;
 use sinews_server::{
-    DeflateConfig, Kind, Overflow, Prepared, Response, Router, Server, ServerOptions, TopicConfig,
-    WebSocketRoute,
+    DeflateConfig, EngineConfig, Kind, Overflow, Prepared, Response, Router, Server, ServerOptions,
+    TopicConfig, WebSocketRoute,
 };
 use sinews_testkit::{Codec, Frame, Reply, negotiate};
 
@@ -87,6 +90,53 @@ fn a_publication_reaches_every_subscriber_on_every_thread() {
     assert_eq!(answer.text(), size.to_string());
     crowd.iter_mut().for_each(|peer| peer.expect(&Reply::binary("posted")));
     assert_eq!(server.connect().send(post("/publish/nobody", "posted")).answer().text(), "0");
+}
+
+#[test]
+fn other_threads_publish_too() {
+    let bound = Server::new(routes()).threads(THREADS).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+    let publisher = bound.publisher();
+    let server = Running::bound(bound);
+    let mut crowd = crowd(&server);
+    assert_eq!(publisher.publish("nobody", &Prepared::text("x")), Ok(0));
+    for number in 0..100 {
+        let text = number.to_string();
+        assert_eq!(publisher.publish("all", &Prepared::text(text)), Ok(crowd.len()));
+    }
+    for number in 0..100 {
+        crowd.iter_mut().for_each(|peer| peer.expect(&Reply::text(number.to_string())));
+    }
+}
+
+/// A loop that stands still in a callback, and its box of one letter.
+#[test]
+fn a_publisher_is_told_of_a_full_mailbox() {
+    let (standing, stands) = channel();
+    let (go_on, told) = channel::<()>();
+    let told = Mutex::new(told);
+    let (route, _ear) = scripted(move |heard, cx| match heard {
+        Heard::Open => cx.subscribe("all").unwrap(),
+        Heard::Message(..) => {
+            standing.send(()).unwrap();
+            told.lock().unwrap().recv().unwrap();
+        }
+        _ => {}
+    });
+    let engine = EngineConfig::default().mailbox(1).unwrap();
+    let server = Server::new(Router::new().websocket("/", route)).threads(1).engine(engine);
+    let bound = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+    let publisher = bound.publisher();
+    let server = Running::bound(bound);
+    let mut peer = server.websocket("/");
+    peer.send(&Frame::text("stand still"));
+    stands.recv().unwrap();
+    assert_eq!(publisher.publish("all", &Prepared::text("one")), Ok(1));
+    let error = publisher.publish("all", &Prepared::text("two")).unwrap_err();
+    assert_eq!((error.reached, error.lost), (0, 1), "{error}");
+    go_on.send(()).unwrap();
+    peer.expect(&Reply::text("one"));
+    assert_eq!(publisher.publish("all", &Prepared::text("three")), Ok(1));
+    peer.expect(&Reply::text("three"));
 }
 
 #[test]

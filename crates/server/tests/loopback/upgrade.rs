@@ -1,7 +1,9 @@
 //! The way from HTTP to WebSocket, and what must not pass along with it.
 
 use sinews_proto::Role;
-use sinews_server::{OriginPolicy, Refusal, Response, ServerOptions, WebSocketRoute};
+use sinews_server::{
+    Context, Handler, OriginPolicy, Payload, Refusal, Response, ServerOptions, WebSocketRoute,
+};
 use sinews_testkit::{Frame, Reply};
 
 use crate::support::{Echo, Running, echo, get, handshake, routes, scripted};
@@ -156,4 +158,46 @@ fn origins_and_subprotocols_are_the_routes_to_choose() {
     assert_eq!(refused(&server, &handshake("/chat", "Origin: null\r\n")), 403);
     let same = server.connect().upgrade_with("/echo", "Origin: http://localhost\r\n");
     assert!(same.head.starts_with("HTTP/1.1 101 "), "pages of the same origin are let in by default");
+}
+
+/// Tells what its request was like.
+struct Told(String);
+
+impl Handler for Told {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        cx.send_text(&self.0).unwrap();
+    }
+
+    fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}
+}
+
+#[test]
+fn a_handler_is_made_of_the_request_and_of_what_was_negotiated() {
+    let options = ServerOptions::new().with_subprotocol("v2").unwrap().with_subprotocol("v1").unwrap();
+    let route = WebSocketRoute::new(|request| {
+        let agent = request.head().header("user-agent").next().map(String::from_utf8_lossy);
+        Ok(Told(format!("{} {:?} {agent:?}", request.head().path(), request.subprotocol())))
+    });
+    let route = route.with_options(options).with_headers(|request| {
+        let value = request.subprotocol().unwrap_or("none");
+        vec![("Set-Cookie".to_owned(), format!("protocol={value}")), ("X-More".to_owned(), "yes".to_owned())]
+    });
+    let server = Running::router(routes().websocket("/told/{who}", route));
+    let offer = "Sec-WebSocket-Protocol: v0, v1, v2\r\nUser-Agent: a test\r\n";
+    let mut peer = server.connect().upgrade_with("/told/one", offer);
+    peer.expect(&Reply::text("/told/one Some(\"v2\") Some(\"a test\")"));
+    assert!(peer.head.contains("\r\nSec-WebSocket-Protocol: v2\r\n"), "{}", peer.head);
+    assert!(peer.head.contains("\r\nSet-Cookie: protocol=v2\r\nX-More: yes\r\n"), "{}", peer.head);
+    let mut plain = server.websocket("/told/two");
+    plain.expect(&Reply::text("/told/two None None"));
+    assert!(plain.head.contains("\r\nSet-Cookie: protocol=none\r\n"), "{}", plain.head);
+}
+
+#[test]
+fn headers_that_may_not_be_in_the_answer_are_our_mistake() {
+    for (name, value) in [("Connection", "close"), ("a b", "c"), ("a", "b\r\nc: d")] {
+        let route = echo().with_headers(move |_| vec![(name.to_owned(), value.to_owned())]);
+        let server = Running::router(routes().websocket("/wrong", route));
+        assert_eq!(refused(&server, &handshake("/wrong", "")), 500, "{name}: {value:?}");
+    }
 }

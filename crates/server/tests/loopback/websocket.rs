@@ -1,5 +1,7 @@
 //! WebSocket over the loopback: what the state machine is tested for in memory, once more through sockets.
 
+use std::time::Duration;
+
 use sinews_proto::Role;
 use sinews_server::{
     Config, Context, DeflateConfig, DeflateMode, Fragment, Handler, Payload, Router, Sent, ServerOptions,
@@ -221,4 +223,27 @@ fn a_bomb_ends_with_1009_while_it_inflates() {
     peer.send(&Frame::binary(&bomb).rsv(4)).expect_close(1009);
     let (mut other, mut codec) = deflate_peer(&server, mode);
     other.send(&Frame::text(codec.compress(b"still here")).rsv(4)).expect(&Reply::text("still here"));
+}
+
+/// Tells of every pong.
+struct Pongs;
+
+impl Handler for Pongs {
+    fn message(&mut self, _: Payload<'_>, cx: &mut Context<'_>) {
+        cx.send_ping(b"ours").unwrap();
+    }
+
+    fn pong(&mut self, payload: &[u8], round_trip: Option<Duration>, cx: &mut Context<'_>) {
+        assert_eq!(round_trip, None, "no ping of the keepalive");
+        cx.send_binary(payload).unwrap();
+    }
+}
+
+#[test]
+fn a_handler_hears_pongs() {
+    let server = Running::router(Router::new().websocket("/", WebSocketRoute::new(|_| Ok(Pongs))));
+    let mut peer = server.websocket("/");
+    peer.send(&Frame::text("ping me")).expect(&Reply::Ping(b"ours".to_vec()));
+    peer.send(&Frame::pong("ours")).expect(&Reply::binary("ours"));
+    peer.send(&Frame::pong("unasked")).expect(&Reply::binary("unasked"));
 }
