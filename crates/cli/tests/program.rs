@@ -179,6 +179,7 @@ fn a_bare_start_serves_everything_in_the_table() {
     }
     let page = server.get("/");
     assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("\r\nContent-Security-Policy: "));
+    assert!(page.contains(" connect-src 'self';"), "nowhere else");
     assert!(page.contains("<!doctype html>") || page.contains("<!DOCTYPE html>"));
     assert!(server.get("/healthz").ends_with("\r\n\r\nok\n"));
     assert!(server.get("/nowhere").starts_with("HTTP/1.1 404 "));
