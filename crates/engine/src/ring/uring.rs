@@ -204,6 +204,9 @@ impl Kernel for Uring {
         self.ring.submitter().register_enable_rings()?;
         self.thread = Some(thread::current().id());
         self.way.register();
+        // Only the end of a sending side is carried out by threads of the kernel, and it does not wait; but
+        // for thousands at once the kernel would start more of them. If it cannot be told, they come and go.
+        let _ = self.ring.submitter().register_iowq_max_workers(&mut [KERNEL_THREADS; 2]);
         if let Some(event) = self.waker.event() {
             let poll = opcode::PollAdd::new(Fd(event.as_raw_fd()), libc::POLLIN as u32).multi(true);
             self.push(Token::WAKE, poll.build());
@@ -415,6 +418,9 @@ impl Message {
         Box::new(unsafe { mem::zeroed() })
     }
 }
+
+/// Threads that the kernel may start for a loop, of each of its two kinds.
+const KERNEL_THREADS: u32 = 2;
 
 /// The one group of buffers.
 const GROUP: u16 = 0;
