@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
-use sinews_proto::handshake::{ClientRequest, ClientStep};
 
 use crate::Error;
+use crate::connect::{STALL_LIMIT, connect, shake_hands};
 use crate::load::Batch;
 
 /// The connections of one load to one target.
@@ -30,16 +30,17 @@ struct Connection {
     received: usize,
 }
 
-/// What was echoed in a window.
+/// What was done in a window.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Echoed {
-    pub(crate) messages: u64,
+pub(crate) struct Done {
+    /// Messages, deliveries or requests.
+    pub(crate) units: u64,
     pub(crate) elapsed: Duration,
 }
 
 impl Client {
-    /// Connects, shakes hands if `websocket` names the path to ask for, and has every connection echo one
-    /// batch whose content is checked.
+    /// Connects, shakes hands if `websocket` names the path to ask for, and has every connection do one batch
+    /// whose content is checked, if it is known.
     pub(crate) fn connect(
         address: SocketAddr,
         connections: usize,
@@ -49,11 +50,9 @@ impl Client {
         let poll = Poll::new()?;
         let mut streams = Vec::with_capacity(connections);
         for index in 0..connections {
-            let mut stream = std::net::TcpStream::connect(address)?;
-            stream.set_nodelay(true)?;
-            set_congestion(&stream)?;
+            let mut stream = connect(address)?;
             if let Some(path) = websocket {
-                shake_hands(&mut stream, path, index)?;
+                shake_hands(&mut stream, path, index as u64, None)?;
             }
             stream.set_nonblocking(true)?;
             let mut stream = TcpStream::from_std(stream);
@@ -64,17 +63,18 @@ impl Client {
         let buffer = vec![0; RECEIVE_BYTES].into_boxed_slice();
         let events = Events::with_capacity(connections.max(16));
         let mut client = Self { poll, events, connections: streams, batch, buffer };
-        client.echo::<true>(Duration::ZERO)?;
+        let first = if client.batch.exact { Self::work::<true> } else { Self::work::<false> };
+        first(&mut client, Duration::ZERO)?;
         Ok(client)
     }
 
-    /// Echoes until the time is over and everything in flight has come back. The length of each reply is
+    /// Sends batches until the time is over and everything in flight is answered. The length of each reply is
     /// checked.
-    pub(crate) fn run(&mut self, window: Duration) -> Result<Echoed, Error> {
-        self.echo::<false>(window)
+    pub(crate) fn run(&mut self, window: Duration) -> Result<Done, Error> {
+        self.work::<false>(window)
     }
 
-    fn echo<const CHECK: bool>(&mut self, window: Duration) -> Result<Echoed, Error> {
+    fn work<const CHECK: bool>(&mut self, window: Duration) -> Result<Done, Error> {
         let start = Instant::now();
         let (mut progress, mut batches) = (start, 0);
         for connection in &mut self.connections {
@@ -105,7 +105,7 @@ impl Client {
                 return Err(format!("no byte for {STALL_LIMIT:?}, {active} connections wait").into());
             }
         }
-        Ok(Echoed { messages: batches * self.batch.messages, elapsed: start.elapsed() })
+        Ok(Done { units: batches * self.batch.messages, elapsed: start.elapsed() })
     }
 }
 
@@ -155,49 +155,8 @@ impl Connection {
     }
 }
 
-/// The system's default may pace (BBR does, even over loopback), which would measure the pacing.
-fn set_congestion(stream: &std::net::TcpStream) -> io::Result<()> {
-    #[cfg(target_os = "linux")]
-    return socket2::SockRef::from(stream).set_tcp_congestion(CONGESTION.as_bytes());
-    #[cfg(not(target_os = "linux"))]
-    {
-        let _ = stream;
-        Ok(())
-    }
-}
-
-fn shake_hands(stream: &mut std::net::TcpStream, path: &str, index: usize) -> Result<(), Error> {
-    stream.set_read_timeout(Some(STALL_LIMIT))?;
-    let mut key = [0; 16];
-    // No proxy is in between that a predictable key could mislead.
-    key[..8].copy_from_slice(&(index as u64).to_be_bytes());
-    let mut handshake = ClientRequest::new("localhost", path)?.start(key);
-    let mut request = Vec::new();
-    handshake.write_request(&mut request);
-    stream.write_all(&request)?;
-    let (mut answer, mut chunk) = (Vec::new(), [0; 4096]);
-    loop {
-        match stream.read(&mut chunk)? {
-            0 => return Err("the target closed a connection during the handshake".into()),
-            bytes => answer.extend_from_slice(&chunk[..bytes]),
-        }
-        if let ClientStep::Done(done) = handshake.read_response(&answer)? {
-            if done.consumed() == answer.len() {
-                return Ok(());
-            }
-            return Err("the target sent frames before it was asked anything".into());
-        }
-    }
-}
-
-/// Congestion control of the load's sockets.
-pub(crate) const CONGESTION: &str = "cubic";
-
 /// Fits the caches, and is what the servers use.
 const RECEIVE_BYTES: usize = 64 << 10;
-
-/// A target that is silent for so long has lost something.
-const STALL_LIMIT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -220,20 +179,16 @@ mod tests {
     }
 
     fn connect(reply: &'static [u8]) -> Result<Client, Error> {
-        let batch = Batch { request: b"ping".to_vec(), reply: b"ping".to_vec(), messages: 2 };
+        let batch = Batch { request: b"ping".to_vec(), reply: b"ping".to_vec(), messages: 2, exact: true };
         Client::connect(server(reply), 1, None, batch)
     }
 
     #[test]
     fn a_right_echo_is_counted() {
         let mut client = connect(b"ping").unwrap();
-        assert_eq!(client.run(Duration::ZERO).unwrap().messages, 2);
+        assert_eq!(client.run(Duration::ZERO).unwrap().units, 2);
         let more = client.run(Duration::from_millis(20)).unwrap();
-        assert!(
-            more.messages >= 2
-                && more.messages.is_multiple_of(2)
-                && more.elapsed >= Duration::from_millis(20)
-        );
+        assert!(more.units >= 2 && more.units.is_multiple_of(2) && more.elapsed >= Duration::from_millis(20));
     }
 
     #[test]

@@ -17,24 +17,43 @@ pub(crate) struct Load {
     pub(crate) in_flight: usize,
     /// Text or binary.
     text: bool,
-    /// What `sinews` is to cost at most, as a multiple of another target.
-    pub(crate) bar: Option<(Target, f64)>,
+    /// What `sinews` is to cost at most.
+    bars: &'static [Bar],
+}
+
+/// What a message is to cost `sinews` at most, as a multiple of what it costs others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bar {
+    beside: Beside,
+    pub(crate) most: f64,
+}
+
+/// What a bar compares with.
+#[derive(Clone, Copy, Debug)]
+enum Beside {
+    /// The plain echo that waits as `sinews` does: on mio, or on io_uring.
+    Plain,
+    /// The plain echo on the engine, with the same backend.
+    Engine,
+    /// Each of the other libraries.
+    Peers,
 }
 
 /// The loads of `docs/performance.md`. The bars are those of the design.
-pub(crate) const LOADS: [Load; 7] = [
-    Load::new("64x64", 64, 64, 1).bar(Target::PlainMio, 1.05),
-    Load::new("64x64x16", 64, 64, 16).bar(Target::TcpEcho, 1.3),
+pub(crate) const LOADS: [Load; 8] = [
+    Load::new("64x64", 64, 64, 1).bars(&[Bar::plain(1.05), Bar::peers(1.)]),
+    Load::new("64x64x16", 64, 64, 16).bars(&[Bar::engine(1.3), Bar::peers(1. / 8.)]),
     Load::new("512x512", 512, 512, 1),
-    Load::new("500x1k-text", 500, 1 << 10, 1).text(),
+    Load::new("4096x64", 4096, 64, 1),
+    Load::new("500x1k-text", 500, 1 << 10, 1).text().bars(&[Bar::peers(1.)]),
     Load::new("32x16k", 32, 16 << 10, 1),
     Load::new("4x1m", 4, 1 << 20, 1),
-    Load::new("1x16m", 1, 16 << 20, 1).bar(Target::TcpEcho, 1.2),
+    Load::new("1x16m", 1, 16 << 20, 1).bars(&[Bar::engine(1.2), Bar::peers(1.)]),
 ];
 
 impl Load {
     const fn new(name: &'static str, connections: usize, size: usize, in_flight: usize) -> Self {
-        Self { name, connections, size, in_flight, text: false, bar: None }
+        Self { name, connections, size, in_flight, text: false, bars: &[] }
     }
 
     const fn text(mut self) -> Self {
@@ -42,9 +61,22 @@ impl Load {
         self
     }
 
-    const fn bar(mut self, beside: Target, ratio: f64) -> Self {
-        self.bar = Some((beside, ratio));
+    const fn bars(mut self, bars: &'static [Bar]) -> Self {
+        self.bars = bars;
         self
+    }
+
+    /// The bars as they apply to a backend of `sinews` beside these targets: with what, and the bar.
+    pub(crate) fn bars_of(&self, sinews: Target, targets: &[Target]) -> Vec<(Target, Bar)> {
+        let all = self.bars.iter().flat_map(|bar| targets.iter().map(move |target| (*target, *bar)));
+        all.filter(|(target, bar)| match bar.beside {
+            Beside::Plain if sinews.needs_ring() => *target == Target::PlainRing,
+            Beside::Plain => *target == Target::PlainMio,
+            Beside::Engine if sinews.needs_ring() => *target == Target::TcpEchoRing,
+            Beside::Engine => *target == Target::TcpEchoPoll,
+            Beside::Peers => target.is_peer(),
+        })
+        .collect()
     }
 
     /// What a client writes at once, and what the target has to answer.
@@ -57,7 +89,21 @@ impl Load {
             frames.extend(frame.encode(Role::Server));
         }
         let reply = if target.speaks_websocket() { frames } else { request.clone() };
-        Batch { request, reply, messages: self.in_flight as u64 }
+        Batch { request, reply, messages: self.in_flight as u64, exact: true }
+    }
+}
+
+impl Bar {
+    const fn plain(most: f64) -> Self {
+        Self { beside: Beside::Plain, most }
+    }
+
+    const fn engine(most: f64) -> Self {
+        Self { beside: Beside::Engine, most }
+    }
+
+    const fn peers(most: f64) -> Self {
+        Self { beside: Beside::Peers, most }
     }
 }
 
@@ -66,7 +112,10 @@ impl Load {
 pub(crate) struct Batch {
     pub(crate) request: Vec<u8>,
     pub(crate) reply: Vec<u8>,
+    /// What it counts for.
     pub(crate) messages: u64,
+    /// The reply is the same each time, byte for byte.
+    pub(crate) exact: bool,
 }
 
 /// Masks that differ, with no byte zero: a server that leaves one out cannot pass.
@@ -81,13 +130,24 @@ mod tests {
     #[test]
     fn a_plain_echo_returns_the_frames_as_they_are_and_sinews_without_mask() {
         let load = &LOADS[1];
-        let plain = load.batch(Target::TcpEcho);
+        let plain = load.batch(Target::TcpEchoPoll);
         assert_eq!(plain.request, plain.reply);
         assert_eq!(plain.request.len(), 16 * (2 + 4 + 64));
-        let sinews = load.batch(Target::Sinews);
+        let sinews = load.batch(Target::SinewsRing);
         assert_eq!(sinews.request, plain.request);
         assert_eq!(sinews.reply.len(), 16 * (2 + 64));
         assert_eq!(&sinews.reply[..5], [0x82, 64, b'a', b'h', b'o']);
+    }
+
+    #[test]
+    fn bars_compare_like_with_like() {
+        let targets = [Target::PlainMio, Target::PlainRing, Target::Axum];
+        let beside = |sinews| {
+            let bars = LOADS[0].bars_of(sinews, &targets);
+            bars.into_iter().map(|(target, bar)| (target, bar.most)).collect::<Vec<_>>()
+        };
+        assert_eq!(beside(Target::SinewsPoll), [(Target::PlainMio, 1.05), (Target::Axum, 1.)]);
+        assert_eq!(beside(Target::SinewsRing), [(Target::PlainRing, 1.05), (Target::Axum, 1.)]);
     }
 
     #[test]

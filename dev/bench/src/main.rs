@@ -1,8 +1,8 @@
-//! What an echoed message costs the server, measured over loopback.
+//! What a server's work costs, measured over loopback: `sinews serve` beside plain TCP echoes and other
+//! libraries.
 //!
-//! Three servers answer the same load in turns: a plain echo on mio written by hand, a plain echo on our
-//! engine, and `sinews serve`. The figure is the server's CPU time per message, from the scheduler's own
-//! books, and the ratios between the servers, taken within one round.
+//! Several servers answer the same load in turns. The figure is the server's CPU time per message, from the
+//! scheduler's own books, and the ratios between the servers, taken within one round.
 //!
 //! ```text
 //!            core 1                                     core 0
@@ -12,17 +12,26 @@
 //!   └─────────────────────────┘  echoes           └────────────────────┘
 //! ```
 //!
-//! The plain echoes are sent the same bytes, masked frames and all, and return them as they are; `sinews`
-//! returns frames without mask. `docs/performance.md` has results and what they do not show.
-#![forbid(unsafe_code)]
+//! The plain echoes, one on mio and one on io_uring, are limits: the least that a server can do. They are sent
+//! the same bytes, masked frames and all, and return them as they are; WebSocket servers return frames without
+//! mask. Other libraries are in `sinews-peers`, a package of its own. `docs/performance.md` has results and
+//! what they do not show.
+#![deny(unsafe_code)]
 
 mod args;
 mod client;
+mod connect;
+mod echo;
 mod load;
 mod plain_mio;
+#[cfg(target_os = "linux")]
+mod plain_ring;
+mod process;
 mod report;
 mod round;
 mod target;
+
+use std::fs;
 
 use clap::Parser;
 
@@ -32,8 +41,26 @@ type Error = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Error> {
     let cli = Cli::parse();
+    // The servers inherit it.
+    let descriptors = rlimit::increase_nofile_limit(u64::MAX)?;
     match cli.command {
         Some(Command::PlainMio { port }) => plain_mio::run(port),
-        None => round::run(&cli.measure),
+        #[cfg(target_os = "linux")]
+        Some(Command::PlainRing { port }) => plain_ring::run(port),
+        #[cfg(not(target_os = "linux"))]
+        Some(Command::PlainRing { .. }) => Err("io_uring is a part of Linux".into()),
+        None => echo::run(&cli.echo, descriptors),
     }
+}
+
+/// Puts this process on the load's core, and says what the network is set to.
+fn prepare_load() -> Result<(), Error> {
+    process::pin_load()?;
+    let default = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
+    println!(
+        "Congestion control: {} on the load's sockets; on the servers' the route's, else the system's ({}).",
+        connect::CONGESTION,
+        default.trim()
+    );
+    Ok(())
 }

@@ -1,101 +1,95 @@
-//! Rounds: every target once, forward and backward in turns, so that what drifts drifts for all.
+//! Rounds: every server once, forward and backward in turns, so that what drifts drifts for all.
 
-use std::fs;
 use std::time::Duration;
 
 use crate::Error;
-use crate::args::MeasureArgs;
-use crate::client::{CONGESTION, Client};
-use crate::load::Load;
-use crate::report;
-use crate::target::{Programs, Server, Target, Usage, pin_load};
+use crate::client::Done;
+use crate::process::{Server, Usage};
 
-/// Measures what the arguments say and prints a table.
-pub(crate) fn run(args: &MeasureArgs) -> Result<(), Error> {
-    let programs = Programs::build(args)?;
-    pin_load()?;
-    let default = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
-    println!(
-        "Congestion control: {CONGESTION} on the load's sockets; on the servers' the route's, else the \
-         system's ({}).\n",
-        default.trim()
-    );
-    let targets = args.targets();
-    report::head(&targets);
-    let mut bars = Vec::new();
-    for load in args.loads() {
-        let rounds = rounds(args, &programs, &targets, load)?;
-        report::row(load, &targets, &rounds);
-        bars.extend(report::bar(load, &targets, &rounds));
-    }
-    println!();
-    bars.iter().for_each(|bar| println!("{bar}"));
-    Ok(())
-}
-
-/// What was measured of one target in one round.
+/// What was measured of one server in one round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measure {
-    /// The server's CPU time per message, in nanoseconds.
+    /// The server's CPU time per unit, in nanoseconds.
     pub(crate) ns: f64,
-    pub(crate) messages_per_s: f64,
+    pub(crate) units_per_s: f64,
     /// The share of the time that the server ran.
     pub(crate) busy: f64,
     /// Neither the server nor the load waited much for its core.
-    quiet: bool,
+    pub(crate) quiet: bool,
+}
+
+impl Measure {
+    /// Has the load work for a while and reads what it cost the server.
+    pub(crate) fn of(server: &Server, load: impl FnOnce() -> Result<Done, Error>) -> Result<Self, Error> {
+        let own = Usage::of(std::process::id())?;
+        let before = server.settled_usage()?;
+        let done = load()?;
+        let used = server.settled_usage()?.since(before);
+        let own = Usage::of(std::process::id())?.since(own);
+        let elapsed_ns = done.elapsed.as_nanos() as f64;
+        let waited = used.wait_ns.max(own.wait_ns) as f64 / elapsed_ns;
+        Ok(Self {
+            ns: used.run_ns as f64 / done.units as f64,
+            units_per_s: done.units as f64 / done.elapsed.as_secs_f64(),
+            busy: used.run_ns as f64 / elapsed_ns,
+            quiet: waited <= WAITED_MAX,
+        })
+    }
 }
 
 /// The rounds that count of one load.
 #[derive(Debug)]
 pub(crate) struct Rounds {
-    /// By round, then by target.
+    /// By round, then by server.
     pub(crate) measures: Vec<Vec<Measure>>,
     /// All of them are quiet. If there were too few, all count, and this says so.
     pub(crate) quiet: bool,
 }
 
-fn rounds(args: &MeasureArgs, programs: &Programs, targets: &[Target], load: &Load) -> Result<Rounds, Error> {
-    let mut stands = Vec::with_capacity(targets.len());
-    for target in targets {
-        let server = Server::start(programs, *target)?;
-        let path = target.speaks_websocket().then_some("/echo");
-        let client = Client::connect(server.address, load.connections, path, load.batch(*target))
-            .map_err(|error| format!("{}, {}: {error}", load.name, target.name()))?;
-        stands.push((server, client));
-    }
-    let (wanted, mut all) = (args.rounds as usize, Vec::new());
-    let quiet = |round: &&Vec<Measure>| round.iter().all(|measure| measure.quiet);
-    while all.iter().filter(quiet).count() < wanted && all.len() < wanted * ATTEMPTS_PER_ROUND {
-        let mut round = vec![None; stands.len()];
-        let backward = all.len() % 2 == 1;
-        for place in 0..stands.len() {
-            let index = if backward { stands.len() - 1 - place } else { place };
-            let (server, client) = &mut stands[index];
-            round[index] = Some(measure(server, client, args.window())?);
-        }
-        all.push(round.into_iter().flatten().collect());
-    }
-    let enough = all.iter().filter(quiet).count() >= wanted;
-    if enough {
-        all.retain(|round| quiet(&round));
-    }
-    Ok(Rounds { measures: all, quiet: enough })
+/// How long is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// Quiet rounds.
+    pub(crate) rounds: usize,
+    /// Of each server in each round.
+    pub(crate) window: Duration,
 }
 
-fn measure(server: &Server, client: &mut Client, window: Duration) -> Result<Measure, Error> {
-    let load = Usage::of(std::process::id())?;
-    let before = server.settled_usage()?;
-    let echoed = client.run(window)?;
-    let used = server.settled_usage()?.since(before);
-    let load = Usage::of(std::process::id())?.since(load);
-    let elapsed_ns = echoed.elapsed.as_nanos() as f64;
-    let waited = used.wait_ns.max(load.wait_ns) as f64 / elapsed_ns;
-    Ok(Measure {
-        ns: used.run_ns as f64 / echoed.messages as f64,
-        messages_per_s: echoed.messages as f64 / echoed.elapsed.as_secs_f64(),
-        busy: used.run_ns as f64 / elapsed_ns,
-        quiet: waited <= WAITED_MAX,
-    })
+impl Rounds {
+    /// Measures each of so many servers in each round, until there are enough quiet rounds.
+    pub(crate) fn run(
+        plan: Plan,
+        servers: usize,
+        mut measure: impl FnMut(usize) -> Result<Measure, Error>,
+    ) -> Result<Self, Error> {
+        let (wanted, mut all) = (plan.rounds, Vec::new());
+        let quiet = |round: &&Vec<Measure>| round.iter().all(|measure| measure.quiet);
+        while all.iter().filter(quiet).count() < wanted && all.len() < wanted * ATTEMPTS_PER_ROUND {
+            let mut round = vec![None; servers];
+            let backward = all.len() % 2 == 1;
+            for place in 0..servers {
+                let index = if backward { servers - 1 - place } else { place };
+                round[index] = Some(measure(index)?);
+            }
+            all.push(round.into_iter().flatten().collect());
+        }
+        let enough = all.iter().filter(quiet).count() >= wanted;
+        if enough {
+            all.retain(|round| quiet(&round));
+        }
+        Ok(Self { measures: all, quiet: enough })
+    }
+
+    /// One number of one server, by round.
+    pub(crate) fn of(&self, server: usize, what: fn(&Measure) -> f64) -> impl Iterator<Item = f64> {
+        self.measures.iter().map(move |round| what(&round[server]))
+    }
+
+    /// What a unit costs one server, as a multiple of what it costs another. Within each round: what disturbs
+    /// a round disturbs both.
+    pub(crate) fn ratios(&self, this: usize, other: usize) -> Vec<f64> {
+        self.measures.iter().map(|round| round[this].ns / round[other].ns).collect()
+    }
 }
 
 /// Rounds that others disturb are repeated, but not for ever.
@@ -103,3 +97,49 @@ const ATTEMPTS_PER_ROUND: usize = 4;
 
 /// Of the window, waiting for the core while something else has it.
 pub(crate) const WAITED_MAX: f64 = 0.04;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(rounds: usize) -> Plan {
+        Plan { rounds, window: Duration::ZERO }
+    }
+
+    fn measure(ns: f64, quiet: bool) -> Measure {
+        Measure { ns, units_per_s: 1., busy: 1., quiet }
+    }
+
+    #[test]
+    fn every_other_round_goes_backward() {
+        let mut order = Vec::new();
+        Rounds::run(plan(2), 3, |index| {
+            order.push(index);
+            Ok(measure(1., true))
+        })
+        .unwrap();
+        assert_eq!(order, [0, 1, 2, 2, 1, 0]);
+    }
+
+    #[test]
+    fn quiet_rounds_count_if_there_are_enough() {
+        let mut number = 0;
+        let every_third_is_quiet = Rounds::run(plan(1), 1, |_| {
+            number += 1;
+            Ok(measure(f64::from(number), number == 3))
+        })
+        .unwrap();
+        assert!(every_third_is_quiet.quiet);
+        assert_eq!(every_third_is_quiet.of(0, |measure| measure.ns).collect::<Vec<_>>(), [3.]);
+        let never_quiet = Rounds::run(plan(1), 1, |_| Ok(measure(1., false))).unwrap();
+        assert!(!never_quiet.quiet);
+        assert_eq!(never_quiet.measures.len(), ATTEMPTS_PER_ROUND);
+    }
+
+    #[test]
+    fn ratios_are_of_the_same_round() {
+        let mut costs = [10., 5., 8., 16.].into_iter();
+        let rounds = Rounds::run(plan(2), 2, |_| Ok(measure(costs.next().unwrap(), true))).unwrap();
+        assert_eq!(rounds.ratios(0, 1), [2., 2.]);
+    }
+}

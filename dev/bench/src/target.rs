@@ -1,62 +1,140 @@
-//! The servers under load: built, pinned to a core, watched in the scheduler's books, and ended by their
-//! process id.
+//! What is measured, and the programs it is in.
 
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
-use std::time::Duration;
-use std::{env, fs, thread};
+use std::process::Command;
 
 use clap::ValueEnum;
 
 use crate::Error;
-use crate::args::MeasureArgs;
+use crate::args::ProgramArgs;
+use crate::process::{SERVER_CORE, Server};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Target {
-    /// The engine's `tcp_echo` example
-    TcpEcho,
     /// This program's `plain-mio`
     PlainMio,
-    /// `sinews serve` on one thread
-    Sinews,
+    /// This program's `plain-ring`
+    PlainRing,
+    /// The engine's `tcp_echo` example on readiness
+    TcpEchoPoll,
+    /// The engine's `tcp_echo` example on io_uring
+    TcpEchoRing,
+    /// `sinews serve --backend poll` on one thread
+    SinewsPoll,
+    /// `sinews serve --backend uring` on one thread
+    SinewsRing,
+    /// On Tokio
+    TokioTungstenite,
+    /// On Tokio and hyper
+    Fastwebsockets,
+    /// On Tokio
+    TokioWebsockets,
+    /// sockudo-ws on Tokio
+    Sockudo,
+    /// sockudo-ws on compio
+    SockudoCompio,
+    /// On compio
+    CompioWs,
+    /// On Tokio, hyper and tungstenite
+    Axum,
+    /// HTTP only, on Tokio
+    Hyper,
 }
 
 impl Target {
-    pub(crate) const ALL: [Self; 3] = [Self::TcpEcho, Self::PlainMio, Self::Sinews];
+    pub(crate) const OURS: [Self; 6] = [
+        Self::PlainMio,
+        Self::PlainRing,
+        Self::TcpEchoPoll,
+        Self::TcpEchoRing,
+        Self::SinewsPoll,
+        Self::SinewsRing,
+    ];
+
+    /// Those that speak WebSocket.
+    pub(crate) const PEERS: [Self; 7] = [
+        Self::TokioTungstenite,
+        Self::Fastwebsockets,
+        Self::TokioWebsockets,
+        Self::Sockudo,
+        Self::SockudoCompio,
+        Self::CompioWs,
+        Self::Axum,
+    ];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::TcpEcho => "TCP echo on the engine",
-            Self::PlainMio => "TCP echo on mio",
-            Self::Sinews => "sinews",
+            Self::PlainMio => "TCP on mio",
+            Self::PlainRing => "TCP on io_uring",
+            Self::TcpEchoPoll => "TCP on the engine, poll",
+            Self::TcpEchoRing => "TCP on the engine, ring",
+            Self::SinewsPoll => "sinews, poll",
+            Self::SinewsRing => "sinews, ring",
+            Self::TokioTungstenite => "tokio-tungstenite",
+            Self::Fastwebsockets => "fastwebsockets",
+            Self::TokioWebsockets => "tokio-websockets",
+            Self::Sockudo => "sockudo-ws, Tokio",
+            Self::SockudoCompio => "sockudo-ws, compio",
+            Self::CompioWs => "compio-ws",
+            Self::Axum => "axum",
+            Self::Hyper => "hyper",
         }
     }
 
     pub(crate) const fn speaks_websocket(self) -> bool {
-        matches!(self, Self::Sinews)
+        !matches!(
+            self,
+            Self::PlainMio | Self::PlainRing | Self::TcpEchoPoll | Self::TcpEchoRing | Self::Hyper
+        )
     }
 
-    fn arguments(self) -> &'static [&'static str] {
+    pub(crate) const fn is_sinews(self) -> bool {
+        matches!(self, Self::SinewsPoll | Self::SinewsRing)
+    }
+
+    /// A library that is not ours.
+    pub(crate) const fn is_peer(self) -> bool {
+        self.speaks_websocket() && !self.is_sinews() || matches!(self, Self::Hyper)
+    }
+
+    /// Needs io_uring, which a kernel or a container may refuse.
+    pub(crate) const fn needs_ring(self) -> bool {
+        matches!(self, Self::PlainRing | Self::TcpEchoRing | Self::SinewsRing)
+    }
+}
+
+/// How `sinews serve` is started, where it matters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServeOptions {
+    pub(crate) threads: usize,
+    pub(crate) deflate: Deflate,
+    /// As `taskset --cpu-list` takes them.
+    pub(crate) cores: &'static str,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        Self { threads: 1, deflate: Deflate::Off, cores: SERVER_CORE }
+    }
+}
+
+/// `--deflate` of `sinews serve`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Deflate {
+    Off,
+    Shared,
+    Dedicated,
+}
+
+impl Deflate {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::TcpEcho => &["0"],
-            Self::PlainMio => &["plain-mio", "0"],
-            Self::Sinews => &[
-                "serve",
-                "--listen",
-                "127.0.0.1:0",
-                "--threads",
-                "1",
-                "--deflate",
-                "off",
-                "--backend",
-                "poll",
-                "--log",
-                "error",
-            ],
+            Self::Off => "off",
+            Self::Shared => "shared",
+            Self::Dedicated => "dedicated",
         }
     }
 }
@@ -66,33 +144,76 @@ impl Target {
 pub(crate) struct Programs {
     sinews: PathBuf,
     tcp_echo: PathBuf,
+    peers: PathBuf,
     this: PathBuf,
 }
 
 impl Programs {
-    /// Builds what the arguments do not name, with optimisation, into the target directory this program is
-    /// in.
-    pub(crate) fn build(args: &MeasureArgs) -> Result<Self, Error> {
+    /// Builds what the targets need and the arguments do not name, with optimisation, into the target
+    /// directory this program is in.
+    pub(crate) fn build(args: &ProgramArgs, targets: &[Target]) -> Result<Self, Error> {
         let this = env::current_exe()?;
         let directory = this.ancestors().nth(2).ok_or("this program is not in a target directory")?;
-        if args.sinews.is_none() {
-            cargo_build(directory, &["--package", "sinews-cli", "--bin", "sinews"])?;
-        }
-        if args.tcp_echo.is_none() {
-            cargo_build(directory, &["--package", "sinews-engine", "--example", "tcp_echo"])?;
-        }
+        let program = |given: &Option<PathBuf>, needs: fn(Target) -> bool, what: &[&str], built: &str| {
+            if given.is_none() && targets.iter().any(|target| needs(*target)) {
+                cargo_build(directory, what)?;
+            }
+            Ok::<_, Error>(given.clone().unwrap_or_else(|| directory.join(built)))
+        };
         Ok(Self {
-            sinews: args.sinews.clone().unwrap_or_else(|| directory.join("release/sinews")),
-            tcp_echo: args.tcp_echo.clone().unwrap_or_else(|| directory.join("release/examples/tcp_echo")),
+            sinews: program(
+                &args.sinews,
+                Target::is_sinews,
+                &["--package", "sinews-cli", "--bin", "sinews"],
+                "release/sinews",
+            )?,
+            tcp_echo: program(
+                &args.tcp_echo,
+                |target| matches!(target, Target::TcpEchoPoll | Target::TcpEchoRing),
+                &["--package", "sinews-engine", "--example", "tcp_echo"],
+                "release/examples/tcp_echo",
+            )?,
+            peers: program(
+                &args.sinews_peers,
+                Target::is_peer,
+                &["--package", "sinews-peers", "--features", "peers"],
+                "release/sinews-peers",
+            )?,
             this,
         })
     }
 
-    fn path(&self, target: Target) -> &Path {
+    /// Starts a target. `None` if it needs io_uring and could not be started, which is said.
+    pub(crate) fn start(&self, target: Target, options: &ServeOptions) -> Result<Option<Server>, Error> {
+        let (program, arguments) = self.command(target, options);
+        match Server::start(program, &arguments, options.cores) {
+            Err(error) if target.needs_ring() => {
+                println!("{} is left out: {error}", target.name());
+                Ok(None)
+            }
+            other => other.map(Some),
+        }
+    }
+
+    fn command(&self, target: Target, options: &ServeOptions) -> (&Path, Vec<OsString>) {
+        let threads = options.threads.to_string();
+        let serve = |backend| {
+            let fixed = ["serve", "--listen", "127.0.0.1:0", "--log", "error", "--backend", backend];
+            let chosen = ["--threads", &*threads, "--deflate", options.deflate.name()];
+            fixed.into_iter().chain(chosen).map(OsString::from).collect()
+        };
+        let plain = |arguments: &[&str]| arguments.iter().map(OsString::from).collect();
         match target {
-            Target::TcpEcho => &self.tcp_echo,
-            Target::PlainMio => &self.this,
-            Target::Sinews => &self.sinews,
+            Target::PlainMio => (&self.this, plain(&["plain-mio"])),
+            Target::PlainRing => (&self.this, plain(&["plain-ring"])),
+            Target::TcpEchoPoll => (&self.tcp_echo, plain(&["0", "poll"])),
+            Target::TcpEchoRing => (&self.tcp_echo, plain(&["0", "uring"])),
+            Target::SinewsPoll => (&self.sinews, serve("poll")),
+            Target::SinewsRing => (&self.sinews, serve("uring")),
+            peer => {
+                let name = peer.to_possible_value().expect("no target is left out of the command line");
+                (&self.peers, vec![name.get_name().into()])
+            }
         }
     }
 }
@@ -106,150 +227,4 @@ fn cargo_build(directory: &Path, what: &[&str]) -> Result<(), Error> {
         .args(what)
         .status()?;
     if status.success() { Ok(()) } else { Err(format!("cargo build {}: {status}", what.join(" ")).into()) }
-}
-
-/// Binds the calling process to the load's core.
-pub(crate) fn pin_load() -> Result<(), Error> {
-    let pid = std::process::id().to_string();
-    let output = Command::new("taskset").args(["--cpu-list", "--pid", LOAD_CORE, &pid]).output();
-    let output = output.map_err(|error| format!("taskset (of util-linux) is needed: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("no second processor to put the load on: {}", String::from_utf8_lossy(&output.stderr)).into())
-}
-
-/// A server, alone on its core; dropping it ends the process.
-#[derive(Debug)]
-pub(crate) struct Server {
-    child: Child,
-    pub(crate) address: SocketAddr,
-}
-
-impl Server {
-    /// Starts a server and waits until it says where it listens.
-    pub(crate) fn start(programs: &Programs, target: Target) -> Result<Self, Error> {
-        let program = programs.path(target);
-        // taskset becomes the server, so the process id is the server's.
-        let mut child = Command::new("taskset")
-            .args(["--cpu-list", SERVER_CORE])
-            .arg(program)
-            .args(target.arguments())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| format!("taskset (of util-linux) is needed: {error}"))?;
-        let stdout = child.stdout.take().ok_or("the standard output was asked for")?;
-        let (said, heard) = mpsc::channel();
-        thread::spawn(move || {
-            // To the end, so that no write of the server meets a closed pipe.
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let _ = address_in(&line).map(|address| said.send(address));
-            }
-        });
-        match heard.recv_timeout(START_LIMIT) {
-            Ok(address) => Ok(Self { child, address }),
-            Err(_) => {
-                child.kill()?;
-                child.wait()?;
-                Err(format!("{} did not say where it listens", program.display()).into())
-            }
-        }
-    }
-
-    /// What the server's threads have used, read when they sleep: the books of a running thread lag.
-    pub(crate) fn settled_usage(&self) -> Result<Usage, Error> {
-        let mut before = Usage::of(self.child.id())?;
-        for _ in 0..SETTLE_ATTEMPTS {
-            thread::sleep(SETTLE_PAUSE);
-            let after = Usage::of(self.child.id())?;
-            if after.run_ns == before.run_ns {
-                return Ok(after);
-            }
-            before = after;
-        }
-        Err("the server does not come to rest although nothing is asked of it".into())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// The first loopback address in a line.
-fn address_in(line: &str) -> Option<SocketAddr> {
-    let from = &line[line.find("127.0.0.1:")?..];
-    let end = from.find(|char: char| !(char.is_ascii_digit() || matches!(char, '.' | ':')));
-    from[..end.unwrap_or(from.len())].parse().ok()
-}
-
-/// The scheduler's books of a process, all threads together.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Usage {
-    /// Nanoseconds on a processor.
-    pub(crate) run_ns: u64,
-    /// Nanoseconds ready to run, while something else had the processor.
-    pub(crate) wait_ns: u64,
-}
-
-impl Usage {
-    pub(crate) fn of(pid: u32) -> Result<Self, Error> {
-        let mut sum = Self::default();
-        for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-            let books = fs::read_to_string(task?.path().join("schedstat"))?;
-            let mut fields = books.split_whitespace().map(str::parse::<u64>);
-            let (Some(run), Some(wait)) = (fields.next(), fields.next()) else {
-                return Err("the kernel keeps no schedstat (CONFIG_SCHED_INFO)".into());
-            };
-            sum.run_ns += run?;
-            sum.wait_ns += wait?;
-        }
-        Ok(sum)
-    }
-
-    /// What was used since.
-    pub(crate) fn since(self, earlier: Self) -> Self {
-        // The books of a thread that has ended are gone, so a sum can shrink.
-        Self {
-            run_ns: self.run_ns.saturating_sub(earlier.run_ns),
-            wait_ns: self.wait_ns.saturating_sub(earlier.wait_ns),
-        }
-    }
-}
-
-const SERVER_CORE: &str = "0";
-const LOAD_CORE: &str = "1";
-
-/// A server that has been built starts in milliseconds; a busy machine needs more.
-const START_LIMIT: Duration = Duration::from_secs(10);
-
-const SETTLE_PAUSE: Duration = Duration::from_millis(2);
-const SETTLE_ATTEMPTS: u32 = 500;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_found_in_what_servers_print() {
-        let expected = Some(([127, 0, 0, 1], 4711).into());
-        assert_eq!(address_in("127.0.0.1:4711"), expected);
-        assert_eq!(address_in("  echo      ws://127.0.0.1:4711/echo"), expected);
-        assert_eq!(address_in("  sinews 0.1.0 · 1 thread"), None);
-    }
-
-    #[test]
-    #[cfg(target_os = "linux")]
-    fn time_on_the_processor_is_seen() {
-        let before = Usage::of(std::process::id()).unwrap();
-        let mut numbers = 0_u64;
-        // The books of a running thread are brought up to date with the clock's tick.
-        while Usage::of(std::process::id()).unwrap().since(before).run_ns == 0 {
-            numbers = std::hint::black_box(numbers + 1);
-        }
-        assert!(numbers < u64::MAX);
-    }
 }

@@ -1,0 +1,101 @@
+//! axum: WebSockets, a page, and topics on Tokio's broadcast channel.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Router;
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{Path, State};
+use axum::response::Response;
+use axum::routing::{any, get};
+use axum::serve::ListenerExt;
+use tokio::net::TcpListener;
+use tokio::runtime;
+use tokio::sync::broadcast::{self, Sender, error::RecvError};
+
+use crate::{Error, MESSAGE_MAX, announce};
+
+/// Serves `/echo`, `/topics/{name}` and `/healthz` for ever.
+pub(crate) fn run(address: SocketAddr) -> Result<(), Error> {
+    runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+        let listener = TcpListener::bind(address).await?;
+        announce(listener.local_addr()?)?;
+        let listener = listener.tap_io(|stream| {
+            let _ = stream.set_nodelay(true);
+        });
+        let routes = Router::new()
+            .route("/healthz", get(|| async { "ok\n" }))
+            .route("/echo", any(|upgrade: WebSocketUpgrade| async { open(upgrade).on_upgrade(echo) }))
+            .route("/topics/{name}", any(topic))
+            .with_state(Topics::default());
+        Ok(axum::serve(listener, routes).await?)
+    })
+}
+
+fn open(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
+    upgrade.max_message_size(MESSAGE_MAX).max_frame_size(MESSAGE_MAX)
+}
+
+async fn echo(mut socket: WebSocket) {
+    while let Some(Ok(message)) = socket.recv().await {
+        if matches!(message, Message::Text(_) | Message::Binary(_)) && socket.send(message).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A message, and the connection it came from.
+type Published = (u64, Message);
+
+#[derive(Clone, Debug, Default)]
+struct Topics(Arc<Mutex<HashMap<String, Sender<Published>>>>);
+
+impl Topics {
+    fn sender(&self, name: String) -> Sender<Published> {
+        let mut topics = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        topics.entry(name).or_insert_with(|| broadcast::channel(WAITING_MAX).0).clone()
+    }
+}
+
+async fn topic(
+    upgrade: WebSocketUpgrade,
+    Path(name): Path<String>,
+    State(topics): State<Topics>,
+) -> Response {
+    let sender = topics.sender(name);
+    open(upgrade).on_upgrade(|socket| subscribe(socket, sender))
+}
+
+/// What this connection sends goes to all others, and what they send comes here.
+async fn subscribe(mut socket: WebSocket, sender: Sender<Published>) {
+    static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
+    let own = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+    let mut receiver = sender.subscribe();
+    loop {
+        tokio::select! {
+            received = socket.recv() => match received {
+                Some(Ok(message @ (Message::Text(_) | Message::Binary(_)))) => {
+                    let _ = sender.send((own, message));
+                }
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return,
+            },
+            published = receiver.recv() => match published {
+                Ok((from, message)) if from != own => {
+                    if socket.send(message).await.is_err() {
+                        return;
+                    }
+                }
+                Ok(_) => {}
+                // A slow subscriber loses messages, which the load would notice.
+                Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => return,
+            },
+        }
+    }
+}
+
+/// Messages that a slow subscriber may be behind.
+const WAITING_MAX: usize = 1024;

@@ -1,0 +1,84 @@
+//! Connecting and shaking hands, with sockets that block.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use sinews_proto::deflate::DeflateConfig;
+use sinews_proto::handshake::{ClientRequest, ClientStep};
+use socket2::{Domain, Socket, Type};
+
+use crate::Error;
+
+/// Connects to a server on this machine.
+pub(crate) fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    connect_from(address, None)
+}
+
+/// Connects from an address of this machine, as a client elsewhere would: there are only some 28,000 ports for
+/// one pair of addresses.
+pub(crate) fn connect_from(address: SocketAddr, source: Option<SocketAddr>) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_tcp_nodelay(true)?;
+    set_congestion(&socket)?;
+    if let Some(source) = source {
+        socket.bind(&source.into())?;
+    }
+    socket.connect(&address.into())?;
+    Ok(socket.into())
+}
+
+/// The system's default may pace (BBR does, even over loopback), which would measure the pacing.
+fn set_congestion(socket: &Socket) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    return socket.set_tcp_congestion(CONGESTION.as_bytes());
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = socket;
+        Ok(())
+    }
+}
+
+/// Opens a WebSocket. The number makes the key; deflate is offered if there is a configuration for it.
+pub(crate) fn shake_hands(
+    stream: &mut TcpStream,
+    path: &str,
+    number: u64,
+    deflate: Option<DeflateConfig>,
+) -> Result<(), Error> {
+    stream.set_read_timeout(Some(STALL_LIMIT))?;
+    let mut key = [0; 16];
+    // No proxy is in between that a predictable key could mislead.
+    key[..8].copy_from_slice(&number.to_be_bytes());
+    let mut request = ClientRequest::new("localhost", path)?;
+    let offered = deflate.is_some();
+    if let Some(deflate) = deflate {
+        request = request.with_deflate(deflate);
+    }
+    let mut handshake = request.start(key);
+    let mut head = Vec::new();
+    handshake.write_request(&mut head);
+    stream.write_all(&head)?;
+    let (mut answer, mut chunk) = (Vec::new(), [0; 4096]);
+    loop {
+        match stream.read(&mut chunk)? {
+            0 => return Err("the target closed a connection during the handshake".into()),
+            bytes => answer.extend_from_slice(&chunk[..bytes]),
+        }
+        if let ClientStep::Done(done) = handshake.read_response(&answer)? {
+            if offered && !String::from_utf8_lossy(&answer).contains("permessage-deflate") {
+                return Err("the target did not agree to deflate".into());
+            }
+            if done.consumed() == answer.len() {
+                return Ok(());
+            }
+            return Err("the target sent frames before it was asked anything".into());
+        }
+    }
+}
+
+/// Congestion control of the load's sockets.
+pub(crate) const CONGESTION: &str = "cubic";
+
+/// A target that is silent for so long has lost something.
+pub(crate) const STALL_LIMIT: Duration = Duration::from_secs(10);

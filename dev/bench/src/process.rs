@@ -1,0 +1,158 @@
+//! Servers as processes: pinned to a core, watched in the scheduler's books, and ended by their process id.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+use std::{fs, thread};
+
+use crate::Error;
+
+/// Binds the calling process to the load's core.
+pub(crate) fn pin_load() -> Result<(), Error> {
+    let pid = std::process::id().to_string();
+    let output = Command::new("taskset").args(["--cpu-list", "--pid", LOAD_CORE, &pid]).output();
+    let output = output.map_err(|error| format!("taskset (of util-linux) is needed: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("no second processor to put the load on: {}", String::from_utf8_lossy(&output.stderr)).into())
+}
+
+/// A server, alone on its core; dropping it ends the process.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) address: SocketAddr,
+}
+
+impl Server {
+    /// Starts a server and waits until it says where it listens.
+    pub(crate) fn start(program: &Path, arguments: &[OsString], cores: &str) -> Result<Self, Error> {
+        // taskset becomes the server, so the process id is the server's.
+        let mut child = Command::new("taskset")
+            .args(["--cpu-list", cores])
+            .arg(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("taskset (of util-linux) is needed: {error}"))?;
+        let stdout = child.stdout.take().ok_or("the standard output was asked for")?;
+        let (said, heard) = mpsc::channel();
+        thread::spawn(move || {
+            // To the end, so that no write of the server meets a closed pipe.
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _ = address_in(&line).map(|address| said.send(address));
+            }
+        });
+        match heard.recv_timeout(START_LIMIT) {
+            Ok(address) => Ok(Self { child, address }),
+            Err(_) => {
+                child.kill()?;
+                child.wait()?;
+                Err(format!("{} did not say where it listens", program.display()).into())
+            }
+        }
+    }
+
+    /// What the server's threads have used, read when they sleep: the books of a running thread lag.
+    pub(crate) fn settled_usage(&self) -> Result<Usage, Error> {
+        let mut before = Usage::of(self.child.id())?;
+        for _ in 0..SETTLE_ATTEMPTS {
+            thread::sleep(SETTLE_PAUSE);
+            let after = Usage::of(self.child.id())?;
+            if after.run_ns == before.run_ns {
+                return Ok(after);
+            }
+            before = after;
+        }
+        Err("the server does not come to rest although nothing is asked of it".into())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The first loopback address in a line.
+fn address_in(line: &str) -> Option<SocketAddr> {
+    let from = &line[line.find("127.0.0.1:")?..];
+    let end = from.find(|char: char| !(char.is_ascii_digit() || matches!(char, '.' | ':')));
+    from[..end.unwrap_or(from.len())].parse().ok()
+}
+
+/// The scheduler's books of a process, all threads together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    /// Nanoseconds on a processor.
+    pub(crate) run_ns: u64,
+    /// Nanoseconds ready to run, while something else had the processor.
+    pub(crate) wait_ns: u64,
+}
+
+impl Usage {
+    pub(crate) fn of(pid: u32) -> Result<Self, Error> {
+        let mut sum = Self::default();
+        for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+            let books = fs::read_to_string(task?.path().join("schedstat"))?;
+            let mut fields = books.split_whitespace().map(str::parse::<u64>);
+            let (Some(run), Some(wait)) = (fields.next(), fields.next()) else {
+                return Err("the kernel keeps no schedstat (CONFIG_SCHED_INFO)".into());
+            };
+            sum.run_ns += run?;
+            sum.wait_ns += wait?;
+        }
+        Ok(sum)
+    }
+
+    /// What was used since.
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        // The books of a thread that has ended are gone, so a sum can shrink.
+        Self {
+            run_ns: self.run_ns.saturating_sub(earlier.run_ns),
+            wait_ns: self.wait_ns.saturating_sub(earlier.wait_ns),
+        }
+    }
+}
+
+/// As `taskset --cpu-list` takes it.
+pub(crate) const SERVER_CORE: &str = "0";
+const LOAD_CORE: &str = "1";
+
+/// A server that has been built starts in milliseconds; a busy machine needs more.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+const SETTLE_PAUSE: Duration = Duration::from_millis(2);
+const SETTLE_ATTEMPTS: u32 = 500;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_found_in_what_servers_print() {
+        let expected = Some(([127, 0, 0, 1], 4711).into());
+        assert_eq!(address_in("127.0.0.1:4711"), expected);
+        assert_eq!(address_in("  echo      ws://127.0.0.1:4711/echo"), expected);
+        assert_eq!(address_in("  sinews 0.1.0 · 1 thread"), None);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn time_on_the_processor_is_seen() {
+        let before = Usage::of(std::process::id()).unwrap();
+        let mut numbers = 0_u64;
+        // The books of a running thread are brought up to date with the clock's tick.
+        while Usage::of(std::process::id()).unwrap().since(before).run_ns == 0 {
+            numbers = std::hint::black_box(numbers + 1);
+        }
+        assert!(numbers < u64::MAX);
+    }
+}
