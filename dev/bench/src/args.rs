@@ -1,13 +1,14 @@
 //! The command line.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::load::{LOADS, Load};
 use crate::round::Plan;
-use crate::target::Target;
+use crate::target::{Deflate, Target};
 
 /// Measures what a server's work costs over loopback: `sinews serve` beside plain TCP echoes and other
 /// libraries. Without a subcommand: what an echoed message costs.
@@ -26,6 +27,14 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// What a delivery costs: one publisher, many subscribers of a topic.
+    Fanout(FanoutArgs),
+    /// What an idle connection takes of memory.
+    Idle(IdleArgs),
+    /// What a request of `GET /healthz` costs.
+    Http(HttpArgs),
+    /// What a message costs on one thread and on two.
+    Scaling(ScalingArgs),
     /// The plain echo on mio: prints its address and serves until its standard input is closed.
     PlainMio {
         /// Port on 127.0.0.1; 0 takes a free one
@@ -38,6 +47,9 @@ pub(crate) enum Command {
         #[arg(default_value_t = 0)]
         port: u16,
     },
+    /// The connections of `idle`, as a process of its own.
+    #[command(hide = true)]
+    IdleClients(IdleClientsArgs),
 }
 
 #[derive(Debug, Args)]
@@ -49,6 +61,121 @@ pub(crate) struct EchoArgs {
     #[arg(long = "load", value_name = "NAME", value_parser = load)]
     loads: Vec<&'static Load>,
 
+    #[command(flatten)]
+    targets: TargetArgs,
+
+    #[command(flatten)]
+    pub(crate) programs: ProgramArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FanoutArgs {
+    #[command(flatten)]
+    pub(crate) plan: PlanArgs,
+
+    /// Subscribers; may be given several times [default: 50, 1000 and 10000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=19_000))]
+    subscribers: Vec<u16>,
+
+    /// Messages published at once; may be given several times [default: 1 and 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    burst: Vec<u16>,
+
+    #[command(flatten)]
+    targets: TargetArgs,
+
+    #[command(flatten)]
+    pub(crate) programs: ProgramArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HttpArgs {
+    #[command(flatten)]
+    pub(crate) plan: PlanArgs,
+
+    /// Connections, which all stay
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = connections)]
+    pub(crate) connections: usize,
+
+    /// Requests in flight on a connection; may be given several times [default: 1 and 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pipeline: Vec<u16>,
+
+    #[command(flatten)]
+    targets: TargetArgs,
+
+    #[command(flatten)]
+    pub(crate) programs: ProgramArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ScalingArgs {
+    #[command(flatten)]
+    pub(crate) plan: PlanArgs,
+
+    /// Only this load; may be given several times [default: 64x64 and 512x512]
+    #[arg(long = "load", value_name = "NAME", value_parser = load)]
+    loads: Vec<&'static Load>,
+
+    #[command(flatten)]
+    targets: TargetArgs,
+
+    #[command(flatten)]
+    pub(crate) programs: ProgramArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IdleArgs {
+    /// Connections: beyond some 16,000 on several threads, since each ring may have as many descriptors as a
+    /// process. Servers on readiness cannot go beyond the limit of open files
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = connections)]
+    pub(crate) connections: usize,
+
+    /// What the connections have done before
+    #[arg(long, value_enum, value_name = "HISTORY", default_value = "handshake")]
+    pub(crate) after: History,
+
+    /// Compression that `sinews serve` and the clients agree on
+    #[arg(long, value_enum, value_name = "MODE", default_value = "off")]
+    pub(crate) deflate: Deflate,
+
+    /// Threads of `sinews serve` [default: one for each 16,000 connections]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+
+    /// Seconds of rest before each of the two readings of memory
+    #[arg(long = "settle", value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=600))]
+    settle_s: u64,
+
+    #[command(flatten)]
+    targets: TargetArgs,
+
+    #[command(flatten)]
+    pub(crate) programs: ProgramArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IdleClientsArgs {
+    pub(crate) server: SocketAddr,
+    pub(crate) source: Ipv4Addr,
+    pub(crate) connections: usize,
+    pub(crate) after: History,
+    pub(crate) deflate: Deflate,
+}
+
+/// What a connection has done before it idles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum History {
+    /// Nothing but to open
+    Handshake,
+    /// 1,500 messages of 64 bytes echoed, in bursts of 50
+    Small,
+    /// One message of 256 KiB echoed
+    Large,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TargetArgs {
     /// Only this target; may be given several times [default: ours]
     #[arg(long = "target", value_name = "NAME", value_enum)]
     targets: Vec<Target>,
@@ -56,9 +183,16 @@ pub(crate) struct EchoArgs {
     /// The other libraries, too
     #[arg(long)]
     peers: bool,
+}
 
-    #[command(flatten)]
-    pub(crate) programs: ProgramArgs,
+impl TargetArgs {
+    /// Those that are named, or ours; and the peers, if they are asked for.
+    fn among(&self, ours: &[Target], peers: &[Target]) -> Vec<Target> {
+        let none = self.targets.is_empty() && !self.peers;
+        let ours = ours.iter().filter(|it| none || self.targets.contains(it));
+        let peers = peers.iter().filter(|it| self.peers || self.targets.contains(it));
+        ours.chain(peers).copied().collect()
+    }
 }
 
 #[derive(Debug, Args)]
@@ -98,14 +232,78 @@ impl EchoArgs {
         if self.loads.is_empty() { LOADS.iter().collect() } else { self.loads.clone() }
     }
 
-    /// Those that are named, or ours; and the peers, if they are asked for.
     pub(crate) fn targets(&self) -> Vec<Target> {
-        let none = self.targets.is_empty() && !self.peers;
-        let ours = Target::OURS.into_iter().filter(|it| none || self.targets.contains(it));
-        let peers = Target::PEERS.into_iter().filter(|it| self.peers || self.targets.contains(it));
-        ours.chain(peers).collect()
+        self.targets.among(&Target::OURS, &Target::PEERS)
     }
 }
+
+impl FanoutArgs {
+    pub(crate) fn subscribers(&self) -> Vec<usize> {
+        or_default(&self.subscribers, &[50, 1000, 10_000])
+    }
+
+    pub(crate) fn bursts(&self) -> Vec<usize> {
+        or_default(&self.burst, &[1, 16])
+    }
+
+    pub(crate) fn targets(&self) -> Vec<Target> {
+        self.targets.among(&Target::SINEWS, &[Target::Axum])
+    }
+}
+
+impl HttpArgs {
+    pub(crate) fn depths(&self) -> Vec<usize> {
+        or_default(&self.pipeline, &[1, 16])
+    }
+
+    pub(crate) fn targets(&self) -> Vec<Target> {
+        self.targets.among(&Target::SINEWS, &[Target::Hyper, Target::Axum])
+    }
+}
+
+impl ScalingArgs {
+    pub(crate) fn loads(&self) -> Vec<&'static Load> {
+        let default = || LOADS.iter().filter(|load| matches!(load.name, "64x64" | "512x512")).collect();
+        if self.loads.is_empty() { default() } else { self.loads.clone() }
+    }
+
+    pub(crate) fn targets(&self) -> Vec<Target> {
+        self.targets.among(&Target::SINEWS, &[])
+    }
+}
+
+impl IdleArgs {
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.map_or_else(|| self.connections.div_ceil(CONNECTIONS_PER_THREAD), usize::from)
+    }
+
+    pub(crate) fn settle(&self) -> Duration {
+        Duration::from_secs(self.settle_s)
+    }
+
+    pub(crate) fn targets(&self) -> Vec<Target> {
+        self.targets.among(&Target::SINEWS, &Target::PEERS)
+    }
+}
+
+fn or_default(given: &[u16], default: &[usize]) -> Vec<usize> {
+    if given.is_empty() { default.to_vec() } else { given.iter().copied().map(usize::from).collect() }
+}
+
+/// A number of connections.
+fn connections(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number @ 1..=CONNECTIONS_MAX) => Ok(number),
+        _ => Err(format!("expected a number from 1 to {CONNECTIONS_MAX}")),
+    }
+}
+
+/// What one pair of addresses has ports for, times the source addresses 127.0.1.1 to 127.0.255.1.
+const CONNECTIONS_MAX: usize = 1_000_000;
+
+/// Connections are spread over threads by chance, and a ring with direct descriptors may hold as many as the limit
+/// of open files, often 20,000.
+const CONNECTIONS_PER_THREAD: usize = 16_000;
 
 fn load(name: &str) -> Result<&'static Load, String> {
     LOADS.iter().find(|load| load.name == name).ok_or_else(|| {

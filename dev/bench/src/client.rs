@@ -10,6 +10,7 @@ use mio::{Events, Interest, Poll, Token};
 use crate::Error;
 use crate::connect::{STALL_LIMIT, connect, shake_hands};
 use crate::load::Batch;
+use crate::round::{Done, Work};
 
 /// The connections of one load to one target.
 #[derive(Debug)]
@@ -28,14 +29,6 @@ struct Connection {
     sent: usize,
     /// Bytes of the reply that have come.
     received: usize,
-}
-
-/// What was done in a window.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Done {
-    /// Messages, deliveries or requests.
-    pub(crate) units: u64,
-    pub(crate) elapsed: Duration,
 }
 
 impl Client {
@@ -66,12 +59,6 @@ impl Client {
         let first = if client.batch.exact { Self::work::<true> } else { Self::work::<false> };
         first(&mut client, Duration::ZERO)?;
         Ok(client)
-    }
-
-    /// Sends batches until the time is over and everything in flight is answered. The length of each reply is
-    /// checked.
-    pub(crate) fn run(&mut self, window: Duration) -> Result<Done, Error> {
-        self.work::<false>(window)
     }
 
     fn work<const CHECK: bool>(&mut self, window: Duration) -> Result<Done, Error> {
@@ -109,6 +96,18 @@ impl Client {
     }
 }
 
+impl Work for Client {
+    /// Sends batches until the time is over and everything in flight is answered. The length of each reply is
+    /// checked.
+    fn run(&mut self, window: Duration) -> Result<Done, Error> {
+        // Pings, if the others' turns took long. What is sent next answers them.
+        for connection in &mut self.connections {
+            connection.discard(&mut self.buffer)?;
+        }
+        self.work::<false>(window)
+    }
+}
+
 impl Connection {
     fn start(&mut self, batch: &Batch) -> io::Result<()> {
         (self.sent, self.received) = (0, 0);
@@ -125,6 +124,17 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    fn discard(&mut self, buffer: &mut [u8]) -> Result<(), Error> {
+        loop {
+            match self.stream.read(buffer) {
+                Ok(0) => return Err("the target closed a connection".into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Receives what is there. Whether the reply is complete.

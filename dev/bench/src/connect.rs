@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use sinews_proto::deflate::DeflateConfig;
-use sinews_proto::handshake::{ClientRequest, ClientStep};
+use sinews_proto::handshake::{ClientRequest, ClientStep, Negotiated};
 use socket2::{Domain, Socket, Type};
 
 use crate::Error;
@@ -45,13 +45,12 @@ pub(crate) fn shake_hands(
     path: &str,
     number: u64,
     deflate: Option<DeflateConfig>,
-) -> Result<(), Error> {
+) -> Result<Negotiated, Error> {
     stream.set_read_timeout(Some(STALL_LIMIT))?;
     let mut key = [0; 16];
     // No proxy is in between that a predictable key could mislead.
     key[..8].copy_from_slice(&number.to_be_bytes());
     let mut request = ClientRequest::new("localhost", path)?;
-    let offered = deflate.is_some();
     if let Some(deflate) = deflate {
         request = request.with_deflate(deflate);
     }
@@ -66,11 +65,8 @@ pub(crate) fn shake_hands(
             bytes => answer.extend_from_slice(&chunk[..bytes]),
         }
         if let ClientStep::Done(done) = handshake.read_response(&answer)? {
-            if offered && !String::from_utf8_lossy(&answer).contains("permessage-deflate") {
-                return Err("the target did not agree to deflate".into());
-            }
             if done.consumed() == answer.len() {
-                return Ok(());
+                return Ok(done.negotiated());
             }
             return Err("the target sent frames before it was asked anything".into());
         }

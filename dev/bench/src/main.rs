@@ -22,6 +22,9 @@ mod args;
 mod client;
 mod connect;
 mod echo;
+mod fanout;
+mod http;
+mod idle;
 mod load;
 mod plain_mio;
 #[cfg(target_os = "linux")]
@@ -29,6 +32,7 @@ mod plain_ring;
 mod process;
 mod report;
 mod round;
+mod scaling;
 mod target;
 
 use std::fs;
@@ -42,14 +46,19 @@ type Error = Box<dyn std::error::Error>;
 fn main() -> Result<(), Error> {
     let cli = Cli::parse();
     // The servers inherit it.
-    let descriptors = rlimit::increase_nofile_limit(u64::MAX)?;
+    rlimit::increase_nofile_limit(u64::MAX)?;
     match cli.command {
         Some(Command::PlainMio { port }) => plain_mio::run(port),
         #[cfg(target_os = "linux")]
         Some(Command::PlainRing { port }) => plain_ring::run(port),
         #[cfg(not(target_os = "linux"))]
         Some(Command::PlainRing { .. }) => Err("io_uring is a part of Linux".into()),
-        None => echo::run(&cli.echo, descriptors),
+        Some(Command::Fanout(args)) => fanout::run(&args),
+        Some(Command::Idle(args)) => idle::run(&args),
+        Some(Command::IdleClients(args)) => idle::clients::run(&args),
+        Some(Command::Http(args)) => http::run(&args),
+        Some(Command::Scaling(args)) => scaling::run(&args),
+        None => echo::run(&cli.echo),
     }
 }
 

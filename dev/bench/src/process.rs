@@ -59,6 +59,10 @@ impl Server {
         }
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What the server's threads have used, read when they sleep: the books of a running thread lag.
     pub(crate) fn settled_usage(&self) -> Result<Usage, Error> {
         let mut before = Usage::of(self.child.id())?;

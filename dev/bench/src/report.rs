@@ -2,13 +2,20 @@
 
 use crate::round::{Rounds, WAITED_MAX};
 
-/// Prints a table: a row for each server, and a column of ratios for each of those it is compared with.
-pub(crate) fn table(title: &str, unit: &str, names: &[String], beside: &[usize], rounds: &Rounds) {
+/// Prints a table: a row for each server, and a column of ratios for each of those it is compared with. What
+/// is counted has a name for one and one for many.
+pub(crate) fn table(
+    title: &str,
+    [unit, units]: [&str; 2],
+    names: &[String],
+    beside: &[usize],
+    rounds: &Rounds,
+) {
     let kind = if rounds.quiet { "quiet" } else { "not all quiet" };
     println!("\n**{title}**, {} rounds, {kind}\n", rounds.measures.len());
     let mut head = vec!["server".to_owned(), format!("CPU ns a {unit}")];
     head.extend(beside.iter().map(|other| format!("÷ {}", names[*other])));
-    head.extend([format!("thousand {unit}s/s"), format!("thousand {unit}s a CPU second"), "busy".to_owned()]);
+    head.extend([format!("thousand {units}/s"), format!("thousand {units} a CPU second"), "busy".to_owned()]);
     println!("| {} |\n|{}", head.join(" | "), "---|".repeat(head.len()));
     for (this, name) in names.iter().enumerate() {
         let ns = median(rounds.of(this, |measure| measure.ns));

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::Error;
-use crate::client::Done;
 use crate::process::{Server, Usage};
 
 /// What was measured of one server in one round.
@@ -35,6 +34,20 @@ impl Measure {
             quiet: waited <= WAITED_MAX,
         })
     }
+}
+
+/// A load that is connected to a server.
+pub(crate) trait Work {
+    /// Keeps the server busy for this time and until everything in flight is answered.
+    fn run(&mut self, window: Duration) -> Result<Done, Error>;
+}
+
+/// What a load has done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    /// Messages, deliveries or requests.
+    pub(crate) units: u64,
+    pub(crate) elapsed: Duration,
 }
 
 /// The rounds that count of one load.
@@ -80,6 +93,38 @@ impl Rounds {
         Ok(Self { measures: all, quiet: enough })
     }
 
+    /// Measures servers under a load of so many connections to each. All stay connected if this process may
+    /// have that many descriptors; else each server is connected to for its turn.
+    pub(crate) fn of_servers<W: Work>(
+        plan: Plan,
+        servers: &[(String, &Server)],
+        connections: usize,
+        connect: impl Fn(usize) -> Result<W, Error>,
+    ) -> Result<Self, Error> {
+        let named = |index: usize, error: Error| format!("{}: {error}", servers[index].0);
+        let connect = |index: usize| connect(index).map_err(|error| named(index, error));
+        let descriptors = rlimit::increase_nofile_limit(u64::MAX)?;
+        let mut all = Vec::new();
+        if (connections * servers.len()) as u64 + DESCRIPTORS_SPARE <= descriptors {
+            all = (0..servers.len()).map(connect).collect::<Result<_, _>>()?;
+        }
+        Self::run(plan, servers.len(), |index| {
+            let server = servers[index].1;
+            let measure = |work: &mut W| {
+                Measure::of(server, || work.run(plan.window)).map_err(|error| named(index, error))
+            };
+            if let Some(work) = all.get_mut(index) {
+                return Ok(measure(work)?);
+            }
+            let mut work = connect(index)?;
+            let measure = measure(&mut work)?;
+            drop(work);
+            // The others are measured when the end of these connections has been worked off.
+            server.settled_usage()?;
+            Ok(measure)
+        })
+    }
+
     /// One number of one server, by round.
     pub(crate) fn of(&self, server: usize, what: fn(&Measure) -> f64) -> impl Iterator<Item = f64> {
         self.measures.iter().map(move |round| what(&round[server]))
@@ -94,6 +139,9 @@ impl Rounds {
 
 /// Rounds that others disturb are repeated, but not for ever.
 const ATTEMPTS_PER_ROUND: usize = 4;
+
+/// For what is no connection.
+const DESCRIPTORS_SPARE: u64 = 200;
 
 /// Of the window, waiting for the core while something else has it.
 pub(crate) const WAITED_MAX: f64 = 0.04;

@@ -54,6 +54,8 @@ impl Target {
         Self::SinewsRing,
     ];
 
+    pub(crate) const SINEWS: [Self; 2] = [Self::SinewsPoll, Self::SinewsRing];
+
     /// Those that speak WebSocket.
     pub(crate) const PEERS: [Self; 7] = [
         Self::TokioTungstenite,
@@ -104,6 +106,11 @@ impl Target {
     pub(crate) const fn needs_ring(self) -> bool {
         matches!(self, Self::PlainRing | Self::TcpEchoRing | Self::SinewsRing)
     }
+}
+
+/// The servers with their names.
+pub(crate) fn named(servers: &[(Target, Server)]) -> Vec<(String, &Server)> {
+    servers.iter().map(|(target, server)| (target.name().to_owned(), server)).collect()
 }
 
 /// How `sinews serve` is started, where it matters.
@@ -183,16 +190,28 @@ impl Programs {
         })
     }
 
-    /// Starts a target. `None` if it needs io_uring and could not be started, which is said.
-    pub(crate) fn start(&self, target: Target, options: &ServeOptions) -> Result<Option<Server>, Error> {
-        let (program, arguments) = self.command(target, options);
-        match Server::start(program, &arguments, options.cores) {
-            Err(error) if target.needs_ring() => {
-                println!("{} is left out: {error}", target.name());
-                Ok(None)
+    /// Those of the targets that can be started: the others need io_uring, and it is said why they cannot.
+    pub(crate) fn startable(&self, targets: &[Target]) -> Result<Vec<Target>, Error> {
+        let mut startable = Vec::with_capacity(targets.len());
+        for target in targets {
+            match self.start(*target, &ServeOptions::default()) {
+                Ok(_) => startable.push(*target),
+                Err(error) if target.needs_ring() => println!("{} is left out: {error}", target.name()),
+                Err(error) => return Err(error),
             }
-            other => other.map(Some),
         }
+        Ok(startable)
+    }
+
+    pub(crate) fn start(&self, target: Target, options: &ServeOptions) -> Result<Server, Error> {
+        let (program, arguments) = self.command(target, options);
+        Server::start(program, &arguments, options.cores)
+    }
+
+    /// Starts them on the core of servers, beside one another.
+    pub(crate) fn start_all(&self, targets: &[Target]) -> Result<Vec<(Target, Server)>, Error> {
+        let start = |target: &Target| Ok((*target, self.start(*target, &ServeOptions::default())?));
+        targets.iter().map(start).collect()
     }
 
     fn command(&self, target: Target, options: &ServeOptions) -> (&Path, Vec<OsString>) {

@@ -1,0 +1,266 @@
+//! Fan-out: one publisher, many subscribers of one topic.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+use sinews_proto::Role;
+use sinews_testkit::Frame;
+
+use crate::Error;
+use crate::args::FanoutArgs;
+use crate::connect::{STALL_LIMIT, connect, shake_hands};
+use crate::process::Server;
+use crate::report;
+use crate::round::{Done, Rounds, Work};
+use crate::target::{Programs, named};
+
+/// Measures what the arguments say and prints a table for each number of subscribers and each burst.
+pub(crate) fn run(args: &FanoutArgs) -> Result<(), Error> {
+    let programs = Programs::build(&args.programs, &args.targets())?;
+    crate::prepare_load()?;
+    let targets = programs.startable(&args.targets())?;
+    let names: Vec<String> = targets.iter().map(|target| target.name().to_owned()).collect();
+    let ours: Vec<usize> = (0..targets.len()).filter(|index| targets[*index].is_sinews()).collect();
+    for subscribers in args.subscribers() {
+        for burst in args.bursts() {
+            let servers = programs.start_all(&targets)?;
+            let servers = named(&servers);
+            let mut sends = Vec::new();
+            for (name, server) in &servers {
+                let counted =
+                    Fanout::connect(server, subscribers, burst).and_then(|mut fanout| fanout.sends());
+                sends.push(format!("{name} {:.2}", counted.map_err(|error| format!("{name}: {error}"))?));
+                server.settled_usage()?;
+            }
+            let rounds = Rounds::of_servers(args.plan.plan(), &servers, subscribers + 1, |index| {
+                Fanout::connect(servers[index].1, subscribers, burst)
+            })?;
+            let title = format!("{subscribers} subscribers, bursts of {burst}");
+            report::table(&title, ["delivery", "deliveries"], &names, &ours, &rounds);
+            println!("\nPackets with data per subscriber and burst: {}.", sends.join("; "));
+        }
+    }
+    Ok(())
+}
+
+/// A publisher and the subscribers of its topic.
+struct Fanout {
+    poll: Poll,
+    events: Events,
+    publisher: std::net::TcpStream,
+    subscribers: Vec<Subscriber>,
+    request: Vec<u8>,
+    reply: Vec<u8>,
+    burst: u64,
+    buffer: Box<[u8]>,
+}
+
+struct Subscriber {
+    stream: TcpStream,
+    /// Bytes of the burst that have come.
+    received: usize,
+}
+
+impl Fanout {
+    /// Connects everyone and publishes one burst whose content is checked.
+    fn connect(server: &Server, subscribers: usize, burst: usize) -> Result<Self, Error> {
+        let poll = Poll::new()?;
+        let mut all = Vec::with_capacity(subscribers);
+        for index in 0..subscribers {
+            let mut stream = connect(server.address)?;
+            shake_hands(&mut stream, "/topics/fanout", index as u64, None)?;
+            stream.set_nonblocking(true)?;
+            let mut stream = TcpStream::from_std(stream);
+            poll.registry().register(&mut stream, Token(index), Interest::READABLE)?;
+            all.push(Subscriber { stream, received: 0 });
+        }
+        let mut publisher = connect(server.address)?;
+        // What it publishes does not come back to it.
+        shake_hands(&mut publisher, "/topics/fanout?self=false", subscribers as u64, None)?;
+        let (mut request, mut reply) = (Vec::new(), Vec::new());
+        for number in 0..burst {
+            let payload: Vec<u8> = (0..MESSAGE_BYTES).map(|at| b'a' + ((at + number) % 26) as u8).collect();
+            request.extend(Frame::binary(&payload).encode(Role::Client));
+            reply.extend(Frame::binary(payload).encode(Role::Server));
+        }
+        // Where subscribing is a task of its own, it has been done when the server sleeps.
+        server.settled_usage()?;
+        let mut fanout = Self {
+            poll,
+            events: Events::with_capacity(subscribers),
+            publisher,
+            subscribers: all,
+            request,
+            reply,
+            burst: burst as u64,
+            buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
+        };
+        fanout.publish::<true>()?;
+        Ok(fanout)
+    }
+
+    /// Publishes one burst and waits until everyone has it.
+    fn publish<const CHECK: bool>(&mut self) -> Result<(), Error> {
+        self.publisher.write_all(&self.request)?;
+        let mut waiting = self.subscribers.len();
+        let mut progress = Instant::now();
+        while waiting > 0 {
+            // Without sleeping: waking this thread would be charged to the server, which sends.
+            self.poll.poll(&mut self.events, Some(Duration::ZERO))?;
+            if !self.events.is_empty() {
+                progress = Instant::now();
+            } else if progress.elapsed() > STALL_LIMIT {
+                return Err(format!("no byte for {STALL_LIMIT:?}, {waiting} subscribers wait").into());
+            }
+            for event in &self.events {
+                let subscriber = &mut self.subscribers[event.token().0];
+                let (expected, buffer) = (&self.reply[..], &mut self.buffer[..]);
+                waiting -= usize::from(subscriber.receive::<CHECK>(expected, buffer)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many packets with data a subscriber is sent for a burst, which is the number of sends: `TCP_NODELAY`
+    /// is set, and a burst is smaller than a segment. From the counter of this network namespace, so nobody
+    /// else may use it meanwhile.
+    fn sends(&mut self) -> Result<f64, Error> {
+        let before = packets_with_data()?;
+        for _ in 0..SENDS_BURSTS {
+            self.publish::<false>()?;
+        }
+        // The publisher's are among them, one for each burst.
+        let packets = packets_with_data()? - before - SENDS_BURSTS;
+        Ok(packets as f64 / (SENDS_BURSTS * self.subscribers.len() as u64) as f64)
+    }
+}
+
+impl Work for Fanout {
+    fn run(&mut self, window: Duration) -> Result<Done, Error> {
+        let start = Instant::now();
+        let mut units = 0;
+        while start.elapsed() < window {
+            self.publish::<false>()?;
+            units += self.subscribers.len() as u64 * self.burst;
+        }
+        Ok(Done { units, elapsed: start.elapsed() })
+    }
+}
+
+impl Subscriber {
+    /// Receives what is there. Whether the burst is complete.
+    fn receive<const CHECK: bool>(&mut self, burst: &[u8], buffer: &mut [u8]) -> Result<bool, Error> {
+        let mut complete = false;
+        loop {
+            let bytes = match self.stream.read(buffer) {
+                Ok(0) => return Err("the target closed a connection".into()),
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(complete),
+                Err(error) => return Err(error.into()),
+            };
+            let mut chunk = &buffer[..bytes];
+            while !chunk.is_empty() {
+                if self.received.is_multiple_of(FRAME_BYTES) && chunk[0] == PING {
+                    chunk = self.answer_ping(chunk)?;
+                    continue;
+                }
+                let expected = &burst[self.received..][..FRAME_BYTES - self.received % FRAME_BYTES];
+                let (part, rest) = chunk.split_at(chunk.len().min(expected.len()));
+                if complete || CHECK && part != &expected[..part.len()] {
+                    return Err("what was delivered differs from what was published".into());
+                }
+                self.received += part.len();
+                chunk = rest;
+                if self.received == burst.len() {
+                    (self.received, complete) = (0, true);
+                }
+            }
+            // A short receive has emptied the socket; more will be a new edge.
+            if bytes < buffer.len() {
+                return Ok(complete);
+            }
+        }
+    }
+
+    /// Who only receives is asked now and then whether it is still there. Answers what is behind the ping.
+    fn answer_ping<'a>(&mut self, chunk: &'a [u8]) -> Result<&'a [u8], Error> {
+        let length = usize::from(*chunk.get(1).ok_or("half a ping")?);
+        let payload = chunk.get(2..2 + length).ok_or("half a ping")?;
+        self.stream.write_all(&Frame::pong(payload).encode(Role::Client))?;
+        Ok(&chunk[2 + length..])
+    }
+}
+
+/// `TCPOrigDataSent` of this network namespace: packets with data, without repetitions.
+fn packets_with_data() -> Result<u64, Error> {
+    let all = fs::read_to_string("/proc/net/netstat")?;
+    counter(&all, "TcpExt:", "TCPOrigDataSent")
+        .ok_or_else(|| "the kernel does not count TCPOrigDataSent".into())
+}
+
+/// A counter in a file that has a line of names and then a line of values for each group.
+fn counter(file: &str, group: &str, name: &str) -> Option<u64> {
+    let mut lines = file.lines().filter(|line| line.starts_with(group));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let mut pairs = names.split_whitespace().zip(values.split_whitespace());
+    pairs.find(|(found, _)| *found == name)?.1.parse().ok()
+}
+
+/// Payload of a published message, and with the head of a frame.
+const MESSAGE_BYTES: usize = 64;
+const FRAME_BYTES: usize = 2 + MESSAGE_BYTES;
+
+/// The first byte of a ping (RFC 6455 section 5.2).
+const PING: u8 = 0x89;
+
+const RECEIVE_BYTES: usize = 64 << 10;
+
+/// Bursts that sends are counted of.
+const SENDS_BURSTS: u64 = 50;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subscriber() -> (Subscriber, std::net::TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (Subscriber { stream: TcpStream::from_std(stream), received: 0 }, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn pings_between_messages_are_answered_and_do_not_count() {
+        let (mut subscriber, mut server) = subscriber();
+        let message = Frame::binary([b'm'; MESSAGE_BYTES]).encode(Role::Server);
+        let burst = message.repeat(2);
+        let ping = Frame::ping(b"there?").encode(Role::Server);
+        server.write_all(&[&ping[..], &message, &ping, &message].concat()).unwrap();
+        assert!(subscriber.receive::<true>(&burst, &mut [0; 1024]).unwrap());
+        let pong = Frame::pong(b"there?").encode(Role::Client);
+        let mut answers = vec![0; 2 * pong.len()];
+        server.read_exact(&mut answers).unwrap();
+        assert_eq!(answers, pong.repeat(2));
+    }
+
+    #[test]
+    fn deliveries_that_are_wrong_or_too_many_are_errors() {
+        let message = Frame::binary([b'm'; MESSAGE_BYTES]).encode(Role::Server);
+        let other = Frame::binary([b'n'; MESSAGE_BYTES]).encode(Role::Server);
+        for wire in [other, message.repeat(2)] {
+            let (mut subscriber, mut server) = subscriber();
+            server.write_all(&wire).unwrap();
+            assert!(subscriber.receive::<true>(&message, &mut [0; 1024]).is_err());
+        }
+    }
+
+    #[test]
+    fn counters_are_found_by_name() {
+        let file = "TcpExt: A TCPOrigDataSent B\nTcpExt: 1 23 4\nIpExt: A B\nIpExt: 5 6\n";
+        assert_eq!(counter(file, "TcpExt:", "TCPOrigDataSent"), Some(23));
+        assert_eq!(counter(file, "IpExt:", "B"), Some(6));
+        assert_eq!(counter(file, "IpExt:", "TCPOrigDataSent"), None);
+    }
+}
