@@ -2,6 +2,8 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+use std::{mem, process, thread};
 
 use sinews_proto::Role;
 use sinews_proto::deflate::{DeflateConfig, DeflateParams};
@@ -17,34 +19,82 @@ pub(super) const READY: &str = "ready\n";
 
 /// Opens connections, has them live through their history, and holds them until standard input is closed.
 pub(crate) fn run(args: &IdleClientsArgs) -> Result<(), Error> {
-    let source = Some(SocketAddr::from((args.source, 0)));
+    thread::spawn(|| {
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+        process::exit(0);
+    });
+    let mut idle = Idle { streams: Vec::with_capacity(args.connections), swept: Instant::now() };
+    let mut history = None;
+    while idle.streams.len() < args.connections {
+        let mut together = Vec::new();
+        for number in (idle.streams.len()..args.connections).take(TOGETHER) {
+            let (stream, agreed) = open(args, number)?;
+            together.push(stream);
+            history.get_or_insert_with(|| bursts(args.after, agreed));
+        }
+        for (burst, messages) in history.iter().flatten() {
+            together.iter_mut().try_for_each(|stream| stream.write_all(burst))?;
+            together.iter_mut().try_for_each(|stream| read_messages(stream, *messages))?;
+        }
+        for stream in together {
+            stream.set_nonblocking(true)?;
+            idle.streams.push(stream);
+        }
+        idle.sweep_if_due()?;
+    }
+    print!("{READY}");
+    io::stdout().flush()?;
+    loop {
+        thread::sleep(SWEEP_PAUSE);
+        idle.sweep_if_due()?;
+    }
+}
+
+fn open(args: &IdleClientsArgs, number: usize) -> Result<(TcpStream, Option<DeflateParams>), Error> {
     let offer = match args.deflate {
         Deflate::Off => None,
         Deflate::Shared | Deflate::Dedicated => Some(DeflateConfig::new()),
     };
-    let mut streams = Vec::with_capacity(args.connections);
-    let mut agreed = None;
-    for number in 0..args.connections {
-        let mut stream = connect_from(args.server, source)?;
-        let negotiated = shake_hands(&mut stream, "/echo", number as u64, offer.clone())
-            .map_err(|error| format!("connection {number} from {}: {error}; {LIMIT_HINT}", args.source))?;
-        agreed = negotiated.deflate();
-        if offer.is_some() != agreed.is_some() {
-            return Err("the server did not agree to deflate".into());
-        }
-        streams.push(stream);
+    let is_offered = offer.is_some();
+    let mut stream = connect_from(args.server, Some(SocketAddr::from((args.source, 0))))?;
+    let agreed = shake_hands(&mut stream, "/echo", number as u64, offer)
+        .map_err(|error| format!("connection {number} from {}: {error}; {LIMIT_HINT}", args.source))?
+        .deflate();
+    if is_offered == agreed.is_some() {
+        Ok((stream, agreed))
+    } else {
+        Err("the server did not agree to deflate".into())
     }
-    let bursts = bursts(args.after, agreed);
-    for together in streams.chunks_mut(TOGETHER) {
-        for (burst, messages) in &bursts {
-            together.iter_mut().try_for_each(|stream| stream.write_all(burst))?;
-            together.iter_mut().try_for_each(|stream| read_messages(stream, *messages))?;
+}
+
+/// Connections with nothing to do but to answer pings, without which they would be closed.
+struct Idle {
+    streams: Vec<TcpStream>,
+    swept: Instant,
+}
+
+impl Idle {
+    fn sweep_if_due(&mut self) -> Result<(), Error> {
+        if self.swept.elapsed() < SWEEP_PAUSE {
+            return Ok(());
         }
+        let mut chunk = [0; 1024];
+        for stream in &mut self.streams {
+            let mut frames = Frames::default();
+            match stream.read(&mut chunk) {
+                Ok(0) => return Err("the server closed an idle connection".into()),
+                Ok(bytes) => frames.count(&chunk[..bytes]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) => return Err(error.into()),
+            }
+            if frames.complete > 0 || !frames.is_between() {
+                return Err("the server sent something to an idle connection".into());
+            }
+            stream.write_all(&frames.pongs)?;
+        }
+        self.swept = Instant::now();
+        Ok(())
     }
-    print!("{READY}");
-    io::stdout().flush()?;
-    io::stdin().read_to_end(&mut Vec::new())?;
-    Ok(())
 }
 
 /// What each connection sends, burst by burst, and how many messages are to come back.
@@ -86,6 +136,7 @@ fn read_messages(stream: &mut TcpStream, messages: u64) -> Result<(), Error> {
             0 => return Err("the server closed a connection".into()),
             bytes => frames.count(&chunk[..bytes]),
         }
+        stream.write_all(&mem::take(&mut frames.pongs))?;
     }
     if frames.complete == messages && frames.is_between() {
         return Ok(());
@@ -93,30 +144,40 @@ fn read_messages(stream: &mut TcpStream, messages: u64) -> Result<(), Error> {
     Err("the server sent more than it was asked for".into())
 }
 
-/// Counts frames of a server, which are not masked. Their lengths are not known beforehand where they are
-/// compressed.
+/// Counts messages of a server, which come in one frame each and without mask, and answers its pings. The lengths
+/// of messages are not known beforehand where they are compressed.
 #[derive(Debug, Default)]
 struct Frames {
     head: Vec<u8>,
     /// Bytes of the payload that are to come.
     rest: u64,
+    /// The payload so far, if it is that of a ping.
+    ping: Option<Vec<u8>>,
     complete: u64,
+    pongs: Vec<u8>,
 }
 
 impl Frames {
     fn count(&mut self, mut bytes: &[u8]) {
         while let Some((&first, others)) = bytes.split_first() {
             if self.rest > 0 {
-                let skipped = self.rest.min(bytes.len() as u64);
-                self.rest -= skipped;
-                bytes = &bytes[skipped as usize..];
+                let (part, others) = bytes.split_at(self.rest.min(bytes.len() as u64) as usize);
+                self.rest -= part.len() as u64;
+                self.ping.iter_mut().for_each(|payload| payload.extend_from_slice(part));
+                bytes = others;
             } else {
                 self.head.push(first);
                 bytes = others;
                 let Some(length) = payload_length(&self.head) else { continue };
+                self.ping = (self.head[0] == PING).then(Vec::new);
                 (self.head, self.rest) = (Vec::new(), length);
             }
-            self.complete += u64::from(self.is_between());
+            if self.is_between() {
+                match self.ping.take() {
+                    Some(payload) => self.pongs.extend(Frame::pong(payload).encode(Role::Client)),
+                    None => self.complete += 1,
+                }
+            }
         }
     }
 
@@ -141,6 +202,12 @@ const LIMIT_HINT: &str =
 /// Connections that are busy at the same time.
 const TOGETHER: usize = 64;
 
+/// Often enough for every server's patience.
+const SWEEP_PAUSE: Duration = Duration::from_secs(3);
+
+/// The first byte of a ping (RFC 6455 section 5.2).
+const PING: u8 = 0x89;
+
 /// The bit that marks compressed messages (RFC 7692 section 6).
 const RSV1: u8 = 4;
 
@@ -153,10 +220,12 @@ mod tests {
         let mut wire = Vec::new();
         let sizes = [0, 1, 125, 126, 65_535, 65_536];
         sizes.iter().for_each(|size| wire.extend(Frame::binary(vec![7; *size]).encode(Role::Server)));
+        wire.extend(Frame::ping(b"there?").encode(Role::Server));
         for cut in [1, 2, 3, 1000, wire.len()] {
             let mut frames = Frames::default();
             wire.chunks(cut).for_each(|chunk| frames.count(chunk));
             assert_eq!((frames.complete, frames.is_between()), (sizes.len() as u64, true), "{cut}");
+            assert_eq!(frames.pongs, Frame::pong(b"there?").encode(Role::Client));
             frames.count(&[0x82]);
             assert!(!frames.is_between());
         }
