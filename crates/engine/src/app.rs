@@ -42,7 +42,7 @@ pub trait App: Sized {
     fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: Self::Chain, complete: bool);
 
     /// Whether [`finish_send`](Self::finish_send) of the chain that was just started may wait until something
-    /// else happens on this loop: a receive, mail, a timer. Default: no.
+    /// else happens on this loop (a receive, mail, a timer), or a second has passed. Default: no.
     ///
     /// A ring knows that the kernel took a chain when it next comes back from it, which is after it has
     /// slept. An application that does nothing in `finish_send` but take its memory back answers yes and
@@ -66,8 +66,8 @@ pub trait App: Sized {
         let _ = io;
     }
 
-    /// Everything other threads have posted since the last time, in order. What is left in `mail` on return
-    /// is dropped.
+    /// Everything other threads have posted since the last time, in order; nothing, after
+    /// [`Post::wake`](crate::Post::wake). What is left in `mail` on return is dropped.
     fn mail(&mut self, io: &mut Io, mail: &mut Vec<Self::Mail>);
 }
 

@@ -130,7 +130,8 @@ impl<A: App, K: Kernel> Backend<A> for Ring<A::Chain, K> {
     }
 
     fn until_next_work(&self, io: &Io) -> Option<Duration> {
-        self.acceptors.until_retry(io)
+        let fired = (!self.fired.is_empty()).then_some(send::FIRED_WAIT);
+        [self.acceptors.until_retry(io), fired].into_iter().flatten().min()
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::time::Duration;
 
 use super::kernel::{Completion, Kernel, Wait};
 use super::token::{Kind, Token};
@@ -208,6 +209,9 @@ fn is_full(error: &io::Error) -> bool {
 /// Chains that may wait for the next event to come home. It bounds the memory that an idle loop holds for
 /// the last burst; a turn with more asks the kernel once more, which costs it little beside so many.
 const FIRED_MAX: usize = 256;
+
+/// How long they wait at most: an idle loop gives the memory of its last burst back after that.
+pub(super) const FIRED_WAIT: Duration = Duration::from_secs(1);
 
 /// Boxes kept for the next chains: a turn's worth.
 const BERTHS_MAX: usize = 1024;
