@@ -44,6 +44,7 @@ pub(crate) trait Backend<A: App> {
 }
 
 /// The backend of an engine.
+#[expect(clippy::large_enum_variant, reason = "there is one for each thread, and it never moves")]
 pub(crate) enum AnyBackend<C> {
     Poll(Poll<C>),
     #[cfg(target_os = "linux")]

@@ -53,6 +53,7 @@ struct Listening {
 struct Memory {
     buffers: Buffers,
     names: Box<[Name]>,
+    #[expect(clippy::vec_box, reason = "the kernel holds their addresses while the vector grows")]
     messages: Vec<Box<Message>>,
     /// Messages in use since everything was last handed over.
     messages_used: usize,
