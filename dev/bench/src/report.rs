@@ -12,7 +12,7 @@ pub(crate) fn table(
     rounds: &Rounds,
 ) {
     let kind = if rounds.quiet { "quiet" } else { "not all quiet" };
-    println!("\n**{title}**, {} rounds, {kind}\n", rounds.measures.len());
+    println!("\n**{title}**, rounds: {}, {kind}\n", rounds.measures.len());
     let mut head = vec!["server".to_owned(), format!("CPU ns a {unit}")];
     head.extend(beside.iter().map(|other| format!("÷ {}", names[*other])));
     head.extend([format!("thousand {units}/s"), format!("thousand {units} a CPU second"), "busy".to_owned()]);
