@@ -224,6 +224,7 @@ impl Io {
     pub(crate) fn close_for(&mut self, conn: ConnId, why: impl FnOnce() -> Closed) {
         if let Some(slot) = self.slots.live_mut(conn) {
             slot.closing = true;
+            self.impatient |= slot.in_flight;
             self.closes.push_back((conn, why()));
         }
     }
@@ -329,6 +330,28 @@ mod tests {
         io.close(conn);
         assert_eq!(io.closes.len(), 1);
         assert!(matches!(io.closes[0], (_, Closed::Reset)));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn whatever_waits_for_a_chain_in_flight_is_impatient() {
+        let wants: [fn(&mut Io, ConnId); 4] = [
+            |io, conn| io.send(conn),
+            |io, conn| io.shutdown(conn),
+            |io, conn| io.pause(conn),
+            |io, conn| io.close(conn),
+        ];
+        for want in wants {
+            for in_flight in [false, true] {
+                let mut io = Io::new(true);
+                let conn = io.slots.insert();
+                io.slots.get_mut(conn).unwrap().in_flight = in_flight;
+                want(&mut io, conn);
+                assert_eq!(io.impatient(), in_flight);
+                io.begin_turn();
+                assert!(!io.impatient(), "a turn calls it home");
+            }
+        }
     }
 
     #[test]

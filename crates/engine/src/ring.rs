@@ -73,11 +73,13 @@ struct Link<C> {
     /// The turn in which something was received last, in its lower bits.
     fed: u32,
     /// Bytes offered to the kernel by the send in flight.
-    offered: usize,
+    offered: u32,
     /// The chain in flight, at an address of its own: the kernel reads from it.
     chain: Option<Box<Option<C>>>,
     /// Received and not wanted yet.
     held: Option<Box<Held>>,
+    /// Why it closes. In a box, since most do not.
+    why: Option<Box<Closed>>,
 }
 
 /// The receive of a connection.
@@ -109,13 +111,13 @@ enum Shutdown {
 }
 
 /// How far closing has come.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Close {
     No,
     /// Waits until everything is home.
-    Wanted(Closed),
+    Wanted,
     /// With the kernel.
-    InFlight(Closed),
+    InFlight,
 }
 
 impl<A: App, K: Kernel> Backend<A> for Ring<A::Chain, K> {
@@ -280,6 +282,7 @@ impl<C> Link<C> {
             offered: 0,
             chain: None,
             held: None,
+            why: None,
         }
     }
 }
@@ -291,5 +294,19 @@ impl<C, K: Kernel> Drop for Ring<C, K> {
             let chains = self.links.drain(..).flatten().filter_map(|link| link.chain);
             chains.for_each(mem::forget);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slots::Slot;
+
+    #[test]
+    fn a_connection_is_small() {
+        // A slab adds at most a word; lists hold a connection's id a few times.
+        let slot = size_of::<Slot>() + size_of::<usize>();
+        let link = size_of::<Option<Link<io::Cursor<Vec<u8>>>>>();
+        assert!(slot + link <= 104, "{slot} + {link} bytes");
     }
 }

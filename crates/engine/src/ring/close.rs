@@ -10,7 +10,8 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
     pub(super) fn close_listed(&mut self, io: &mut Io) {
         while let Some((conn, why)) = io.closes.pop_front() {
             let Some(Some(link)) = self.links.get_mut(conn.index()) else { continue };
-            link.close = Close::Wanted(why);
+            link.close = Close::Wanted;
+            link.why = Some(Box::new(why));
             link.held = None;
             let receive = match link.receive {
                 Receive::Armed => Some(Kind::Receive),
@@ -36,18 +37,15 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         if !home {
             return;
         }
-        match std::mem::replace(&mut link.close, Close::No) {
-            Close::Wanted(why) => {
-                link.close = Close::InFlight(why);
-                self.kernel.close(Token::of(Kind::Close, conn), link.file);
-            }
-            other => link.close = other,
+        if link.close == Close::Wanted {
+            link.close = Close::InFlight;
+            self.kernel.close(Token::of(Kind::Close, conn), link.file);
         }
     }
 
     pub(super) fn closed<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, completion: &Completion) {
         let Some((conn, link)) = self.owner(io, completion.token) else { return };
-        let Close::InFlight(why) = std::mem::replace(&mut link.close, Close::No) else { return };
+        let Some(why) = link.why.take_if(|_| link.close == Close::InFlight) else { return };
         if let Err(error) = completion.outcome() {
             tracing::error!(%error, "the kernel did not close a socket");
         }
@@ -55,6 +53,6 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         self.links[conn.index()] = None;
         self.acceptors.file_closed();
         io.remove(conn);
-        app.closed(io, conn, why);
+        app.closed(io, conn, *why);
     }
 }

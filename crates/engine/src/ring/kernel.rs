@@ -52,7 +52,7 @@ pub(crate) trait Kernel {
     /// Until this operation is home, the chain must neither move nor change nor be dropped. With
     /// [`Wait::No`] and no completion it is home when [`consumed`](Self::consumed) has passed the number
     /// that [`queued`](Self::queued) gave after this call.
-    unsafe fn send<C: Chain>(&mut self, token: Token, file: u32, chain: &C, wait: Wait) -> usize;
+    unsafe fn send<C: Chain>(&mut self, token: Token, file: u32, chain: &C, wait: Wait) -> u32;
 
     /// Ends the sending side of `file`.
     fn shutdown(&mut self, token: Token, file: u32);

@@ -29,7 +29,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             if !completion.more {
                 link.receive = Receive::Home;
             }
-            if matches!(link.close, Close::No) {
+            if link.close == Close::No {
                 self.take_in(app, io, conn, completion);
             } else {
                 self.close_step(conn);
@@ -151,7 +151,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         if !completion.more {
             link.receive = Receive::Home;
         }
-        if !matches!(link.close, Close::No) {
+        if link.close != Close::No {
             self.close_step(conn);
         } else if completion.result & i32::from(libc::POLLERR | libc::POLLHUP) != 0 {
             io.close_for(conn, || Closed::Reset);

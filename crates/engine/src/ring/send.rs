@@ -97,7 +97,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             Err(error) => io.close_for(conn, || error.into()),
         }
         let Some(Some(link)) = self.links.get_mut(conn.index()) else { return };
-        if !matches!(link.close, Close::No) {
+        if link.close != Close::No {
             self.close_step(conn);
         } else if io.slots.live_mut(conn).is_some() {
             self.send(io, conn, Kind::Send);
@@ -115,7 +115,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         for Fired { conn, .. } in fired.drain(..count) {
             let Some(link) = self.link(io, conn).filter(|link| link.send == Send::Fired) else { continue };
             link.send = Send::Home;
-            let offered = link.offered;
+            let offered = link.offered as usize;
             if self.advance(app, io, conn, offered) || io.slots.live_mut(conn).is_none() {
                 self.close_step(conn);
             } else {
@@ -129,7 +129,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
     /// So many bytes have left. Whether that was all, in which case the chain has come home.
     fn advance<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId, bytes: usize) -> bool {
         let Some(Some(link)) = self.links.get_mut(conn.index()) else { return true };
-        let bytes = bytes.min(link.offered);
+        let bytes = bytes.min(link.offered as usize);
         let Some(chain) = link.chain.as_deref_mut().and_then(Option::as_mut) else { return true };
         chain.advance(bytes);
         io.stats.sent_bytes += bytes as u64;

@@ -261,26 +261,17 @@ impl Kernel for Uring {
         self.push(token, opcode::PollAdd::new(Fixed(file), libc::POLLERR as u32).multi(true).build());
     }
 
-    unsafe fn send<C: Chain>(&mut self, token: Token, file: u32, chain: &C, wait: Wait) -> usize {
+    unsafe fn send<C: Chain>(&mut self, token: Token, file: u32, chain: &C, wait: Wait) -> u32 {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let count = chain.slices(&mut slices).min(SLICES);
-        let slices = &slices[..count];
-        let offered = slices.iter().map(|slice| slice.len()).sum();
-        if offered == 0 {
-            return 0;
-        }
+        let (slices, offered) = of_one_send(&slices[..count]);
         let (flags, silent) = match wait {
             Wait::No => (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_WAITALL, Flags::SKIP_SUCCESS),
             Wait::Yes => (libc::MSG_NOSIGNAL, Flags::empty()),
         };
         let entry = match slices {
-            // What a send cannot take in its 32 bits comes with the next one.
-            [one] => {
-                let length = u32::try_from(one.len()).unwrap_or(1 << 30);
-                let send = opcode::Send::new(Fixed(file), one.as_ptr(), length).flags(flags).build();
-                self.push(token, send.flags(silent));
-                return length as usize;
-            }
+            _ if offered == 0 => return 0,
+            [one] => opcode::Send::new(Fixed(file), one.as_ptr(), offered).flags(flags).build(),
             several => {
                 let message = self.memory.message(several);
                 opcode::SendMsg::new(Fixed(file), message).flags(flags as u32).build()
@@ -390,6 +381,24 @@ impl Drop for Uring {
     }
 }
 
+/// The first slices, as far as they fit one send, and how many bytes these are.
+fn of_one_send<'s, 'a>(slices: &'s [IoSlice<'a>]) -> (&'s [IoSlice<'a>], u32) {
+    let mut offered = 0;
+    for (place, slice) in slices.iter().enumerate() {
+        let with = offered + slice.len() as u64;
+        if with > OFFERED_MAX {
+            // A single one that is longer is cut.
+            return if place == 0 {
+                (&slices[..1], OFFERED_MAX as u32)
+            } else {
+                (&slices[..place], offered as u32)
+            };
+        }
+        offered = with;
+    }
+    (slices, offered as u32)
+}
+
 impl Memory {
     /// The next free message, pointing to `slices`.
     fn message(&mut self, slices: &[IoSlice<'_>]) -> *const libc::msghdr {
@@ -434,6 +443,9 @@ const NAMES_MAX: u32 = 1024;
 
 /// Slices of a chain offered to one send; a longer chain goes on in the next turn.
 const SLICES: usize = 64;
+
+/// Bytes offered to one send; what goes beyond that comes with the next one.
+const OFFERED_MAX: u64 = 1 << 30;
 
 /// Messages kept between turns, a KiB each.
 const MESSAGES_KEPT: usize = 64;
