@@ -38,7 +38,7 @@ impl Default for Config {
             accept_backoff: Duration::from_millis(100),
             mailbox: 65_536,
             ring_files: None,
-            ring_buffers: 16,
+            ring_buffers: 4,
             ring_incremental: true,
         }
     }
@@ -113,9 +113,9 @@ impl Config {
         Ok(self)
     }
 
-    /// Buffers that a ring receives into, 1 to 256, shared by all its connections. Default: 16, so 1 MiB a
-    /// loop, which bounds what one turn can bring. A peer that sends as fast as it can takes no more of a
-    /// turn than that. Without a ring it has no effect.
+    /// Buffers that a ring receives into, 1 to 256, shared by all its connections. Default: 4, so 256 KiB a
+    /// loop, which stay in the second-level cache and bound what one turn can bring: a peer that sends as
+    /// fast as it can takes no more of a turn than that. Without a ring it has no effect.
     ///
     /// # Errors
     ///

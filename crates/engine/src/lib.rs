@@ -96,8 +96,8 @@
 //! |---|---|---|
 //! | system calls | one a turn | one a turn, one a receive, one a send |
 //! | connections | places of the ring's own table | descriptors of the process |
-//! | chunks | of 16 buffers, filled one after the other | the loop's one buffer |
-//! | a turn receives | 1 MiB at most ([`Config::ring_buffers`]) | [`Config::receives_per_turn`] chunks a connection |
+//! | chunks | of 4 buffers, filled one after the other | the loop's one buffer |
+//! | a turn receives | 256 KiB at most ([`Config::ring_buffers`]) | [`Config::receives_per_turn`] chunks a connection |
 //!
 //! [`BackendChoice::Auto`] takes `io_uring` where the system permits it. Both serve the same application: a
 //! chunk is lent, a chain is handed over, and a connection closes when nothing of it is with the kernel.
