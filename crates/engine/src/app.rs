@@ -24,6 +24,26 @@ pub trait App: Sized {
     /// [`Flow::Pause`] stops receiving until [`Io::resume`].
     fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow;
 
+    /// Whether so much is still to come, to a place of the application's own, that it should be received there
+    /// and not into the loop's buffer: asked when much comes. Default: no.
+    fn awaits_large(&self, conn: ConnId) -> bool {
+        let _ = conn;
+        false
+    }
+
+    /// Lends that place. It comes back in [`received_large`](Self::received_large), with or without something
+    /// received, and nothing else is received before; or it is dropped, if the connection closes.
+    fn lend_large(&mut self, conn: ConnId) -> Option<Large> {
+        let _ = conn;
+        None
+    }
+
+    /// The buffer is back, and its last `received` bytes are new. Otherwise as [`received`](Self::received).
+    fn received_large(&mut self, io: &mut Io, conn: ConnId, buffer: Vec<u8>, received: usize) -> Flow {
+        let _ = (io, conn, buffer, received);
+        Flow::Continue
+    }
+
     /// The peer ended its sending side (FIN): nothing more is received. Sending still works.
     fn ended(&mut self, io: &mut Io, conn: ConnId);
 
@@ -69,6 +89,16 @@ pub trait App: Sized {
     /// Everything other threads have posted since the last time, in order; nothing, after
     /// [`Post::wake`](crate::Post::wake). What is left in `mail` on return is dropped.
     fn mail(&mut self, io: &mut Io, mail: &mut Vec<Self::Mail>);
+}
+
+/// A buffer of the application's to receive into, behind what it holds: see [`App::lend_large`].
+#[expect(clippy::exhaustive_structs, reason = "an application makes it")]
+#[derive(Debug)]
+pub struct Large {
+    /// Holds what has come before; its spare capacity is received into and does not grow.
+    pub buffer: Vec<u8>,
+    /// Bytes that may come behind that, at most.
+    pub most: usize,
 }
 
 /// Bytes that leave in one send: handed over by value in [`App::start_send`], returned by value in

@@ -123,10 +123,11 @@ mod poll;
 mod ring;
 mod shortage;
 mod slots;
+mod spare;
 mod stats;
 mod wheel;
 
-pub use app::{Accepted, App, Chain, Closed, Flow};
+pub use app::{Accepted, App, Chain, Closed, Flow, Large};
 pub use config::{BackendChoice, Config, InvalidConfig};
 pub use engine::Engine;
 pub use io::Io;

@@ -19,7 +19,7 @@ use socket2::SockRef;
 use self::accept::Acceptors;
 use crate::backend::Backend;
 use crate::slots::{Receiving, Sending};
-use crate::{App, Chain, Closed, Config, ConnId, Flow, Io, Listener};
+use crate::{App, Chain, Closed, Config, ConnId, Flow, Io, Large, Listener};
 
 pub(crate) struct Poll<C> {
     poll: mio::Poll,
@@ -47,6 +47,8 @@ struct Link<C> {
     hangup: bool,
     /// The connection is on the readable list.
     queued: bool,
+    /// Much comes: the application may want it elsewhere.
+    bulk: bool,
     /// The kernel refused part of the chain; the edge that ends it is still to come.
     blocked: bool,
     /// The chain in flight.
@@ -161,35 +163,66 @@ impl<C: Chain> Poll<C> {
             if !io.receives(conn) {
                 return;
             }
-            let Some(Some(link)) = self.links.get_mut(conn.index()) else { return };
-            io.stats.receives += 1;
-            match link.stream.read(&mut self.buffer) {
-                Ok(0) => {
-                    link.readable = false;
-                    io.receive_ended(conn);
-                    app.ended(io, conn);
-                    return io.close_if_finished(conn);
-                }
-                Ok(bytes) => {
-                    io.stats.received_bytes += bytes as u64;
-                    let more = bytes == self.buffer.len() || link.hangup;
-                    link.readable = more;
-                    if app.received(io, conn, &mut self.buffer[..bytes]) == Flow::Pause {
-                        io.pause(conn);
-                    }
-                    if !more {
-                        return;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    link.readable = false;
-                    return;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return io.close_for(conn, || error.into()),
+            if !self.receive(app, io, conn) {
+                return;
             }
         }
         self.queue_if_readable(io, conn);
+    }
+
+    /// Receives once. Whether there may be more.
+    fn receive<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) -> bool {
+        let Some(Some(link)) = self.links.get_mut(conn.index()) else { return false };
+        let mut large = if link.bulk { app.lend_large(conn) } else { None };
+        let asked = large.as_ref().map_or(self.buffer.len(), |large| large.room().min(self.buffer.len()));
+        io.stats.receives += 1;
+        let outcome = match &mut large {
+            None => link.stream.read(&mut self.buffer),
+            Some(_) if asked == 0 => Err(io::ErrorKind::Interrupted.into()),
+            Some(large) => large.receive(&link.stream, asked),
+        };
+        let bytes = *outcome.as_ref().unwrap_or(&0);
+        link.readable = bytes == asked || bytes > 0 && link.hangup;
+        link.bulk = bytes == asked && bytes > 0 || large.is_some() && asked > 0;
+        io.stats.received_bytes += bytes as u64;
+        let flow = match large {
+            Some(Large { buffer, .. }) => app.received_large(io, conn, buffer, bytes),
+            None if bytes > 0 => app.received(io, conn, &mut self.buffer[..bytes]),
+            None => Flow::Continue,
+        };
+        if flow == Flow::Pause {
+            io.pause(conn);
+        }
+        self.go_on(app, io, conn, outcome)
+    }
+
+    /// What the outcome of a receive says of the next. Whether there may be more.
+    fn go_on<A: App<Chain = C>>(
+        &mut self,
+        app: &mut A,
+        io: &mut Io,
+        conn: ConnId,
+        outcome: io::Result<usize>,
+    ) -> bool {
+        let Some(Some(link)) = self.links.get_mut(conn.index()) else { return false };
+        match outcome {
+            Ok(0) => {
+                io.receive_ended(conn);
+                app.ended(io, conn);
+                io.close_if_finished(conn);
+                false
+            }
+            Ok(_) => link.readable,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                link.readable = true;
+                true
+            }
+            Err(error) => {
+                io.close_for(conn, || error.into());
+                false
+            }
+        }
     }
 
     fn resume(&mut self, io: &mut Io, conn: ConnId) {
@@ -295,7 +328,15 @@ impl<C: Chain> Poll<C> {
 
 impl<C> Link<C> {
     fn new(stream: TcpStream) -> Self {
-        Self { stream, readable: false, hangup: false, queued: false, blocked: false, chain: None }
+        Self {
+            stream,
+            readable: false,
+            hangup: false,
+            queued: false,
+            bulk: false,
+            blocked: false,
+            chain: None,
+        }
     }
 
     /// Whether the event ends the wait of a blocked chain: there is room, or an error for the send to find.

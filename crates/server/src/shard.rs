@@ -9,7 +9,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sinews_engine::{self as engine, Accepted, App, ConnId, Io};
+use sinews_engine::{self as engine, Accepted, App, ConnId, Io, Large};
 use sinews_proto::{CloseCode, Time};
 use sinews_session::{Chain, Fate, Flow, Resources, Session};
 
@@ -119,6 +119,10 @@ impl Shard {
 
     fn find(&mut self, conn: ConnId) -> Option<&mut Conn> {
         self.conns.get_mut(conn.index())?.as_mut().filter(|found| found.id == conn)
+    }
+
+    fn found(&self, conn: ConnId) -> Option<&Conn> {
+        self.conns.get(conn.index())?.as_ref().filter(|found| found.id == conn)
     }
 
     /// The connection's protocol, and what its callbacks need.
@@ -314,10 +318,36 @@ impl App for Shard {
             Some((Protocol::Http(_), _)) => self.receive_http(io, conn, chunk),
             None => Flow::Continue,
         };
-        match flow {
-            Flow::Continue => engine::Flow::Continue,
-            Flow::Pause => engine::Flow::Pause,
-        }
+        engine_flow(flow)
+    }
+
+    fn awaits_large(&self, conn: ConnId) -> bool {
+        self.found(conn).is_some_and(|found| match &found.protocol {
+            Protocol::WebSocket(websocket) => websocket.session.awaits_large(),
+            Protocol::Http(_) => false,
+        })
+    }
+
+    fn lend_large(&mut self, conn: ConnId) -> Option<Large> {
+        let Some((Protocol::WebSocket(websocket), lent)) = self.lend(conn, Time::ZERO) else { return None };
+        let (buffer, most) = websocket.session.lend_assembly(lent.resources)?;
+        Some(Large { buffer, most })
+    }
+
+    fn received_large(
+        &mut self,
+        io: &mut Io,
+        conn: ConnId,
+        buffer: Vec<u8>,
+        received: usize,
+    ) -> engine::Flow {
+        let now = self.time(io);
+        let Some((Protocol::WebSocket(websocket), mut lent)) = self.lend(conn, now) else {
+            return engine::Flow::Continue;
+        };
+        let flow = websocket.receive_appended(buffer, received, &mut lent);
+        self.settle(io, conn);
+        engine_flow(flow)
     }
 
     fn ended(&mut self, io: &mut Io, conn: ConnId) {
@@ -375,9 +405,8 @@ impl App for Shard {
     }
 
     fn finish_may_wait(&self, conn: ConnId) -> bool {
-        let found = self.conns.get(conn.index()).and_then(Option::as_ref).filter(|found| found.id == conn);
         !self.stopping
-            && found.is_some_and(|found| match &found.protocol {
+            && self.found(conn).is_some_and(|found| match &found.protocol {
                 Protocol::WebSocket(websocket) => websocket.session.finish_may_wait(),
                 Protocol::Http(http) => !http.paused && !http.ending,
             })
@@ -481,6 +510,13 @@ fn arm(io: &mut Io, conn: ConnId, armed: &mut Option<Time>, deadline: Time, epoc
     if armed.is_none_or(|armed| deadline < armed) {
         *armed = Some(deadline);
         io.set_timer(conn, epoch + deadline.since(Time::ZERO));
+    }
+}
+
+const fn engine_flow(flow: Flow) -> engine::Flow {
+    match flow {
+        Flow::Continue => engine::Flow::Continue,
+        Flow::Pause => engine::Flow::Pause,
     }
 }
 

@@ -44,6 +44,12 @@ impl WebSocket {
         session.receive(chunk, lent.resources, lent.now, &mut events)
     }
 
+    /// The message's own buffer is back, with so many bytes received into it.
+    pub(crate) fn receive_appended(&mut self, buffer: Vec<u8>, received: usize, lent: &mut Lent<'_>) -> Flow {
+        let (session, mut events) = self.split(lent.topics, lent.conn);
+        session.receive_appended(buffer, received, lent.resources, lent.now, &mut events)
+    }
+
     pub(crate) fn resume(&mut self, lent: &mut Lent<'_>) -> Flow {
         let (session, mut events) = self.split(lent.topics, lent.conn);
         session.resume(lent.resources, lent.now, &mut events)

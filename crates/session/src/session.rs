@@ -134,6 +134,12 @@ pub struct Session {
     closed: ClosedState,
 }
 
+/// Bytes to come for which lending the assembly is worth what it takes.
+const LARGE_MIN: u64 = 64 << 10;
+
+/// Bytes received into it at once: they are unmasked while they are in the second-level cache.
+const LARGE_PIECE: usize = 256 << 10;
+
 #[derive(Debug)]
 enum ClosedState {
     Open,
@@ -204,6 +210,55 @@ impl Session {
         }
         if at < chunk.len() {
             self.rest.extend_from_slice(&chunk[at..]);
+        }
+        self.after_input(resources, now)
+    }
+
+    /// Whether so much of a message is still to come that a driver should receive it into
+    /// [`lend_assembly`](Self::lend_assembly)'s buffer instead of its own.
+    #[must_use]
+    #[inline]
+    pub fn awaits_large(&self) -> bool {
+        self.rest.is_empty() && !self.paused && self.connection.awaits_payload() >= LARGE_MIN
+    }
+
+    /// Lends the buffer of the message under way, and how many bytes may be appended to it: it has capacity
+    /// for them, and more must not be. `None` if there is no point in it. Until it is back in
+    /// [`receive_appended`](Self::receive_appended), nothing else may be received.
+    pub fn lend_assembly(&mut self, resources: &mut Resources) -> Option<(Vec<u8>, usize)> {
+        if !self.awaits_large() {
+            return None;
+        }
+        let mut assembly = std::mem::take(&mut self.assembly);
+        let room = self.connection.make_room(&mut assembly, &mut resources.shared, LARGE_PIECE);
+        Some((assembly, room))
+    }
+
+    /// The buffer comes back, with so many bytes appended by the driver; none, if nothing came.
+    pub fn receive_appended(
+        &mut self,
+        mut assembly: Vec<u8>,
+        appended: usize,
+        resources: &mut Resources,
+        now: Time,
+        events: &mut impl Events,
+    ) -> Flow {
+        if appended > 0 {
+            match self.connection.receive_appended(&mut assembly, appended, now) {
+                Ok(event) => {
+                    self.dispatch(event, &mut [], &mut assembly, resources, now, events);
+                    self.paused |= self.outbound.congested || events.pauses();
+                }
+                Err(fault) => {
+                    let code = Some(fault.close_code());
+                    self.over(Closed::new(code, fault.reason().to_owned(), Cause::Fault(fault)));
+                }
+            }
+        }
+        if self.connection.holds_assembly() {
+            self.assembly = assembly;
+        } else {
+            resources.give_assembly(assembly);
         }
         self.after_input(resources, now)
     }

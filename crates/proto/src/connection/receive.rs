@@ -138,6 +138,91 @@ impl Connection {
         }
     }
 
+    /// Payload bytes of the frame under way that are still to come and that only have to be appended to the
+    /// assembly: a driver may receive them there itself, and saves a copy. 0 when no frame is under way, or its
+    /// message is compressed or delivered in pieces.
+    #[must_use]
+    pub fn awaits_payload(&self) -> u64 {
+        match (&self.stage, &self.message) {
+            (Stage::Payload(frame), Some(open)) if !open.compressed && !open.pieces => frame.remaining,
+            _ => 0,
+        }
+    }
+
+    /// Makes room in `assembly` for payload that a driver wants to append itself, `most` bytes or fewer;
+    /// answers how many it may append. It grows as by [`receive`](Self::receive).
+    pub fn make_room(&mut self, assembly: &mut Vec<u8>, shared: &mut PerThread, most: usize) -> usize {
+        let room = usize::try_from(self.awaits_payload()).unwrap_or(usize::MAX).min(most);
+        if let Some(open) = self.message.as_ref().filter(|_| room > 0) {
+            self.grow(assembly, shared, room, open.wire);
+        }
+        room
+    }
+
+    /// So many bytes of payload have been appended to `assembly` as they came, at most as many as
+    /// [`make_room`](Self::make_room) said. The event is a message that is whole by them, or
+    /// [`Event::NeedMore`].
+    ///
+    /// When no payload is awaited any more, since the connection has failed meanwhile, they are discarded.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn receive_appended(
+        &mut self,
+        assembly: &mut Vec<u8>,
+        appended: usize,
+        now: Time,
+    ) -> Result<Event, PeerMisbehaved> {
+        let start = assembly.len().saturating_sub(appended);
+        if self.receiving != Receiving::Open || (assembly.len() - start) as u64 > self.awaits_payload() {
+            assembly.truncate(start);
+            return Ok(Event::NeedMore(1));
+        }
+        self.keepalive.heard(now);
+        match self.appended(assembly, start) {
+            Ok(event) => Ok(event),
+            Err(fault) => {
+                self.fail(fault, now);
+                self.drop_message(assembly);
+                Err(fault)
+            }
+        }
+    }
+
+    fn appended(&mut self, assembly: &mut [u8], start: usize) -> Result<Event, PeerMisbehaved> {
+        let Stage::Payload(frame) = self.stage else { return Ok(Event::NeedMore(1)) };
+        let bytes = &mut assembly[start..];
+        sinews_simd::mask(bytes, frame.key, 0);
+        let kind = self.advance(frame, bytes)?;
+        Ok(kind.map_or(Event::NeedMore(1), |kind| Event::Message { kind, at: Place::Assembly }))
+    }
+
+    /// Unmasked bytes of an uncompressed frame have come. Answers the kind of the message if it is over.
+    fn advance(&mut self, mut frame: Frame, bytes: &[u8]) -> Result<Option<Kind>, PeerMisbehaved> {
+        let Some(open) = &mut self.message else { return Err(PeerMisbehaved::NothingToContinue) };
+        check_text(open, bytes)?;
+        frame.advance(bytes.len());
+        let ended = frame.remaining == 0;
+        let last = ended && frame.fin;
+        if last {
+            finish_text(open)?;
+        }
+        let kind = open.kind;
+        self.stage = if ended { Stage::Head } else { Stage::Payload(frame) };
+        if last && !open.pieces {
+            self.message = None;
+        }
+        Ok(last.then_some(kind))
+    }
+
+    /// Makes room for `additional` bytes of a message whose frames so far declare `wire`, on which the limit
+    /// was checked.
+    fn grow(&self, assembly: &mut Vec<u8>, shared: &mut PerThread, additional: usize, wire: u64) {
+        let expected = usize::try_from(wire).unwrap_or(usize::MAX);
+        let cap = usize::try_from(self.config.max_message).unwrap_or(usize::MAX);
+        shared.spares.grow(assembly, additional, expected, cap);
+    }
+
     /// The transport ended: nothing more will come. Returns whether the closing handshake was clean,
     /// that is, whether the peer's Close had come.
     pub fn receive_end(&mut self, assembly: &mut Vec<u8>, now: Time) -> bool {
@@ -328,7 +413,7 @@ impl Connection {
     /// Payload bytes of a data frame: into the assembly, or out as a piece.
     fn payload(
         &mut self,
-        mut frame: Frame,
+        frame: Frame,
         input: &mut [u8],
         at: usize,
         assembly: &mut Vec<u8>,
@@ -341,16 +426,10 @@ impl Connection {
         if open.compressed {
             return self.inflate_piece(frame, input, piece, assembly, shared);
         }
-        check_text(open, &input[piece.clone()])?;
-        frame.advance(piece.len());
-        let ended = frame.remaining == 0;
-        let last = ended && frame.fin;
-        if last {
-            finish_text(open)?;
-        }
-        self.stage = if ended { Stage::Head } else { Stage::Payload(frame) };
-        let kind = open.kind;
-        if open.pieces {
+        let (kind, pieces, wire) = (open.kind, open.pieces, open.wire);
+        let last = self.advance(frame, &input[piece.clone()])?.is_some();
+        if pieces {
+            let Some(open) = &mut self.message else { return Err(PeerMisbehaved::NothingToContinue) };
             if piece.is_empty() && !last {
                 return Ok((0, None));
             }
@@ -361,15 +440,9 @@ impl Connection {
             let event = Event::Fragment { kind, at: Place::Input(piece.clone()), first, last };
             return Ok((piece.len(), Some(event)));
         }
-        // What the frames so far declare; the limit was checked on it.
-        let expected = usize::try_from(open.wire).unwrap_or(usize::MAX);
-        let cap = usize::try_from(self.config.max_message).unwrap_or(usize::MAX);
-        shared.spares.grow(assembly, piece.len(), expected, cap);
+        self.grow(assembly, shared, piece.len(), wire);
         assembly.extend_from_slice(&input[piece.clone()]);
-        let event = last.then(|| {
-            self.message = None;
-            Event::Message { kind, at: Place::Assembly }
-        });
+        let event = last.then_some(Event::Message { kind, at: Place::Assembly });
         Ok((piece.len(), event))
     }
 
