@@ -93,7 +93,7 @@ pub trait App: Sized {
 
 /// A buffer of the application's to receive into, behind what it holds: see [`App::lend_large`].
 #[expect(clippy::exhaustive_structs, reason = "an application makes it")]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Large {
     /// Holds what has come before; its spare capacity is received into and does not grow.
     pub buffer: Vec<u8>,

@@ -14,6 +14,7 @@ mod buffers;
 mod calls;
 mod close;
 mod kernel;
+mod large;
 mod receive;
 mod refusal;
 mod send;
@@ -35,7 +36,7 @@ use self::token::{Kind, Token};
 use self::uring::Uring;
 pub(crate) use self::wake::RingWaker;
 use crate::backend::Backend;
-use crate::{App, Chain, Closed, Config, ConnId, Io, Listener};
+use crate::{App, Chain, Closed, Config, ConnId, Io, Large, Listener};
 
 pub(crate) struct Ring<C, K: Kernel = Uring> {
     kernel: K,
@@ -70,6 +71,8 @@ struct Link<C> {
     send: Send,
     shutdown: Shutdown,
     close: Close,
+    /// Much comes: the application may want it elsewhere.
+    bulk: bool,
     /// The turn in which something was received last, in its lower bits.
     fed: u32,
     /// Bytes offered to the kernel by the send in flight.
@@ -78,6 +81,8 @@ struct Link<C> {
     chain: Option<Box<Option<C>>>,
     /// Received and not wanted yet.
     held: Option<Box<Held>>,
+    /// What the receive in flight fills, at an address of its own.
+    large: Option<Box<Large>>,
     /// Why it closes. In a box, since most do not.
     why: Option<Box<Closed>>,
 }
@@ -87,6 +92,8 @@ struct Link<C> {
 enum Receive {
     Home,
     Armed,
+    /// Into a buffer of the application's, once.
+    Large,
     /// The peer has ended; an error is waited for.
     Watching,
     /// A cancellation is under way.
@@ -165,7 +172,7 @@ impl<A: App, K: Kernel> Backend<A> for Ring<A::Chain, K> {
     fn carry_out(&mut self, app: &mut A, io: &mut Io) {
         self.close_listed(io);
         while let Some(conn) = io.resumes.pop() {
-            self.resume(io, conn);
+            self.resume(app, io, conn);
         }
         let mut batch = mem::replace(&mut io.sends, mem::take(&mut self.batch));
         for conn in batch.drain(..) {
@@ -173,7 +180,7 @@ impl<A: App, K: Kernel> Backend<A> for Ring<A::Chain, K> {
         }
         self.batch = batch;
         self.close_listed(io);
-        self.arm_listed(io);
+        self.arm_listed(app, io);
         if io.accepting() {
             self.acceptors.arm(&mut self.kernel, io);
         } else {
@@ -227,6 +234,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
     fn handle<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, completion: &Completion) {
         match completion.token.kind() {
             Some(Kind::Receive) => self.received(app, io, completion),
+            Some(Kind::Large) => self.received_large(app, io, completion),
             Some(Kind::Watch) => self.watched(io, completion),
             Some(Kind::Accept) => self.acceptors.accepted(io, completion),
             Some(Kind::Name) => self.named(app, io, completion),
@@ -278,10 +286,12 @@ impl<C> Link<C> {
             send: Send::Home,
             shutdown: Shutdown::Home,
             close: Close::No,
+            bulk: false,
             fed: 0,
             offered: 0,
             chain: None,
             held: None,
+            large: None,
             why: None,
         }
     }
@@ -291,8 +301,9 @@ impl<C, K: Kernel> Drop for Ring<C, K> {
     /// Nothing that the kernel may still read or write is freed before it has let go.
     fn drop(&mut self) {
         if !self.kernel.join() {
-            let chains = self.links.drain(..).flatten().filter_map(|link| link.chain);
-            chains.for_each(mem::forget);
+            for link in self.links.drain(..).flatten() {
+                mem::forget((link.chain, link.large));
+            }
         }
     }
 }

@@ -256,7 +256,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             self.links.resize_with(conn.index() + 1, || None);
         }
         self.links[conn.index()] = Some(Link::new(file));
-        self.arm(io, conn);
+        self.unarmed.push(conn);
         io.stats.accepts += 1;
         app.accepted(io, conn, Accepted { listener, peer });
     }

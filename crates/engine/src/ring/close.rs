@@ -15,6 +15,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             link.held = None;
             let receive = match link.receive {
                 Receive::Armed => Some(Kind::Receive),
+                Receive::Large => Some(Kind::Large),
                 Receive::Watching => Some(Kind::Watch),
                 Receive::Home | Receive::Cancelled => None,
             };

@@ -9,7 +9,7 @@ use std::io;
 use std::time::Duration;
 
 use super::token::Token;
-use crate::Chain;
+use crate::{Chain, Large};
 
 /// Accepts operations, completes them, and owns the buffers it receives into.
 ///
@@ -41,6 +41,13 @@ pub(crate) trait Kernel {
 
     /// Receives whatever comes, chunk after chunk, into the kernel's buffers.
     fn receive(&mut self, token: Token, file: u32);
+
+    /// Receives once into the spare capacity of `large`, at most as much as it has room for.
+    ///
+    /// # Safety
+    ///
+    /// Until this operation is home, what the buffer has allocated must neither move nor be freed.
+    unsafe fn receive_large(&mut self, token: Token, file: u32, large: &mut Large);
 
     /// Reports events of `file` as poll(2) does, its errors among them.
     fn watch(&mut self, token: Token, file: u32);

@@ -14,11 +14,13 @@ pub(super) struct Held {
     bytes: Vec<u8>,
     /// Bytes at the front that the application has had.
     handled: usize,
+    /// Received into the application's own buffer: so many bytes.
+    pub(super) large: Option<(Vec<u8>, usize)>,
     end: Option<End>,
 }
 
 #[derive(Debug)]
-enum End {
+pub(super) enum End {
     Peer,
     Failed(Closed),
 }
@@ -78,6 +80,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         let Some(Some(link)) = self.links.get_mut(conn.index()) else { return };
         link.fed = io.stats.turns as u32;
         let chunk = self.kernel.chunk(completion);
+        let chunk_len = chunk.len();
         if io.slots.live_mut(conn).is_none() || chunk.is_empty() {
             return;
         }
@@ -86,13 +89,14 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         } else if app.received(io, conn, chunk) == Flow::Pause {
             io.pause(conn);
         }
-        if !io.receives(conn) && link.receive == Receive::Armed {
+        link.bulk = chunk_len >= BULK_MIN && app.awaits_large(conn);
+        if (!io.receives(conn) || link.bulk) && link.receive == Receive::Armed {
             link.receive = Receive::Cancelled;
             self.kernel.cancel(completion.token);
         }
     }
 
-    fn ended<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId, end: End) {
+    pub(super) fn ended<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId, end: End) {
         io.stats.receives += 1;
         let paused = io.slots.live_mut(conn).is_some() && !io.receives(conn);
         match self.link(io, conn) {
@@ -114,18 +118,18 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         }
     }
 
-    pub(super) fn resume(&mut self, io: &mut Io, conn: ConnId) {
+    pub(super) fn resume<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) {
         let Some(slot) = io.slots.live_mut(conn) else { return };
         slot.resume_listed = false;
         match self.link(io, conn) {
             Some(link) if link.held.is_some() => self.readable.push(conn),
-            _ => self.arm(io, conn),
+            _ => self.arm(app, io, conn),
         }
     }
 
     /// Receives again, unless there is a reason not to. Where there will be nothing to receive and nothing is
     /// to be sent for now, a reset would go unnoticed: it is waited for.
-    pub(super) fn arm(&mut self, io: &Io, conn: ConnId) {
+    fn arm<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) {
         let ended = io.slots.get(conn).is_some_and(|slot| {
             slot.receiving == Receiving::Ended && slot.sending == Sending::Open && !slot.closing
         });
@@ -139,9 +143,16 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         if ended {
             link.receive = Receive::Watching;
             self.kernel.watch(Token::of(Kind::Watch, conn), link.file);
-        } else {
+        } else if link.bulk && self.arm_large(app, io, conn) {
+            // It is under way.
+        } else if io.receives(conn)
+            && let Some(link) = self.link(io, conn)
+        {
+            link.bulk = false;
+            link.large = None;
             link.receive = Receive::Armed;
-            self.kernel.receive(Token::of(Kind::Receive, conn), link.file);
+            let file = link.file;
+            self.kernel.receive(Token::of(Kind::Receive, conn), file);
         }
     }
 
@@ -160,13 +171,13 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         }
     }
 
-    pub(super) fn arm_listed(&mut self, io: &Io) {
+    pub(super) fn arm_listed<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
         for place in 0..self.starved.len() {
-            self.arm(io, self.starved[place]);
+            self.arm(app, io, self.starved[place]);
         }
         self.starved.clear();
         for place in 0..self.unarmed.len() {
-            self.arm(io, self.unarmed[place]);
+            self.arm(app, io, self.unarmed[place]);
         }
         self.unarmed.clear();
     }
@@ -184,6 +195,11 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
                     io.pause(conn);
                 }
             }
+            if let Some((buffer, received)) = held.large.take_if(|_| io.receives(conn))
+                && app.received_large(io, conn, buffer, received) == Flow::Pause
+            {
+                io.pause(conn);
+            }
             match held.end.take_if(|_| io.receives(conn)) {
                 Some(end) => self.tell_end(app, io, conn, end),
                 None if io.receives(conn) => self.unarmed.push(conn),
@@ -198,8 +214,11 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
     }
 }
 
+/// A chunk that is worth asking whether more of the kind should go elsewhere.
+const BULK_MIN: usize = 16 << 10;
+
 /// Whether receiving goes on after this error.
-fn is_passing(error: &std::io::Error) -> bool {
+pub(super) fn is_passing(error: &std::io::Error) -> bool {
     let passing = [libc::ECANCELED, libc::EINTR, libc::EAGAIN];
     error.raw_os_error().is_some_and(|code| passing.contains(&code))
 }

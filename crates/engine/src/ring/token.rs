@@ -24,6 +24,8 @@ pub(crate) enum Kind {
     /// Closes a socket that never became a connection.
     Discard,
     Receive,
+    /// Receives once, into a buffer of the application's.
+    Large,
     /// Waits for an error of a socket whose peer has ended.
     Watch,
     /// A send that only reports what went wrong.
@@ -57,8 +59,10 @@ impl Token {
 
     /// `None`: no token of ours.
     pub(super) fn kind(self) -> Option<Kind> {
-        use Kind::{Accept, Close, Discard, Fire, Name, Nothing, Receive, Send, Shutdown, Wake, Watch};
-        let all = [Nothing, Wake, Accept, Name, Discard, Receive, Watch, Fire, Send, Shutdown, Close];
+        use Kind::{
+            Accept, Close, Discard, Fire, Large, Name, Nothing, Receive, Send, Shutdown, Wake, Watch,
+        };
+        let all = [Nothing, Wake, Accept, Name, Discard, Receive, Large, Watch, Fire, Send, Shutdown, Close];
         all.get((self.0 >> 56) as usize).copied()
     }
 

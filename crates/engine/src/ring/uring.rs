@@ -21,7 +21,7 @@ use super::refusal::Refusal;
 use super::setup;
 use super::token::Token;
 use super::wake::RingWaker;
-use crate::{Chain, Config, Listener};
+use crate::{Chain, Config, Large, Listener};
 
 pub(crate) struct Uring {
     ring: ManuallyDrop<IoUring>,
@@ -254,6 +254,12 @@ impl Kernel for Uring {
 
     fn receive(&mut self, token: Token, file: u32) {
         self.push(token, opcode::RecvMulti::new(Fixed(file), GROUP).build());
+    }
+
+    unsafe fn receive_large(&mut self, token: Token, file: u32, large: &mut Large) {
+        let room = u32::try_from(large.room()).unwrap_or(u32::MAX);
+        let to = large.buffer.spare_capacity_mut().as_mut_ptr().cast();
+        self.push(token, opcode::Recv::new(Fixed(file), to, room).build());
     }
 
     fn watch(&mut self, token: Token, file: u32) {
