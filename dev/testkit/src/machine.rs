@@ -150,6 +150,9 @@ pub struct SessionEnd {
     app: App,
     in_flight: Option<Box<Chain>>,
     paused: bool,
+    /// The next input goes into the message's own buffer, if one is lent: every other one, so that both ways of
+    /// receiving are gone, and from each to the other.
+    lends: bool,
 }
 
 /// Seed of the mask keys of all test clients.
@@ -171,6 +174,7 @@ impl SessionEnd {
             app,
             in_flight: None,
             paused: false,
+            lends: false,
         }
     }
 
@@ -208,6 +212,21 @@ impl SessionEnd {
         assert!(self.session.take_closed().is_none(), "an end is told once");
     }
 
+    /// Receives into the message's own buffer; answers how many bytes went there.
+    fn append(&mut self, chunk: &[u8], now: Time) -> usize {
+        self.lends = !self.lends;
+        if !self.lends || self.paused {
+            return 0;
+        }
+        let Some((mut buffer, room)) = self.session.lend_assembly(&mut self.resources) else { return 0 };
+        assert!(0 < room && room <= buffer.capacity() - buffer.len(), "what is lent has room");
+        let took = chunk.len().min(room);
+        buffer.extend_from_slice(&chunk[..took]);
+        let flow = self.session.receive_appended(buffer, took, &mut self.resources, now, &mut self.app);
+        self.paused = flow == Flow::Pause;
+        took
+    }
+
     fn resume(&mut self, now: Time) {
         while self.paused && self.session.wants_resume() {
             let flow = self.session.resume(&mut self.resources, now, &mut self.app);
@@ -223,8 +242,11 @@ impl Machine for SessionEnd {
     }
 
     fn deliver(&mut self, chunk: &mut [u8], now: Time) {
-        let flow = self.session.receive(chunk, &mut self.resources, now, &mut self.app);
-        self.paused = flow == Flow::Pause;
+        let at = self.append(chunk, now);
+        if at < chunk.len() {
+            let flow = self.session.receive(&mut chunk[at..], &mut self.resources, now, &mut self.app);
+            self.paused = flow == Flow::Pause;
+        }
         self.tell_end();
     }
 

@@ -1,0 +1,156 @@
+//! Messages received into their own buffer by the driver.
+
+use std::sync::Arc;
+
+use sinews_proto::handshake::{ClientRequest, ServerOptions, accept};
+use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
+use sinews_proto::{CloseCode, Config, Time};
+use sinews_session::{Events, Flow, Payload, Resources, Session, Tx};
+
+#[derive(Default)]
+struct Heard(Vec<Vec<u8>>);
+
+impl Events for Heard {
+    fn message(&mut self, payload: Payload<'_>, _: &mut Tx<'_>) {
+        self.0.push(payload.to_vec());
+    }
+}
+
+struct End {
+    session: Session,
+    resources: Resources,
+    heard: Heard,
+}
+
+impl End {
+    fn new() -> Self {
+        let mut request = Vec::new();
+        let client = ClientRequest::new("a", "/").expect("host and path are sound");
+        client.start([7; 16]).write_request(&mut request);
+        let mut slots = HeaderSlots::new();
+        let head = RequestHead::parse(&request, &HeadLimits::new(), &mut slots).expect("our own request");
+        let negotiated = accept(&head, &ServerOptions::new()).expect("our own request").negotiated();
+        Self {
+            session: Session::new(negotiated, Arc::new(Config::default()), Time::ZERO),
+            resources: Resources::with_masks(|| [0; 4]),
+            heard: Heard::default(),
+        }
+    }
+
+    fn receive(&mut self, bytes: &[u8]) {
+        let (session, mut bytes) = (&mut self.session, bytes.to_vec());
+        let flow = session.receive(&mut bytes, &mut self.resources, Time::ZERO, &mut self.heard);
+        assert_eq!(flow, Flow::Continue);
+    }
+
+    fn give_back(&mut self, buffer: Vec<u8>, appended: usize) {
+        let session = &mut self.session;
+        let flow =
+            session.receive_appended(buffer, appended, &mut self.resources, Time::ZERO, &mut self.heard);
+        assert_eq!(flow, Flow::Continue);
+    }
+
+    /// Appends as much as there is room for; answers how much that was.
+    fn append(&mut self, bytes: &[u8]) -> Option<usize> {
+        let (mut buffer, room) = self.session.lend_assembly(&mut self.resources)?;
+        let took = bytes.len().min(room);
+        buffer.extend_from_slice(&bytes[..took]);
+        self.give_back(buffer, took);
+        Some(took)
+    }
+
+    fn close_code(&mut self) -> Option<CloseCode> {
+        self.session.take_closed().and_then(|closed| closed.code())
+    }
+}
+
+const KEY: [u8; 4] = [1, 2, 3, 4];
+
+/// A masked frame of so many bytes that tell where they are.
+fn frame(opcode: u8, length: usize) -> (Vec<u8>, Vec<u8>) {
+    let payload: Vec<u8> = (0..length).map(|at| b'a' + (at % 23) as u8).collect();
+    (masked(opcode, &payload), payload)
+}
+
+fn masked(opcode: u8, payload: &[u8]) -> Vec<u8> {
+    let mut wire = vec![0x80 | opcode, 0x80 | 127];
+    wire.extend((payload.len() as u64).to_be_bytes());
+    wire.extend(KEY);
+    wire.extend(payload.iter().zip(KEY.iter().cycle()).map(|(byte, key)| byte ^ key));
+    wire
+}
+
+#[test]
+fn pieces_received_either_way_make_the_message() {
+    for (opcode, step) in [(1, 100_003), (2, 65_537), (1, 300_000), (2, 1_000_001)] {
+        let mut end = End::new();
+        let (wire, payload) = frame(opcode, 1_000_000);
+        let (mut at, mut appended, mut turn) = (0, 0, false);
+        while at < wire.len() {
+            let piece = &wire[at..wire.len().min(at + step)];
+            turn = !turn;
+            at += match turn.then(|| end.append(piece)).flatten() {
+                Some(took) => {
+                    appended += took;
+                    took
+                }
+                None => {
+                    end.receive(piece);
+                    piece.len()
+                }
+            };
+        }
+        assert_eq!(end.heard.0, [payload]);
+        assert!(appended > 0 || step > wire.len(), "{appended} of {} were appended", wire.len());
+    }
+}
+
+#[test]
+fn no_more_is_lent_than_the_frame_holds() {
+    let mut end = End::new();
+    let (wire, payload) = frame(2, 70_000);
+    assert!(!end.session.awaits_large(), "nothing is under way");
+    end.receive(&wire[..14]);
+    assert!(end.session.awaits_large());
+    let (buffer, room) = end.session.lend_assembly(&mut end.resources).expect("much is to come");
+    assert_eq!((room, buffer.len()), (70_000, 0));
+    // Nothing came: the buffer comes back as it went.
+    end.give_back(buffer, 0);
+    assert_eq!(end.append(&[&wire[14..], b"the next frame"].concat()), Some(70_000));
+    assert_eq!(end.heard.0, [payload]);
+    assert!(end.append(b"x").is_none());
+}
+
+#[test]
+fn what_is_not_worth_it_is_not_lent() {
+    let mut end = End::new();
+    let (wire, _) = frame(2, 65_535);
+    end.receive(&wire[..14]);
+    assert!(!end.session.awaits_large() && end.append(&wire[14..]).is_none());
+}
+
+#[test]
+fn text_fails_at_the_first_impossible_byte() {
+    let mut end = End::new();
+    let mut text = vec![b'a'; 200_000];
+    text[150_000] = 0xFF;
+    let wire = masked(1, &text);
+    end.receive(&wire[..14]);
+    assert_eq!(end.append(&wire[14..14 + 100_000]), Some(100_000));
+    assert!(end.session.is_open());
+    assert_eq!(end.append(&wire[14 + 100_000..14 + 160_000]), Some(60_000));
+    assert_eq!(end.close_code(), Some(CloseCode::INVALID_DATA));
+    assert!(end.heard.0.is_empty() && end.append(&wire[..1000]).is_none());
+}
+
+#[test]
+fn what_comes_back_after_the_end_is_discarded() {
+    let mut end = End::new();
+    let (wire, _) = frame(2, 200_000);
+    end.receive(&wire[..14]);
+    let (mut buffer, _) = end.session.lend_assembly(&mut end.resources).expect("much is to come");
+    end.session.receive_end(Time::ZERO);
+    buffer.extend_from_slice(&wire[14..1014]);
+    end.give_back(buffer, 1000);
+    assert!(end.heard.0.is_empty() && end.session.take_closed().is_some());
+}
