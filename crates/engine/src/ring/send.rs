@@ -37,12 +37,14 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
     /// Offers the chain in flight to the kernel, which reports only if it does not take it.
     fn fire<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) {
         match self.send(io, conn, Kind::Fire) {
-            Offer::Made => {
+            Offer::Made { whole } => {
                 self.fired.push(Fired { number: self.kernel.queued(), conn });
                 let waits = |slot: &crate::slots::Slot| {
                     slot.sending == Sending::Closing || slot.receiving == Receiving::Paused
                 };
-                self.hurried |= self.fired.len() > FIRED_MAX
+                // What was not offered cannot leave before the rest is home.
+                self.hurried |= !whole
+                    || self.fired.len() > FIRED_MAX
                     || io.slots.get(conn).is_none_or(waits)
                     || !app.finish_may_wait(conn);
             }
@@ -72,7 +74,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         io.stats.sends += 1;
         link.offered = offered;
         link.send = if wait == Wait::No { Send::Fired } else { Send::Waiting };
-        Offer::Made
+        Offer::Made { whole: offered as usize == chain.len() }
     }
 
     /// The kernel reports on a send: it was cut short, refused, or has waited and left.
@@ -194,7 +196,10 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
 
 /// What became of offering a chain.
 enum Offer {
-    Made,
+    Made {
+        /// All that is left of it.
+        whole: bool,
+    },
     /// Nothing is left of it.
     Empty,
     Refused,
