@@ -40,7 +40,8 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             Offer::Made { whole } => {
                 self.fired.push(Fired { number: self.kernel.queued(), conn });
                 let waits = |slot: &crate::slots::Slot| {
-                    slot.sending == Sending::Closing || slot.receiving == Receiving::Paused
+                    let closing = slot.sending == Sending::Closing;
+                    slot.send_wanted || closing || slot.receiving == Receiving::Paused
                 };
                 // What was not offered cannot leave before the rest is home.
                 self.hurried |= !whole
