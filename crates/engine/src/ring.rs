@@ -15,6 +15,8 @@ mod calls;
 mod close;
 mod kernel;
 mod large;
+#[cfg(test)]
+mod model;
 mod receive;
 mod refusal;
 mod send;

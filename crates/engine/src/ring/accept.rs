@@ -88,6 +88,12 @@ impl Acceptors {
         Some(at.saturating_duration_since(io.now()))
     }
 
+    /// Places of the table that are taken.
+    #[cfg(test)]
+    pub(super) fn taken(&self) -> usize {
+        self.taken
+    }
+
     /// A place of the table is free.
     pub(super) fn file_closed(&mut self) {
         self.taken = self.taken.saturating_sub(1);
@@ -284,7 +290,7 @@ fn parse(name: &[u8], length: usize) -> Option<SocketAddr> {
 
 /// Free places of the table below which connections are accepted singly. One visit of the kernel accepts at
 /// most what the backlogs hold, which Linux limits to 4096 by default.
-const RESERVE: usize = 4096;
+pub(super) const RESERVE: usize = 4096;
 
 /// Single accepts in flight for each listener.
 const SINGLES: usize = 64;

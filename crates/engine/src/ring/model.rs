@@ -1,0 +1,293 @@
+//! The ring's bookkeeping without a kernel: one made of a few vectors completes operations in every order
+//! that a seed thinks of, an application does anything at any time, and each holds the ring to its contract.
+//!
+//! After a wild phase the kernel and the application become benign, and everything has to come to rest.
+//! `SINEWS_RING_SEEDS` sets how many seeds are tried.
+
+mod app;
+mod chain;
+mod dice;
+mod outcomes;
+mod peers;
+mod pool;
+mod script;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use self::app::Tester;
+use self::dice::Dice;
+use self::peers::Peers;
+use self::pool::Pool;
+use self::script::Script;
+use super::accept::RESERVE;
+use super::{Receive, Ring};
+use crate::backend::Backend;
+use crate::{Closed, Config, ConnId, Io};
+
+type Tested = Ring<<Tester as crate::App>::Chain, Script>;
+
+/// A loop as the engine runs it, its clock driven by the seed.
+struct World {
+    dice: Dice,
+    ring: Tested,
+    io: Io,
+    app: Tester,
+    clock: std::time::Instant,
+    /// Turns in which a connection did not get what had come for it.
+    hungry: BTreeMap<u32, (usize, u32)>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let dice = Dice::new(seed);
+        let incremental = dice.percent(75);
+        let config = Config {
+            receive_buffer: dice.pick(&[3, 16, 64, 300, LARGE]),
+            ring_buffers: dice.pick(&[1, 2, 5]),
+            ..Config::default()
+        };
+        // A few places; or so many that some are accepted without counting first.
+        let places = dice.pick(&[1, 2, 7, RESERVE + 1, RESERVE + 3]);
+        let listeners = 1 + dice.below(2);
+        let pool = Pool::new(config.ring_buffers, config.receive_buffer, incremental);
+        let names = dice.pick(&[1, 3, 8]);
+        let script = Script::new(
+            Dice::new(seed ^ 1 << 40),
+            Peers::new(places, config.receive_buffer == LARGE),
+            pool,
+            names,
+            listeners,
+        );
+        let io = Io::new(true);
+        Self {
+            ring: Ring::on(script, listeners, &config),
+            clock: io.now(),
+            io,
+            app: Tester::new(Dice::new(seed ^ 2 << 40)),
+            dice,
+            hungry: BTreeMap::new(),
+        }
+    }
+
+    /// One turn, step by step as `Engine` does.
+    fn turn(&mut self) {
+        let Self { dice, ring, io, app, .. } = self;
+        io.stats.turns += 1;
+        Backend::<Tester>::start(ring).expect("a script starts");
+        let mail = !app.calm && dice.percent(15);
+        let work = mail || io.has_commands() || Backend::<Tester>::has_work(ring, io);
+        let timers = [io.until_next_timer(), Backend::<Tester>::until_next_work(ring, io)];
+        let timeout = if work { Some(Duration::ZERO) } else { timers.into_iter().flatten().min() };
+        Backend::<Tester>::wait(ring, timeout).expect("a script is entered");
+        // Time passes as it likes, but a wait in which nothing came has been as long as was asked for.
+        self.clock += Duration::from_micros(dice.below(2_000) as u64);
+        if ring.kernel.slept {
+            // To let a second pass for a chain that nobody hurries is no way to go on.
+            let waits = ring.acceptors.until_retry(io).or_else(|| io.until_next_timer());
+            let forever = app.calm && waits.is_none() && !app.lives.is_empty();
+            assert!(!forever, "sleeps for ever: {:?}, {:?}", app.lives, ring.kernel.in_flight);
+            self.clock += timeout.unwrap_or_default();
+        }
+        io.begin_turn();
+        io.now = self.clock;
+        ring.deliver(app, io);
+        if mail {
+            crate::App::mail(app, io, &mut Vec::new());
+        }
+        self.timers();
+        let Self { dice, ring, io, app, .. } = self;
+        io.close_all_if_stopping();
+        ring.carry_out(app, io);
+        if dice.percent(20) {
+            Backend::<Tester>::flush(ring).expect("a script is entered");
+        }
+        self.check();
+    }
+
+    fn timers(&mut self) {
+        let Self { dice, io, app, .. } = self;
+        let due: Vec<_> = app.lives.keys().copied().filter(|_| !app.calm && dice.percent(5)).collect();
+        for conn in due {
+            if io.slots.live_mut(conn).is_some() {
+                crate::App::timer(app, io, conn);
+            }
+        }
+        if io.take_app_due() {
+            crate::App::app_timer(app, io);
+        }
+    }
+
+    /// What holds between turns.
+    fn check(&mut self) {
+        let links = self.ring.links.iter().flatten().count();
+        assert_eq!((links, self.io.connections()), (self.app.lives.len(), self.app.lives.len()));
+        let lists = [&self.ring.starved, &self.ring.unarmed, &self.ring.batch];
+        assert!(lists.iter().all(|list| list.is_empty()), "a turn works its lists off");
+        for link in self.ring.links.iter().flatten().filter(|link| link.held.is_some()) {
+            let stops = matches!(link.receive, Receive::Home | Receive::Cancelled);
+            assert!(stops, "what is held does not grow: {:?}", link.receive);
+        }
+        for life in self.app.lives.values().filter(|life| self.app.calm && !life.paused && !life.closing) {
+            let peer = &self.ring.kernel.peers.all[life.serial as usize];
+            let (got, turns) = self.hungry.entry(life.serial).or_default();
+            let fed = life.got > std::mem::replace(got, life.got) || life.got == peer.arrived;
+            *turns = if fed || peer.hurt { 0 } else { *turns + 1 };
+            let most = HUNGER_TURNS * (1 + self.app.lives.len() as u32);
+            assert!(*turns < most, "waits for bytes that have come: {life:?}, {peer:?}");
+        }
+    }
+
+    /// From here on the kernel does what it can, and the application wants everything to end in order.
+    fn calm(&mut self) {
+        self.ring.kernel.benign = true;
+        self.app.calm = true;
+        let living: Vec<_> = self.app.lives.iter().map(|(conn, life)| (*conn, life.serial)).collect();
+        for (serial, peer) in self.ring.kernel.peers.all.iter_mut().enumerate() {
+            // Those that the application does not know yet.
+            peer.deaf &= living.iter().any(|(_, known)| *known == serial as u32);
+        }
+        for &(conn, serial) in &living {
+            self.app.resume(&mut self.io, conn);
+            if self.dice.percent(50) {
+                let bytes = self.dice.below(500);
+                self.app.queue(&mut self.io, conn, bytes);
+            }
+            let (life, peer) = (&self.app.lives[&conn], &mut self.ring.kernel.peers.all[serial as usize]);
+            // Some peers end when they have everything that they were sent.
+            if peer.ends_after == usize::MAX {
+                peer.ends_after = life.queued;
+            }
+            if peer.deaf {
+                // Only what is cancelled comes home.
+                peer.lost = true;
+                self.app.close(&mut self.io, conn);
+            } else if life.ended && peer.failure.is_none() {
+                self.app.shutdown(&mut self.io, conn);
+            }
+        }
+        if let Some((_, serial)) = living.get(self.dice.below(2 * living.len())) {
+            self.ring.kernel.peers.flood = Some(*serial);
+        }
+    }
+
+    fn run(mut self) {
+        for _ in 0..self.dice.below(120) {
+            self.turn();
+        }
+        if self.dice.percent(20) {
+            // Dropped with whatever is in flight: chains are freed only if the kernel lets go of them.
+            self.ring.kernel.joins = self.dice.percent(50);
+            return;
+        }
+        self.calm();
+        for _ in 0..FLOOD_TURNS {
+            self.turn();
+        }
+        self.ring.kernel.peers.end_flood();
+        if self.dice.percent(20) {
+            self.app.stop(&mut self.io);
+        }
+        self.turns_until("every connection closes", |world| {
+            world.app.lives.is_empty() && (!world.io.accepting() || world.ring.kernel.peers.waiting == 0)
+        });
+        self.io.stop_accepting();
+        self.turns_until("nothing stays in flight", |world| {
+            let kernel = &world.ring.kernel;
+            world.io.finished() && kernel.in_flight.is_empty() && kernel.queue.is_empty() && kernel.slept
+        });
+        self.at_rest();
+    }
+
+    fn turns_until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
+        for _ in 0..REST_TURNS {
+            self.turn();
+            if done(self) {
+                return;
+            }
+        }
+        panic!(
+            "not within {REST_TURNS} turns: {what}: {:?}, {:?}",
+            self.app.lives, self.ring.kernel.in_flight
+        );
+    }
+
+    fn at_rest(&self) {
+        let kernel = &self.ring.kernel;
+        assert!(!self.io.has_commands());
+        assert!(self.ring.completed.is_empty() && self.ring.readable.is_empty());
+        assert!(!Backend::<Tester>::has_work(&self.ring, &self.io));
+        assert!(self.ring.fired.is_empty() && self.ring.links.iter().all(Option::is_none));
+        assert_eq!((kernel.peers.open(), self.ring.acceptors.taken()), (0, 0), "every socket is closed");
+        kernel.pool.assert_at_rest();
+        for (serial, (life, why)) in &self.app.done {
+            let peer = &kernel.peers.all[*serial as usize];
+            assert!(life.got <= peer.handed && peer.taken <= life.queued, "{life:?}, {peer:?}");
+            match why {
+                Closed::Finished => {
+                    let whole = life.ended && (life.got, life.queued) == (peer.total, peer.taken);
+                    assert!(whole, "an orderly end loses nothing: {life:?}, {peer:?}");
+                }
+                Closed::Requested => {}
+                Closed::Stopped => assert!(self.app.stopped),
+                Closed::Reset | Closed::Error(_) => assert!(peer.hurt, "{why:?}: {life:?}, {peer:?}"),
+            }
+        }
+    }
+}
+
+/// Bytes of a buffer in which enough comes for the application to have it elsewhere.
+const LARGE: usize = 20_000;
+/// Turns for each connection within which every one gets something of what has come, whatever one takes.
+const HUNGER_TURNS: u32 = 8;
+/// Turns in which one peer takes every buffer it can.
+const FLOOD_TURNS: usize = 60;
+const REST_TURNS: usize = 3_000;
+
+fn try_seed(seed: u64) {
+    let run = catch_unwind(AssertUnwindSafe(|| World::new(seed).run()));
+    if let Err(panic) = run {
+        let what = panic.downcast_ref::<String>().map(String::as_str);
+        let what = what.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+        panic!("seed {seed}: {what}");
+    }
+}
+
+#[test]
+fn whatever_the_kernel_does_nothing_is_lost_and_all_comes_to_rest() {
+    let seeds = std::env::var("SINEWS_RING_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    (1..=seeds.unwrap_or(2_000)).for_each(try_seed);
+}
+
+/// A world in which nothing goes wrong, and its one connection.
+fn quiet(seed: u64) -> (World, ConnId) {
+    let mut world = World::new(seed);
+    world.calm();
+    world.ring.kernel.peers.waiting = 1;
+    world.turns_until("it is accepted", |world| !world.app.lives.is_empty());
+    let conn = *world.app.lives.keys().next().expect("it has just been accepted");
+    (world, conn)
+}
+
+#[test]
+fn a_chain_longer_than_one_send_leaves_without_other_events() {
+    for seed in 1..=50 {
+        let (mut world, conn) = quiet(seed);
+        world.ring.kernel.peers.all[0].ends_after = 2_000;
+        world.app.queue(&mut world.io, conn, 2_000);
+        world.turns_until("its peer has everything and ends", |world| world.app.lives.is_empty());
+    }
+}
+
+#[test]
+fn what_is_queued_behind_a_long_chain_leaves_without_other_events() {
+    for seed in 1..=50 {
+        let (mut world, conn) = quiet(seed);
+        world.ring.kernel.peers.all[0].ends_after = 300;
+        world.app.queue(&mut world.io, conn, 200);
+        world.turn();
+        world.app.queue(&mut world.io, conn, 100);
+        world.turns_until("its peer has everything and ends", |world| world.app.lives.is_empty());
+    }
+}

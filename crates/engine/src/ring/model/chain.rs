@@ -1,0 +1,99 @@
+//! Chains that notice when somebody touches them while the kernel has them.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::ops::Range;
+
+use super::dice::Dice;
+use crate::Chain;
+
+thread_local! {
+    /// Addresses that the kernel reads from. The kernel does not know the type of a chain, so both look here.
+    static LENT: RefCell<Vec<Range<usize>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The kernel reads these addresses from now on.
+pub(super) fn lend(range: Range<usize>) {
+    LENT.with_borrow_mut(|lent| lent.push(range));
+}
+
+/// The kernel has let go.
+pub(super) fn give_back(range: &Range<usize>) {
+    LENT.with_borrow_mut(|lent| {
+        let place = lent.iter().position(|one| one == range).expect("given back once");
+        lent.swap_remove(place);
+    });
+}
+
+pub(super) fn give_all_back() {
+    LENT.with_borrow_mut(Vec::clear);
+}
+
+/// Nothing of this is with the kernel.
+pub(super) fn assert_free(own: &Range<usize>) {
+    let touched = |range: &Range<usize>| range.start < own.end && own.start < range.end;
+    let touched = LENT.with_borrow(|lent| lent.iter().any(touched));
+    assert!(!touched, "what the kernel has is touched");
+}
+
+/// Bytes in pieces, each at an address of its own.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    pieces: VecDeque<Vec<u8>>,
+    /// Bytes of the first piece that have left.
+    gone: usize,
+}
+
+impl Pieces {
+    /// Cuts `bytes` anywhere.
+    pub(super) fn cut(mut bytes: &[u8], dice: &Dice) -> Self {
+        let mut pieces = VecDeque::new();
+        while !bytes.is_empty() {
+            let most = if dice.percent(30) { bytes.len() } else { 40 };
+            let (piece, rest) = bytes.split_at((1 + dice.below(most)).min(bytes.len()));
+            pieces.push_back(piece.to_vec());
+            bytes = rest;
+        }
+        Self { pieces, gone: 0 }
+    }
+
+    pub(super) fn assert_free(&self) {
+        for piece in &self.pieces {
+            let own = piece.as_ptr_range();
+            assert_free(&(own.start as usize..own.end as usize));
+        }
+    }
+}
+
+impl Chain for Pieces {
+    fn len(&self) -> usize {
+        self.pieces.iter().map(Vec::len).sum::<usize>() - self.gone
+    }
+
+    fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
+        let mut skip = self.gone;
+        for (slot, piece) in out.iter_mut().zip(&self.pieces) {
+            *slot = IoSlice::new(&piece[skip..]);
+            skip = 0;
+        }
+        out.len().min(self.pieces.len())
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.assert_free();
+        assert!(bytes <= self.len(), "no more leaves than there is");
+        self.gone += bytes;
+        while self.pieces.front().is_some_and(|piece| piece.len() <= self.gone) {
+            self.gone -= self.pieces.pop_front().map_or(0, |piece| piece.len());
+        }
+    }
+}
+
+impl Drop for Pieces {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.assert_free();
+        }
+    }
+}

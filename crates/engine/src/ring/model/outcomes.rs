@@ -1,0 +1,264 @@
+//! How operations complete: in every way that a kernel may, and some that it should not.
+
+use std::ops::Range;
+
+use super::super::kernel::{Completion, Wait};
+use super::super::token::{Kind, Token};
+use super::chain::give_back;
+use super::peers::{Way, stream};
+use super::script::{ENDED, Operation, Script, What, write};
+
+impl Script {
+    /// Lets an operation complete, for good or once of several times, and says whether it may again.
+    pub(super) fn step(&mut self, operation: &mut Operation, out: &mut Vec<Completion>) -> bool {
+        let error = self.disturbance(operation);
+        let completed = match (&operation.what, operation.file) {
+            (What::Accept { multishot }, _) => self.accepts(error, *multishot),
+            (What::Name { listener, place }, Some(file)) => self.tells_name(error, *listener, *place, file),
+            (What::Receive, Some(file)) => self.receives(operation.token, error, file),
+            (What::Large { lent }, Some(file)) => {
+                let received = self.receives_large(lent, error, file);
+                if received.is_some() {
+                    give_back(lent);
+                }
+                received.map(|received| (received, false))
+            }
+            (What::Watch, Some(file)) => self.watches(error, file),
+            (What::Send { lent, .. }, Some(file)) => {
+                let sent = self.sends(&lent.bytes, error, file, Wait::Yes);
+                if sent.is_some() {
+                    lent.give_back();
+                }
+                sent.map(|sent| (sent, false))
+            }
+            (What::Shutdown, Some(file)) => Some((self.shuts(error, file), false)),
+            (What::Close, Some(file)) => {
+                self.peers.close(file);
+                Some((if self.rarely(5) { -libc::EIO } else { 0 }, false))
+            }
+            _ => unreachable!("a cancellation is not kept"),
+        };
+        let Some((result, more)) = completed else { return false };
+        if !more {
+            operation.cancelled = Some(ENDED);
+        }
+        let mut completion = plain(operation.token, result);
+        completion.more = more;
+        if matches!(operation.what, What::Receive) {
+            self.brings(operation, &mut completion);
+        }
+        out.push(completion);
+        more
+    }
+
+    /// An error that has nothing to do with the operation; most have to wait for what they are for.
+    fn disturbance(&self, operation: &Operation) -> Option<i32> {
+        let last = operation.cancelled == Some(0) || self.benign;
+        match operation.cancelled {
+            Some(_) if last || self.dice.percent(60) => Some(libc::ECANCELED),
+            _ if self.rarely(4) => Some(self.dice.pick(&[libc::EINTR, libc::EAGAIN, libc::ECANCELED])),
+            _ => None,
+        }
+    }
+
+    pub(super) fn rarely(&self, percent: usize) -> bool {
+        !self.benign && self.dice.percent(percent)
+    }
+
+    fn accepts(&mut self, error: Option<i32>, multishot: bool) -> Option<(i32, bool)> {
+        if let Some(error) = error {
+            return Some((-error, false));
+        }
+        if self.peers.waiting == 0 {
+            return None;
+        }
+        if self.rarely(10) {
+            self.peers.waiting -= 1;
+            let shortage = [libc::ENFILE, libc::EMFILE, libc::ENOMEM, libc::ECONNABORTED];
+            return Some((-self.dice.pick(&shortage), false));
+        }
+        let file = self.peers.accept(&self.dice, !self.benign);
+        Some((file as i32, multishot && !self.rarely(10)))
+    }
+
+    fn tells_name(
+        &mut self,
+        error: Option<i32>,
+        listener: usize,
+        place: usize,
+        file: u32,
+    ) -> Option<(i32, bool)> {
+        let serial = self.peers.serial(file);
+        let name = &mut self.names[place];
+        name[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+        name[2..4].copy_from_slice(&(listener as u16).to_be_bytes());
+        name[4..8].copy_from_slice(&serial.to_be_bytes());
+        let result = match error {
+            Some(error) => -error,
+            None if self.rarely(10) => self.dice.pick(&[-libc::ENOTCONN, 0, 5, 29]),
+            None => 16,
+        };
+        Some((result, false))
+    }
+
+    /// A result above 0 is how much there is to bring.
+    fn receives(&mut self, token: Token, error: Option<i32>, file: u32) -> Option<(i32, bool)> {
+        if let Some(error) = error {
+            return Some((-error, false));
+        }
+        let (_, peer) = self.peers.at(file);
+        debug_assert_eq!(token.kind(), Some(Kind::Receive));
+        if let Some(failure) = peer.failure {
+            peer.hurt = true;
+            return Some((-failure, false));
+        }
+        let waiting = if peer.lost { 0 } else { peer.arrived - peer.handed };
+        if waiting == 0 {
+            return peer.ends().then_some((0, false));
+        }
+        match self.pool.room() {
+            None => Some((-libc::ENOBUFS, false)),
+            Some(room) if self.benign => Some((waiting.min(room) as i32, true)),
+            Some(room) => {
+                let most = waiting.min(room);
+                let bytes = if self.dice.percent(40) { most } else { 1 + self.dice.below(most) };
+                Some((bytes as i32, !self.dice.percent(15)))
+            }
+        }
+    }
+
+    /// Writes where the application wants it, as much as has come and fits.
+    fn receives_large(&mut self, to: &Range<usize>, error: Option<i32>, file: u32) -> Option<i32> {
+        if let Some(error) = error {
+            return Some(-error);
+        }
+        let (part, fails) = (self.rarely(50), self.rarely(5));
+        let (serial, peer) = self.peers.at(file);
+        if fails {
+            peer.failure = Some(libc::ETIMEDOUT);
+        }
+        if let Some(failure) = peer.failure {
+            peer.hurt = true;
+            return Some(-failure);
+        }
+        let waiting = if peer.lost { 0 } else { peer.arrived - peer.handed };
+        if waiting == 0 {
+            return peer.ends().then_some(0);
+        }
+        let most = waiting.min(to.len());
+        let bytes = if part { 1 + self.dice.below(most) } else { most };
+        write(to, &stream(serial, Way::In, peer.handed, peer.handed + bytes));
+        peer.handed += bytes;
+        Some(bytes as i32)
+    }
+
+    /// Puts what was received into a buffer.
+    fn brings(&mut self, operation: &Operation, completion: &mut Completion) {
+        match (usize::try_from(completion.result), operation.file) {
+            (Ok(bytes @ 1..), Some(file)) => {
+                let (serial, peer) = self.peers.at(file);
+                let bytes = stream(serial, Way::In, peer.handed, peer.handed + bytes);
+                peer.handed += bytes.len();
+                let retire = self.rarely(10);
+                self.pool.fill(completion, &bytes, retire);
+            }
+            _ => self.pool.empty(completion),
+        }
+    }
+
+    fn watches(&mut self, error: Option<i32>, file: u32) -> Option<(i32, bool)> {
+        if let Some(error) = error {
+            return Some((if error == libc::ECANCELED { -error } else { 0 }, false));
+        }
+        let more = self.rarely(50);
+        let failed = {
+            let (_, peer) = self.peers.at(file);
+            peer.hurt |= peer.failure.is_some();
+            peer.failure.is_some()
+        };
+        match failed {
+            true => Some((i32::from(libc::POLLERR | libc::POLLHUP), more)),
+            false => self.rarely(10).then_some((i32::from(libc::POLLIN | libc::POLLRDHUP), more)),
+        }
+    }
+
+    /// The result of a send: as many bytes as the kernel took. `None`: it waits.
+    fn sends(&mut self, bytes: &[u8], error: Option<i32>, file: u32, wait: Wait) -> Option<i32> {
+        if let Some(error) = error {
+            return Some(-error);
+        }
+        if self.rarely(2) {
+            self.peers.at(file).1.failure = Some(self.dice.pick(&[libc::EPIPE, libc::ECONNRESET]));
+        }
+        let full = self.rarely(20);
+        let some = if self.rarely(30) { self.dice.below(bytes.len()) } else { bytes.len() };
+        let (serial, peer) = self.peers.at(file);
+        if let Some(failure) = peer.failure {
+            peer.hurt = true;
+            return Some(-failure);
+        }
+        match wait {
+            Wait::Yes if peer.deaf || peer.lost => return None,
+            Wait::No if peer.deaf || peer.lost || full || some == 0 => return Some(-libc::EAGAIN),
+            _ => {}
+        }
+        let expected = stream(serial, Way::Out, peer.taken, peer.taken + some);
+        assert_eq!(&bytes[..some], expected, "what leaves is what comes next: {serial} at {}", peer.taken);
+        peer.taken += some;
+        Some(some as i32)
+    }
+
+    /// A send that does not wait completes as it is handed over, in silence if all of it was taken.
+    pub(super) fn take_fired(&mut self, operation: &Operation) {
+        let (What::Send { lent, .. }, Some(file)) = (&operation.what, operation.file) else { return };
+        let error = self.rarely(4).then(|| self.dice.pick(&[libc::EINTR, libc::EAGAIN, libc::ECANCELED]));
+        let result = self.sends(&lent.bytes, error, file, Wait::No);
+        lent.give_back();
+        if let Some(result) = result.filter(|result| *result != lent.bytes.len() as i32) {
+            self.reports.push(plain(operation.token, result));
+        }
+    }
+
+    fn shuts(&mut self, error: Option<i32>, file: u32) -> i32 {
+        let fails = error.is_some() || self.rarely(10);
+        let (_, peer) = self.peers.at(file);
+        peer.hurt |= fails;
+        peer.lost |= fails;
+        peer.shut |= !fails;
+        if fails { -libc::ENOTCONN } else { 0 }
+    }
+
+    /// Completions that nobody waits for: nothing may come of them.
+    pub(super) fn stray(&mut self, out: &mut Vec<Completion>) {
+        if !self.dice.percent(25) {
+            return;
+        }
+        let number = self.dice.next();
+        let late =
+            |kind: Kind, of: Token| Token::from_bits((kind as u64) << 56 | of.bits() & ((1 << 56) - 1));
+        let kinds =
+            [Kind::Receive, Kind::Large, Kind::Watch, Kind::Fire, Kind::Send, Kind::Shutdown, Kind::Close];
+        let token = match self.dice.below(8) {
+            0 => Token::from_bits(number | 1 << 63),
+            1 => Token::NOTHING,
+            2 => Token::WAKE,
+            3 => Token::numbered(Kind::Accept, 40 + number as u32 % 1000),
+            4 => Token::numbered(Kind::Name, 40 + number as u32 % 1000),
+            _ if self.gone.is_empty() => return,
+            _ => late(self.dice.pick(&kinds), self.dice.pick(&self.gone)),
+        };
+        let result = self.dice.pick(&[0, 1, 10, -libc::ECONNRESET, -libc::ECANCELED, i32::MIN + 1]);
+        let mut completion = plain(token, result);
+        if token.kind() == Some(Kind::Receive) {
+            match self.pool.room() {
+                Some(room) if result > 0 => self.pool.fill(&mut completion, &[0; 10][..room.min(10)], false),
+                _ => self.pool.empty(&completion),
+            }
+        }
+        out.push(completion);
+    }
+}
+
+fn plain(token: Token, result: i32) -> Completion {
+    Completion { token, result, buffer: None, buffer_kept: false, more: false }
+}

@@ -1,0 +1,162 @@
+//! Those at the other end, and the table of sockets.
+
+use super::dice::Dice;
+
+/// Which way a byte goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    In,
+    Out,
+}
+
+/// The byte at a place of a stream: it tells where it belongs.
+pub(super) fn byte(serial: u32, way: Way, at: usize) -> u8 {
+    let place = u64::from(serial) << 33 | u64::from(way == Way::Out) << 32 | at as u64;
+    let mixed = (place ^ place >> 15).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    ((mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 40) as u8
+}
+
+pub(super) fn stream(serial: u32, way: Way, from: usize, to: usize) -> Vec<u8> {
+    (from..to).map(|at| byte(serial, way, at)).collect()
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// Bytes it sends in all, those that have arrived, and those the kernel has handed over.
+    pub(super) total: usize,
+    pub(super) arrived: usize,
+    pub(super) handed: usize,
+    /// It ends when it has got so many bytes.
+    pub(super) ends_after: usize,
+    /// Its end has been reported.
+    pub(super) ended: bool,
+    /// It takes nothing: a send that waits waits for ever.
+    pub(super) deaf: bool,
+    /// It has gone, which only one operation was told.
+    pub(super) lost: bool,
+    /// An error that every operation meets from now on.
+    pub(super) failure: Option<i32>,
+    /// An error has been reported.
+    pub(super) hurt: bool,
+    /// Bytes that it was sent.
+    pub(super) taken: usize,
+    /// We have ended.
+    pub(super) shut: bool,
+}
+
+impl Peer {
+    fn new(dice: &Dice, odd: bool, large: bool) -> Self {
+        let most = if large { dice.pick(&[0, 400, 90_000]) } else { dice.pick(&[0, 3, 40, 400]) };
+        let ends_after = if dice.percent(50) { 0 } else { usize::MAX };
+        Self {
+            total: dice.below(most + 1),
+            arrived: 0,
+            handed: 0,
+            ends_after,
+            ended: false,
+            deaf: odd && dice.percent(10),
+            lost: false,
+            failure: None,
+            hurt: false,
+            taken: 0,
+            shut: false,
+        }
+    }
+
+    /// Nothing more comes, and the receiver can know.
+    pub(super) fn ends(&mut self) -> bool {
+        self.ended |= !self.lost && self.handed == self.total && self.taken >= self.ends_after;
+        self.ended
+    }
+}
+
+pub(super) struct Peers {
+    /// By serial number, from 0.
+    pub(super) all: Vec<Peer>,
+    /// Who has each place of the table.
+    table: Vec<Option<u32>>,
+    /// Connections in the backlog.
+    pub(super) waiting: usize,
+    /// One that sends as fast as it can.
+    pub(super) flood: Option<u32>,
+    /// Some have much to send.
+    large: bool,
+}
+
+impl Peers {
+    pub(super) fn new(places: usize, large: bool) -> Self {
+        Self { all: Vec::new(), table: vec![None; places], waiting: 0, flood: None, large }
+    }
+
+    pub(super) fn places(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(super) fn accept(&mut self, dice: &Dice, odd: bool) -> u32 {
+        self.waiting -= 1;
+        let free = self.table.iter().position(Option::is_none);
+        let file = free.expect("no more is accepted than there are places");
+        self.table[file] = Some(self.all.len() as u32);
+        self.all.push(Peer::new(dice, odd, self.large));
+        file as u32
+    }
+
+    pub(super) fn close(&mut self, file: u32) {
+        self.table[file as usize] = None;
+    }
+
+    /// Whose socket it is.
+    pub(super) fn serial(&self, file: u32) -> u32 {
+        self.table[file as usize].expect("no operation on a socket that is closed")
+    }
+
+    pub(super) fn at(&mut self, file: u32) -> (u32, &mut Peer) {
+        let serial = self.serial(file);
+        (serial, &mut self.all[serial as usize])
+    }
+
+    pub(super) fn open(&self) -> usize {
+        self.table.iter().flatten().count()
+    }
+
+    /// Something happens out there.
+    pub(super) fn stir(&mut self, dice: &Dice) {
+        if dice.percent(25) {
+            self.waiting = (self.waiting + dice.below(4)).min(BACKLOG);
+        }
+        for serial in self.table.iter().flatten() {
+            let peer = &mut self.all[*serial as usize];
+            if dice.percent(50) {
+                peer.arrived += dice.below(peer.total - peer.arrived + 1);
+            }
+            if dice.percent(1) {
+                peer.failure = Some(dice.pick(&[libc::ECONNRESET, libc::ETIMEDOUT, libc::EPIPE]));
+            }
+        }
+    }
+
+    /// What it still had in mind is never sent.
+    pub(super) fn end_flood(&mut self) {
+        if let Some(serial) = self.flood.take() {
+            let peer = &mut self.all[serial as usize];
+            peer.total = peer.total.min(peer.handed + 100);
+            peer.arrived = peer.total;
+        }
+    }
+
+    /// Everything under way arrives, and one floods.
+    pub(super) fn calm(&mut self, burst: usize) {
+        for (serial, peer) in self.all.iter_mut().enumerate() {
+            if self.flood == Some(serial as u32) && !peer.ended && !peer.lost {
+                peer.total += burst;
+            }
+            peer.arrived = peer.total;
+            if peer.ends_after == usize::MAX {
+                peer.ends_after = 0;
+            }
+        }
+    }
+}
+
+const BACKLOG: usize = 12;
