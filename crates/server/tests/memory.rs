@@ -122,9 +122,52 @@ fn an_idle_websocket_takes_at_most_512_bytes() {
     println!("{each} bytes for an idle WebSocket; {} stay of {MANY} messages of {LARGE}", after - many);
 
     drop(streams);
+    comes_and_goes(address);
     stop.stop();
     running.join().unwrap().unwrap();
 }
+
+/// Connections that come, do something and go in every way leave nothing behind.
+fn comes_and_goes(address: SocketAddr) {
+    let mut steady = open(address);
+    let mut base = None;
+    for round in 0..10 {
+        for number in 0..GUESTS {
+            let mut guest = open(address);
+            exchange(&mut guest, [2, 500, LARGE][number % 3]);
+            match number % 5 {
+                0 => drop(guest),
+                1 => socket2::SockRef::from(&guest).set_linger(Some(Duration::ZERO)).unwrap(),
+                2 => guest.write_all(&[0x82, 0xFE, 1, 0, 0, 0]).unwrap(),
+                3 => guest.write_all(&[0x88, 0x80, 0, 0, 0, 0]).unwrap(),
+                _ => guest.shutdown(std::net::Shutdown::Write).unwrap(),
+            }
+            let mut stranger = TcpStream::connect(address).unwrap();
+            stranger.write_all(&HANDSHAKE[..number % HANDSHAKE.len()]).unwrap();
+        }
+        // The loop notices one after the other; it is asked until they have gone.
+        let most = base.map_or(isize::MAX, |base: isize| base + REMAINS);
+        let mut turns = 0;
+        while {
+            exchange(&mut steady, 2);
+            LIVE.load(Ordering::SeqCst)
+        } > most
+        {
+            turns += 1;
+            assert!(turns < 100_000, "round {round}: {} bytes, of {most}", LIVE.load(Ordering::SeqCst));
+        }
+        // In the first round tables grow; by the end of these turns its guests have gone.
+        base.get_or_insert_with(|| {
+            (0..2000).for_each(|_| exchange(&mut steady, 2));
+            LIVE.load(Ordering::SeqCst)
+        });
+    }
+}
+
+const GUESTS: usize = 100;
+
+/// What spare buffers and tables may differ by.
+const REMAINS: isize = 16 << 10;
 
 const FEW: usize = 64;
 const MANY: usize = 256;
