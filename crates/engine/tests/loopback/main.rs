@@ -3,6 +3,7 @@
 
 mod accepting;
 mod closing;
+mod large;
 mod mail;
 mod receiving;
 #[cfg(target_os = "linux")]

@@ -152,6 +152,7 @@ struct Life {
     ended: bool,
     in_flight: bool,
     failed: bool,
+    lent: bool,
 }
 
 pub(crate) type Rule = Box<dyn FnMut(&mut Io, &mut Queues, &Event) -> Flow>;
@@ -161,11 +162,28 @@ pub(crate) struct Probe {
     pub(crate) queues: Queues,
     rule: Rule,
     lives: HashMap<ConnId, Life>,
+    /// Bytes it wants in a buffer of its own at a time; none: it wants no such thing.
+    lends: usize,
+    /// Of all connections.
+    pub(crate) received_large: usize,
 }
 
 impl Probe {
     pub(crate) fn new(rule: impl FnMut(&mut Io, &mut Queues, &Event) -> Flow + 'static) -> Self {
-        Self { events: Vec::new(), queues: Queues::default(), rule: Box::new(rule), lives: HashMap::new() }
+        Self {
+            events: Vec::new(),
+            queues: Queues::default(),
+            rule: Box::new(rule),
+            lives: HashMap::new(),
+            lends: 0,
+            received_large: 0,
+        }
+    }
+
+    /// The same, and what comes in bulk is wanted in buffers of its own.
+    pub(crate) fn lending(mut self, most: usize) -> Self {
+        self.lends = most;
+        self
     }
 
     /// Sends back what comes, and ends when the peer does.
@@ -174,6 +192,11 @@ impl Probe {
             echo(io, queues, event);
             Flow::Continue
         })
+    }
+
+    /// Reads whatever comes and says nothing.
+    pub(crate) fn echo_nothing() -> Self {
+        Self::new(|_, _, _| Flow::Continue)
     }
 
     pub(crate) fn count(&self, kind: Kind) -> usize {
@@ -242,7 +265,7 @@ impl App for Probe {
     fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
         let life = self.life(conn);
         assert!(!life.paused && !life.ended, "nothing is received in a pause or after the end");
-        assert!(!chunk.is_empty());
+        assert!(!chunk.is_empty() && !life.lent, "while a buffer is lent, nothing comes elsewhere");
         let flow = self.happen(io, Event::Received(conn, chunk.to_vec()));
         // In place, as an application would unmask: nobody may see it again.
         chunk.fill(0xEE);
@@ -250,8 +273,36 @@ impl App for Probe {
         flow
     }
 
+    fn awaits_large(&self, _: ConnId) -> bool {
+        self.lends > 0
+    }
+
+    fn lend_large(&mut self, conn: ConnId) -> Option<Large> {
+        let most = self.lends;
+        let life = self.life(conn);
+        assert!(!life.paused && !life.ended && !std::mem::replace(&mut life.lent, most > 0));
+        let mut buffer = HELD_BEFORE.to_vec();
+        buffer.reserve(most);
+        (most > 0).then_some(Large { buffer, most })
+    }
+
+    fn received_large(&mut self, io: &mut Io, conn: ConnId, buffer: Vec<u8>, received: usize) -> Flow {
+        let life = self.life(conn);
+        assert!(!life.paused && !life.ended && std::mem::replace(&mut life.lent, false));
+        let came = buffer.strip_prefix(HELD_BEFORE).expect("what was there is there");
+        assert!(came.len() == received && received <= self.lends);
+        if received == 0 {
+            return Flow::Continue;
+        }
+        self.received_large += received;
+        let flow = self.happen(io, Event::Received(conn, came.to_vec()));
+        self.life(conn).paused = flow == Flow::Pause;
+        flow
+    }
+
     fn ended(&mut self, io: &mut Io, conn: ConnId) {
         let life = self.life(conn);
+        assert!(!life.lent, "the buffer comes back before the end");
         assert!(!life.paused && !std::mem::replace(&mut life.ended, true), "one end, and not in a pause");
         self.happen(io, Event::Ended(conn));
     }
@@ -310,6 +361,9 @@ impl App for Probe {
         self.happen(io, Event::Mail(mail));
     }
 }
+
+/// What a lent buffer holds already.
+const HELD_BEFORE: &[u8] = b"before";
 
 pub(crate) const RESUME_ALL: u64 = u64::MAX;
 

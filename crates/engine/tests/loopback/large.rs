@@ -1,0 +1,127 @@
+//! Bulk that an application receives into buffers of its own.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+use std::thread::JoinHandle;
+
+use sinews_engine::{Closed, Flow, ListenOptions};
+
+use crate::support::{Event, Host, Kind, Probe, RESUME_ALL, client, config, pattern, reset};
+
+/// More than the sockets between the two hold.
+const BULK: usize = 12 << 20;
+
+/// Writes the bulk from a thread of its own, and then `after`.
+fn send_bulk(mut stream: TcpStream, after: impl FnOnce(TcpStream) + Send + 'static) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        stream.write_all(&pattern(BULK)).unwrap();
+        after(stream);
+    })
+}
+
+#[test]
+fn bulk_comes_in_order_whoever_owns_the_buffer() {
+    for most in [1, 1000, 64 << 10, 1 << 20] {
+        let mut host = Host::new(Probe::echo_nothing().lending(most));
+        let bulk = if most == 1 { 200_000 } else { BULK };
+        let mut stream = client(host.address);
+        let sending = std::thread::spawn(move || {
+            stream.write_all(&pattern(bulk)).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+        });
+        host.until(|app| app.count(Kind::Ended) == 1);
+        sending.join().unwrap();
+        let conn = host.app.accepted()[0];
+        assert!(host.app.received(conn) == pattern(bulk), "{most}");
+        assert!(host.app.received_large > 0, "{most}: nothing came into its buffers");
+        assert_eq!(host.engine.stats().received_bytes, bulk as u64);
+    }
+}
+
+#[test]
+fn a_pause_holds_bulk_too() {
+    // It pauses after each piece, and mail resumes it.
+    let app = Probe::new(|_, _, event| match event {
+        Event::Received(..) => Flow::Pause,
+        _ => Flow::Continue,
+    });
+    let mut host = Host::new(app.lending(256 << 10));
+    let post = host.engine.post();
+    let sending = send_bulk(client(host.address), |stream| stream.shutdown(Shutdown::Write).unwrap());
+    let mut resumed = 0;
+    while host.app.count(Kind::Ended) == 0 {
+        let received = host.app.count(Kind::Received);
+        host.until(|app| app.count(Kind::Received) > resumed || app.count(Kind::Ended) == 1);
+        host.settle();
+        assert!(host.app.count(Kind::Received) <= received + 1, "one piece per resume");
+        resumed = host.app.count(Kind::Received);
+        post.send(RESUME_ALL).unwrap();
+    }
+    sending.join().unwrap();
+    let conn = host.app.accepted()[0];
+    assert!(host.app.received(conn) == pattern(BULK));
+    assert!(host.app.received_large > 0);
+}
+
+#[test]
+fn a_pause_by_another_callback_waits_for_the_buffer_in_flight() {
+    // Every letter pauses or resumes the connection, whatever it does.
+    let mut paused = false;
+    let app = Probe::new(move |io, queues, event| {
+        if let (Event::Mail(_), [conn]) = (event, queues.living()) {
+            paused = !paused;
+            if paused { io.pause(*conn) } else { io.resume(*conn) }
+        }
+        Flow::Continue
+    });
+    let mut host = Host::new(app.lending(64 << 10));
+    let post = host.engine.post();
+    let sending = send_bulk(client(host.address), |stream| stream.shutdown(Shutdown::Write).unwrap());
+    let mut letters = 0;
+    host.until_with(
+        |_| {
+            letters += 1;
+            post.send(letters).unwrap();
+        },
+        |app| app.count(Kind::Ended) == 1,
+    );
+    sending.join().unwrap();
+    let conn = host.app.accepted()[0];
+    assert!(host.app.received(conn) == pattern(BULK));
+}
+
+#[test]
+fn a_buffer_that_is_lent_when_the_peer_resets_does_no_harm() {
+    for last in [0, 1, 100_000] {
+        let mut host = Host::new(Probe::echo_nothing().lending(256 << 10));
+        let sending = send_bulk(client(host.address), move |mut stream| {
+            stream.write_all(&vec![1; last]).unwrap();
+            reset(stream);
+        });
+        host.until(|app| app.count(Kind::Closed) == 1);
+        sending.join().unwrap();
+        let conn = host.app.accepted()[0];
+        assert!(matches!(host.app.why(conn), Some(Closed::Reset)), "{:?}", host.app.why(conn));
+    }
+}
+
+#[test]
+fn closing_in_the_middle_of_bulk_waits_for_the_buffer() {
+    let app = Probe::new(|io, _, event| {
+        if let Event::Received(conn, chunk) = event
+            && chunk.len() > 1000
+        {
+            io.set_timer(*conn, io.now());
+        }
+        if let Event::Timer(conn) = event {
+            io.close(*conn);
+        }
+        Flow::Continue
+    });
+    let mut host = Host::with(config(), ListenOptions::default(), app.lending(256 << 10));
+    let mut stream = client(host.address);
+    let sending = std::thread::spawn(move || stream.write_all(&pattern(BULK)).is_err());
+    host.until(|app| app.count(Kind::Closed) == 1);
+    assert!(sending.join().unwrap(), "the peer is told");
+    assert_eq!(host.engine.stats().closes, 1);
+}
