@@ -151,7 +151,6 @@ impl<A: App, K: Kernel> Backend<A> for Ring<A::Chain, K> {
 
     fn deliver(&mut self, app: &mut A, io: &mut Io) {
         io.stats.enters = self.kernel.enters();
-        self.hurried = false;
         let mut completed = mem::take(&mut self.completed);
         // Chains come home first, so that what is received next may be answered at once.
         for completion in &completed {

@@ -291,3 +291,18 @@ fn what_is_queued_behind_a_long_chain_leaves_without_other_events() {
         world.turns_until("its peer has everything and ends", |world| world.app.lives.is_empty());
     }
 }
+
+#[test]
+fn a_refusal_does_not_make_the_loop_forget_that_something_waits_for_a_chain() {
+    for seed in 1..=50 {
+        let (mut world, conn) = quiet(seed);
+        world.ring.kernel.peers.all[0].ends_after = usize::MAX - 1;
+        world.app.queue(&mut world.io, conn, 20);
+        world.turn();
+        world.app.shutdown(&mut world.io, conn);
+        world.ring.kernel.refuses = true;
+        // Or the peer has ended before us, and closing tells it.
+        let told = |world: &World| world.ring.kernel.peers.all[0].shut || world.app.lives.is_empty();
+        world.turns_until("our end is told", told);
+    }
+}

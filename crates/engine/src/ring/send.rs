@@ -111,6 +111,8 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
     pub(super) fn finish_fired<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
         let consumed = self.kernel.consumed();
         let count = self.fired.partition_point(|fired| fired.number <= consumed);
+        // What the kernel has refused so far may be waited for: nobody remembers by whom.
+        self.hurried = count < self.fired.len();
         if count == 0 {
             return;
         }

@@ -36,6 +36,8 @@ pub(super) struct Script {
     known: HashSet<Token>,
     /// Operations of connections that have gone.
     pub(super) gone: Vec<Token>,
+    /// The next visit takes nothing.
+    pub(super) refuses: bool,
     /// The last visit waited, and nothing came.
     pub(super) slept: bool,
     /// Joining succeeds.
@@ -125,6 +127,7 @@ impl Script {
             enters: 0,
             known: HashSet::new(),
             gone: Vec::new(),
+            refuses: false,
             slept: false,
             joins: true,
         }
@@ -156,7 +159,11 @@ impl Script {
     fn hand_over(&mut self, out: &mut Vec<Completion>) {
         let all = self.queue.len();
         let refused = !self.benign && self.dice.percent(20);
-        let count = if refused { self.dice.below(all + 1) } else { all };
+        let count = match std::mem::take(&mut self.refuses) {
+            true => 0,
+            false if refused => self.dice.below(all + 1),
+            false => all,
+        };
         for mut operation in self.queue.drain(..count).collect::<Vec<_>>() {
             self.consumed += 1;
             match operation.what {
