@@ -163,11 +163,13 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             link.receive = Receive::Home;
         }
         if link.close != Close::No {
-            self.close_step(conn);
-        } else if completion.result & i32::from(libc::POLLERR | libc::POLLHUP) != 0 {
-            io.close_for(conn, || Closed::Reset);
-        } else if !completion.more {
-            self.unarmed.push(conn);
+            return self.close_step(conn);
+        }
+        match completion.outcome() {
+            Ok(events) if events & FAILED != 0 => io.close_for(conn, || Closed::Reset),
+            Err(error) if !is_passing(&error) => io.close_for(conn, || error.into()),
+            _ if !completion.more => self.unarmed.push(conn),
+            _ => {}
         }
     }
 
@@ -213,6 +215,9 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         self.readable.clear();
     }
 }
+
+/// Events of a socket that has failed, as poll(2) reports them.
+const FAILED: usize = (libc::POLLERR | libc::POLLHUP) as usize;
 
 /// A chunk that is worth asking whether more of the kind should go elsewhere.
 const BULK_MIN: usize = 16 << 10;

@@ -280,3 +280,53 @@ fn refuse_rings(errno: i32) {
     let program: seccompiler::BpfProgram = filter.try_into().unwrap();
     seccompiler::apply_filter_all_threads(&program).unwrap();
 }
+
+#[test]
+fn a_small_limit_on_locked_memory_makes_a_smaller_ring_or_none() {
+    use std::os::unix::process::CommandExt;
+    if refused() {
+        return;
+    }
+    // The limit holds for those who are not root, so the child becomes nobody, from a place it may read.
+    let here = std::env::current_exe().unwrap();
+    let there = std::env::temp_dir().join(format!("sinews-ring-test-{}", std::process::id()));
+    if std::fs::copy(&here, &there).is_err() {
+        return println!("skipped: cannot copy the test to where others may run it");
+    }
+    for (limit, served) in [("65536", "Uring"), ("4096", "Poll")] {
+        let output = std::process::Command::new(&there)
+            .args(["--exact", "ring::child_has_little_locked_memory", "--ignored", "--nocapture"])
+            .env("SINEWS_TEST_MEMLOCK", limit)
+            .current_dir("/")
+            .uid(NOBODY)
+            .output();
+        let Ok(output) = output else {
+            println!("skipped: only root can become somebody else");
+            break;
+        };
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{limit}: {told}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(told.contains(&format!("served by {served}")), "{limit}: {told}");
+    }
+    std::fs::remove_file(there).unwrap();
+}
+
+#[test]
+#[ignore = "run by the test above in a process of its own"]
+fn child_has_little_locked_memory() {
+    let limit = std::env::var("SINEWS_TEST_MEMLOCK").unwrap().parse().unwrap();
+    rlimit::Resource::MEMLOCK.set(limit, limit).unwrap();
+    let auto = Config::default().backend(BackendChoice::Auto);
+    let mut host = Host::with(auto, ListenOptions::default(), Probe::echo());
+    println!("served by {:?}", host.engine.backend());
+    if host.engine.backend() == BackendChoice::Poll {
+        let told = Engine::<Probe>::new(uring(), Vec::new()).unwrap_err().to_string();
+        assert!(told.contains("locked memory") && told.contains("ulimit -l"), "{told}");
+    }
+    let (mut client, _) = host.connect();
+    client.write_all(b"little").unwrap();
+    host.until(|app| app.count(Kind::Finished) == 1);
+    assert_eq!(read_exactly(&mut client, 6), b"little");
+}
+
+const NOBODY: u32 = 65_534;

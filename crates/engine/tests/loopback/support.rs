@@ -7,8 +7,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use sinews_engine::{
-    Accepted, App, BackendChoice, Chain, Closed, Config, ConnId, Engine, Flow, Io, ListenOptions, Listener,
-    Stats,
+    Accepted, App, BackendChoice, Chain, Closed, Config, ConnId, Engine, Flow, Io, Large, ListenOptions,
+    Listener, Stats,
 };
 
 /// Longer than anything here takes on a busy machine; reached only when something is lost.
