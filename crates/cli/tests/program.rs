@@ -373,3 +373,39 @@ fn the_limit_of_descriptors_is_raised_to_the_hard_one() {
     };
     assert!(!log.contains("few"), "{log}");
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_system_that_refuses_io_uring_is_told_apart_and_served() {
+    // What a thread is refused its children are refused, and nobody else.
+    let refused = std::thread::spawn(|| {
+        refuse_io_uring();
+        let words = fails(program().args(["serve", "--backend", "uring", "--listen", "127.0.0.1:0"]));
+        assert_eq!(words.lines().count(), 1, "{words}");
+        for part in ["--backend uring: ", "io_uring_setup", "seccomp", "Remedy", "or use auto or poll"] {
+            assert!(words.contains(part), "{part} in {words}");
+        }
+        let mut server = Running::serve(&["--backend", "auto", "--threads", "2"]);
+        assert!(server.table.contains("readiness"), "{}", server.table);
+        assert!(server.get("/healthz").starts_with("HTTP/1.1 200"));
+        server.signal("TERM");
+        let mut log = String::new();
+        server.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        assert!(server.child.wait().unwrap().success());
+        let said: Vec<&str> = log.lines().filter(|line| line.contains("io_uring cannot be used")).collect();
+        assert!(matches!(said[..], [line] if line.contains("seccomp") && line.contains("Remedy")), "{log}");
+    });
+    refused.join().unwrap();
+}
+
+/// As the default profile of container runtimes does, for the calling thread and what it starts.
+#[cfg(target_os = "linux")]
+fn refuse_io_uring() {
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+    let rules = [(libc::SYS_io_uring_setup, Vec::new())].into_iter().collect();
+    let refuse = SeccompAction::Errno(libc::EPERM as u32);
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).unwrap();
+    let program: BpfProgram = filter.try_into().unwrap();
+    seccompiler::apply_filter(&program).unwrap();
+}
