@@ -163,18 +163,20 @@ impl<C: Chain> Poll<C> {
             if !io.receives(conn) {
                 return;
             }
-            if !self.receive(app, io, conn) {
-                return;
+            match self.receive(app, io, conn) {
+                Next::Nothing => return,
+                Next::Others => break,
+                Next::More => {}
             }
         }
         self.queue_if_readable(io, conn);
     }
 
-    /// Receives once. Whether there may be more.
-    fn receive<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) -> bool {
-        let Some(Some(link)) = self.links.get_mut(conn.index()) else { return false };
+    /// Receives once.
+    fn receive<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) -> Next {
+        let Some(Some(link)) = self.links.get_mut(conn.index()) else { return Next::Nothing };
         let mut large = if link.bulk { app.lend_large(conn) } else { None };
-        let asked = large.as_ref().map_or(self.buffer.len(), |large| large.room().min(self.buffer.len()));
+        let asked = large.as_ref().map_or(self.buffer.len(), Large::room);
         io.stats.receives += 1;
         let outcome = match &mut large {
             None => link.stream.read(&mut self.buffer),
@@ -185,6 +187,7 @@ impl<C: Chain> Poll<C> {
         link.readable = bytes == asked || bytes > 0 && link.hangup;
         link.bulk = bytes == asked && bytes > 0 || large.is_some() && asked > 0;
         io.stats.received_bytes += bytes as u64;
+        let next = if large.is_some() { Next::Others } else { Next::More };
         let flow = match large {
             Some(Large { buffer, .. }) => app.received_large(io, conn, buffer, bytes),
             None if bytes > 0 => app.received(io, conn, &mut self.buffer[..bytes]),
@@ -193,10 +196,10 @@ impl<C: Chain> Poll<C> {
         if flow == Flow::Pause {
             io.pause(conn);
         }
-        self.go_on(app, io, conn, outcome)
+        if self.go_on(app, io, conn, outcome) { next } else { Next::Nothing }
     }
 
-    /// What the outcome of a receive says of the next. Whether there may be more.
+    /// Acts on the outcome of a receive. Whether there may be more.
     fn go_on<A: App<Chain = C>>(
         &mut self,
         app: &mut A,
@@ -324,6 +327,15 @@ impl<C: Chain> Poll<C> {
         io.slots.get(conn)?;
         self.links.get_mut(conn.index())?.as_mut()
     }
+}
+
+/// What follows a receive.
+enum Next {
+    /// There is no more, or it is not wanted.
+    Nothing,
+    More,
+    /// More, after the others: it was much.
+    Others,
 }
 
 impl<C> Link<C> {

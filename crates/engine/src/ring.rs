@@ -49,6 +49,8 @@ pub(crate) struct Ring<C, K: Kernel = Uring> {
     completed: Vec<Completion>,
     /// Sends that are home when the kernel has taken them and said nothing, in the order of firing.
     fired: Vec<Fired>,
+    /// Bytes of them that were queued and not submitted.
+    unsubmitted: usize,
     /// One of them cannot wait for the next event to be called home.
     hurried: bool,
     /// Boxes without a chain, to be used again.
@@ -165,6 +167,8 @@ impl<A: App, K: Kernel> Backend<A> for Ring<A::Chain, K> {
             self.answer_at_once(app, io, completion.token, next);
         }
         completed.clear();
+        // What early submissions have brought meanwhile.
+        completed.append(&mut self.completed);
         self.completed = completed;
         self.deliver_held(app, io);
         self.acceptors.ask_names(&mut self.kernel);
@@ -222,6 +226,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             links: Vec::new(),
             completed: Vec::new(),
             fired: Vec::new(),
+            unsubmitted: 0,
             hurried: false,
             berths: Vec::new(),
             readable: Vec::new(),
@@ -258,7 +263,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         next: Option<Token>,
     ) {
         if let [conn] = io.sends[..]
-            && token == Token::of(Kind::Receive, conn)
+            && (token == Token::of(Kind::Receive, conn) || token == Token::of(Kind::Large, conn))
             && next != Some(token)
         {
             io.sends.clear();

@@ -138,7 +138,7 @@ pub struct Session {
 const LARGE_MIN: u64 = 64 << 10;
 
 /// Bytes received into it at once: they are unmasked while they are in the second-level cache.
-const LARGE_PIECE: usize = 256 << 10;
+const LARGE_PIECE: usize = 1 << 20;
 
 #[derive(Debug)]
 enum ClosedState {

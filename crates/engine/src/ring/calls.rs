@@ -39,13 +39,28 @@ impl Way {
         }
     }
 
+    /// Hands over `count` operations.
+    pub(super) fn submit(&self, count: u32) -> io::Result<()> {
+        let (descriptor, by_number) = self.descriptor();
+        // SAFETY: without an argument; the operations are the ring's.
+        let result = unsafe {
+            libc::syscall(libc::SYS_io_uring_enter, descriptor, count, 0, by_number, ptr::null::<u8>(), 0)
+        };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// How the kernel finds the ring, and the flag that says which way.
+    fn descriptor(&self) -> (RawFd, u32) {
+        match self.registered {
+            Some(number) => (number as RawFd, ENTER_REGISTERED_RING),
+            None => (self.ring, 0),
+        }
+    }
+
     /// Hands over `count` operations, runs what the kernel has deferred, and waits for `wait` completions, at
     /// most `timeout`.
     pub(super) fn enter(&self, count: u32, wait: u32, timeout: Option<Duration>) -> io::Result<()> {
-        let (descriptor, by_number) = match self.registered {
-            Some(number) => (number as RawFd, ENTER_REGISTERED_RING),
-            None => (self.ring, 0),
-        };
+        let (descriptor, by_number) = self.descriptor();
         let time = timeout.map(|timeout| Time {
             seconds: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             nanoseconds: i64::from(timeout.subsec_nanos()),

@@ -39,8 +39,8 @@ pub(crate) trait Kernel {
     /// How many places there are for names.
     fn names(&self) -> usize;
 
-    /// Receives whatever comes, chunk after chunk, into the kernel's buffers.
-    fn receive(&mut self, token: Token, file: u32);
+    /// Receives whatever comes into the kernel's buffers: one chunk, or (`multishot`) chunk after chunk.
+    fn receive(&mut self, token: Token, file: u32, multishot: bool);
 
     /// Receives once into the spare capacity of `large`, at most as much as it has room for.
     ///
@@ -79,6 +79,9 @@ pub(crate) trait Kernel {
     /// Hands over what is queued and waits for a completion, at most `timeout` (`None`: without end). Adds
     /// everything that has completed to `out`.
     fn enter(&mut self, timeout: Option<Duration>, out: &mut Vec<Completion>) -> io::Result<()>;
+
+    /// Hands over what is queued and adds what has completed by that to `out`, and does not look for more.
+    fn submit(&mut self, out: &mut Vec<Completion>) -> io::Result<()>;
 
     /// System calls made to enter the kernel so far.
     fn enters(&self) -> u64;

@@ -89,7 +89,8 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         } else if app.received(io, conn, chunk) == Flow::Pause {
             io.pause(conn);
         }
-        link.bulk = chunk_len >= BULK_MIN && app.awaits_large(conn);
+        // Where messages are large, chunks come one by one, so that what follows goes to its place.
+        link.bulk = chunk_len >= BULK_MIN && (link.bulk || app.awaits_large(conn));
         if (!io.receives(conn) || link.bulk) && link.receive == Receive::Armed {
             link.receive = Receive::Cancelled;
             self.kernel.cancel(completion.token);
@@ -148,11 +149,12 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         } else if io.receives(conn)
             && let Some(link) = self.link(io, conn)
         {
-            link.bulk = false;
-            link.large = None;
+            if !link.bulk {
+                link.large = None;
+            }
             link.receive = Receive::Armed;
-            let file = link.file;
-            self.kernel.receive(Token::of(Kind::Receive, conn), file);
+            let (file, multishot) = (link.file, !link.bulk);
+            self.kernel.receive(Token::of(Kind::Receive, conn), file, multishot);
         }
     }
 

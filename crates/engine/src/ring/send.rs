@@ -32,6 +32,25 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             link.chain = Some(berth);
             self.fire(app, io, conn);
         }
+        if self.unsubmitted > UNSUBMITTED_MAX {
+            self.submit_early(app, io);
+        }
+    }
+
+    /// Hands over what is queued, and calls home what has left by that. Much that waited for the end of the
+    /// turn would have left the cache by then, and so would the memory that could have been used again.
+    fn submit_early<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
+        self.unsubmitted = 0;
+        let before = self.completed.len();
+        // An error comes again at the end of the turn.
+        let _ = self.kernel.submit(&mut self.completed);
+        for completion in self.completed.split_off(before) {
+            match completion.token.kind() {
+                Some(Kind::Fire | Kind::Send) => self.sent(app, io, &completion),
+                _ => self.completed.push(completion),
+            }
+        }
+        self.finish_fired(app, io);
     }
 
     /// Offers the chain in flight to the kernel, which reports only if it does not take it.
@@ -73,6 +92,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             return Offer::Refused;
         }
         io.stats.sends += 1;
+        self.unsubmitted += offered as usize;
         link.offered = offered;
         link.send = if wait == Wait::No { Send::Fired } else { Send::Waiting };
         Offer::Made { whole: offered as usize == chain.len() }
@@ -213,6 +233,10 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
         || error.raw_os_error() == Some(libc::ECANCELED)
 }
+
+/// Bytes that may wait for the end of the turn to be submitted. Few in the tests of the states, whose chains
+/// are short.
+const UNSUBMITTED_MAX: usize = if cfg!(test) { 200 } else { 64 << 10 };
 
 /// Chains that may wait for the next event to come home. It bounds the memory that an idle loop holds for
 /// the last burst; a turn with more asks the kernel once more, which costs it little beside so many.

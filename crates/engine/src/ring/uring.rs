@@ -43,6 +43,17 @@ pub(crate) struct Uring {
     refused: bool,
 }
 
+/// What a call is for, beside handing over.
+#[derive(Clone, Copy)]
+enum Visit {
+    /// One completion at least, or the time.
+    Wait(Option<Duration>),
+    /// Whatever has happened.
+    Look,
+    /// Nothing else.
+    Submit,
+}
+
 struct Listening {
     socket: TcpListener,
     /// Bytes of its peers' addresses.
@@ -156,12 +167,14 @@ impl Uring {
     }
 
     /// One system call.
-    fn call(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    fn call(&mut self, visit: Visit) -> io::Result<()> {
         self.enters += 1;
         let count = self.ring.submission().len() as u32;
-        let wait = u32::from(timeout != Some(Duration::ZERO));
-        let timeout = timeout.filter(|timeout| !timeout.is_zero());
-        let result = self.way.enter(count, wait, timeout);
+        let result = match visit {
+            Visit::Wait(timeout) => self.way.enter(count, 1, timeout),
+            Visit::Look => self.way.enter(count, 0, None),
+            Visit::Submit => self.way.submit(count),
+        };
         self.consumed = self.queued - self.overflow.len() as u64 - self.ring.submission().len() as u64;
         self.refused = false;
         match result {
@@ -176,6 +189,29 @@ impl Uring {
                 _ => Err(error),
             },
         }
+    }
+
+    /// Hands over everything queued, by as many calls as that takes; the last is the visit itself.
+    fn visit(&mut self, visit: Visit, out: &mut Vec<Completion>) -> io::Result<()> {
+        loop {
+            let last = self.fill();
+            let result = self.call(if last { visit } else { Visit::Submit });
+            self.reap(out);
+            // Completions for which the queue had no room: only with all of them seen does silence mean
+            // that a send has left.
+            while self.ring.submission().cq_overflow() {
+                self.call(Visit::Look)?;
+                self.reap(out);
+            }
+            result?;
+            if last || self.refused {
+                break;
+            }
+        }
+        if self.consumed == self.queued {
+            self.memory.messages_done();
+        }
+        Ok(())
     }
 
     fn reap(&mut self, out: &mut Vec<Completion>) {
@@ -252,8 +288,15 @@ impl Kernel for Uring {
         self.files
     }
 
-    fn receive(&mut self, token: Token, file: u32) {
-        self.push(token, opcode::RecvMulti::new(Fixed(file), GROUP).build());
+    fn receive(&mut self, token: Token, file: u32, multishot: bool) {
+        let file = Fixed(file);
+        let entry = if multishot {
+            opcode::RecvMulti::new(file, GROUP).build()
+        } else {
+            let once = opcode::Recv::new(file, std::ptr::null_mut(), 0).buf_group(GROUP);
+            once.build().flags(Flags::BUFFER_SELECT)
+        };
+        self.push(token, entry);
     }
 
     unsafe fn receive_large(&mut self, token: Token, file: u32, large: &mut Large) {
@@ -314,25 +357,12 @@ impl Kernel for Uring {
             // What it lacked may be there in a moment.
             thread::sleep(REFUSED_PAUSE);
         }
-        loop {
-            let last = self.fill();
-            let result = self.call(if last { timeout } else { Some(Duration::ZERO) });
-            self.reap(out);
-            // Completions for which the queue had no room: only with all of them seen does silence mean
-            // that a send has left.
-            while self.ring.submission().cq_overflow() {
-                self.call(Some(Duration::ZERO))?;
-                self.reap(out);
-            }
-            result?;
-            if last || self.refused {
-                break;
-            }
-        }
-        if self.consumed == self.queued {
-            self.memory.messages_done();
-        }
-        Ok(())
+        let look = timeout.is_some_and(|timeout| timeout.is_zero());
+        self.visit(if look { Visit::Look } else { Visit::Wait(timeout) }, out)
+    }
+
+    fn submit(&mut self, out: &mut Vec<Completion>) -> io::Result<()> {
+        self.visit(Visit::Submit, out)
     }
 
     fn enters(&self) -> u64 {

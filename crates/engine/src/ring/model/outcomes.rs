@@ -15,7 +15,10 @@ impl Script {
         let completed = match (&operation.what, operation.file) {
             (What::Accept { multishot }, _) => self.accepts(error, *multishot),
             (What::Name { listener, place }, Some(file)) => self.tells_name(error, *listener, *place, file),
-            (What::Receive, Some(file)) => self.receives(operation.token, error, file),
+            (What::Receive { multishot }, Some(file)) => {
+                let received = self.receives(operation.token, error, file);
+                received.map(|(result, more)| (result, more && *multishot))
+            }
             (What::Large { lent }, Some(file)) => {
                 let received = self.receives_large(lent, error, file);
                 if received.is_some() {
@@ -44,7 +47,7 @@ impl Script {
         }
         let mut completion = plain(operation.token, result);
         completion.more = more;
-        if matches!(operation.what, What::Receive) {
+        if matches!(operation.what, What::Receive { .. }) {
             self.brings(operation, &mut completion);
         }
         out.push(completion);

@@ -58,7 +58,7 @@ pub(super) struct Operation {
 pub(super) enum What {
     Accept { multishot: bool },
     Name { listener: usize, place: usize },
-    Receive,
+    Receive { multishot: bool },
     Large { lent: Range<usize> },
     Watch,
     Send { wait: Wait, lent: Lent },
@@ -100,7 +100,7 @@ impl What {
     /// Operations of one socket that exclude each other share a lane.
     fn lane(&self) -> u8 {
         match self {
-            Self::Receive | Self::Large { .. } | Self::Watch => 0,
+            Self::Receive { .. } | Self::Large { .. } | Self::Watch => 0,
             Self::Send { .. } | Self::Shutdown => 1,
             Self::Name { .. } => 2,
             Self::Accept { .. } | Self::Close | Self::Cancel(_) => 3,
@@ -174,7 +174,7 @@ impl Script {
                 }
                 What::Send { wait: Wait::No, .. } => self.take_fired(&operation),
                 // What has come already is received before the next operation is looked at.
-                What::Receive | What::Large { .. } if self.benign => {
+                What::Receive { .. } | What::Large { .. } if self.benign => {
                     while self.step(&mut operation, out) {}
                     self.keep(operation);
                 }
@@ -266,8 +266,8 @@ impl Kernel for Script {
         self.names.len()
     }
 
-    fn receive(&mut self, token: Token, file: u32) {
-        self.push(token, Some(file), What::Receive);
+    fn receive(&mut self, token: Token, file: u32, multishot: bool) {
+        self.push(token, Some(file), What::Receive { multishot });
     }
 
     unsafe fn receive_large(&mut self, token: Token, file: u32, large: &mut Large) {
@@ -334,6 +334,13 @@ impl Kernel for Script {
                 self.gone.push(completion.token);
             }
         }
+        Ok(())
+    }
+
+    fn submit(&mut self, out: &mut Vec<Completion>) -> io::Result<()> {
+        self.enters += 1;
+        self.hand_over(out);
+        out.append(&mut self.reports);
         Ok(())
     }
 
