@@ -11,7 +11,7 @@ use crate::{ConnId, Io};
 /// recorded, and carried out when no callback is running.
 pub trait App: Sized {
     /// Bytes that leave in one send.
-    type Chain: Chain;
+    type Chain: Chain + 'static;
 
     /// What other threads may post to this loop, see [`Post`](crate::Post).
     type Mail: Send + 'static;

@@ -14,6 +14,8 @@ pub struct Engine<A: App> {
     io: Io,
     backend: AnyBackend<A::Chain>,
     inbox: Inbox<A::Mail>,
+    /// A turn has begun and not ended. If it stays so a callback has panicked, and what it did not see is lost.
+    in_turn: bool,
 }
 
 impl<A: App> std::fmt::Debug for Engine<A> {
@@ -34,7 +36,7 @@ impl<A: App> Engine<A> {
     pub fn new(config: Config, listeners: Vec<Listener>) -> io::Result<Self> {
         let io = Io::new(!listeners.is_empty());
         let (backend, waker) = AnyBackend::new(&config, listeners)?;
-        Ok(Self { io, backend, inbox: Inbox::new(waker, config.mailbox) })
+        Ok(Self { io, backend, inbox: Inbox::new(waker, config.mailbox), in_turn: false })
     }
 
     /// The backend that serves: what the configuration asked for, or what it came to.
@@ -57,7 +59,9 @@ impl<A: App> Engine<A> {
     ///
     /// # Errors
     ///
-    /// Only if waiting for the kernel fails as such. No connection, peer or shortage ends the loop.
+    /// Only if waiting for the kernel fails as such, or a callback has panicked in an earlier turn and the panic
+    /// was caught. No connection, peer or shortage ends the loop, but that of the kernel for a ring's completions
+    /// (EBADR).
     pub fn run(&mut self, app: &mut A) -> io::Result<()> {
         while !self.io.finished() {
             self.one_turn(app, None)?;
@@ -79,7 +83,10 @@ impl<A: App> Engine<A> {
     }
 
     fn one_turn(&mut self, app: &mut A, max_wait: Option<Duration>) -> io::Result<()> {
-        self.wait(max_wait)?;
+        if std::mem::replace(&mut self.in_turn, true) {
+            return Err(io::Error::other("a callback has panicked in an earlier turn of this engine"));
+        }
+        self.wait(max_wait).inspect_err(|_| self.in_turn = false)?;
         self.io.begin_turn();
         self.backend.deliver(app, &mut self.io);
         if let Some(mut burst) = self.inbox.take() {
@@ -94,6 +101,7 @@ impl<A: App> Engine<A> {
         }
         self.io.close_all_if_stopping();
         self.backend.carry_out(app, &mut self.io);
+        self.in_turn = false;
         Ok(())
     }
 

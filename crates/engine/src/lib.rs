@@ -103,7 +103,7 @@
 //! chunk is lent, a chain is handed over, and a connection closes when nothing of it is with the kernel.
 //!
 //! A ring belongs to a thread: an engine may be made anywhere, but all its turns are run by one thread, and
-//! it is best dropped there. Elsewhere, or if the kernel does not let go within two seconds, it leaves the
+//! it is best dropped there. Elsewhere, or if the kernel does not let go within four seconds, it leaves the
 //! memory of operations in flight to the kernel rather than free it.
 
 #![deny(unsafe_code)]

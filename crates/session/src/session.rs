@@ -230,7 +230,9 @@ impl Session {
             return None;
         }
         let mut assembly = std::mem::take(&mut self.assembly);
-        let room = self.connection.make_room(&mut assembly, &mut resources.shared, LARGE_PIECE);
+        // Memory follows the bytes received: it doubles with what has come.
+        let most = assembly.len().clamp(LARGE_MIN as usize, LARGE_PIECE);
+        let room = self.connection.make_room(&mut assembly, &mut resources.shared, most);
         Some((assembly, room))
     }
 
@@ -245,6 +247,7 @@ impl Session {
     ) -> Flow {
         if appended > 0 {
             match self.connection.receive_appended(&mut assembly, appended, now) {
+                Ok(Event::NeedMore(_)) => {}
                 Ok(event) => {
                     self.dispatch(event, &mut [], &mut assembly, resources, now, events);
                     self.paused |= self.outbound.congested || events.pauses();

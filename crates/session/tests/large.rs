@@ -108,17 +108,32 @@ fn pieces_received_either_way_make_the_message() {
 #[test]
 fn no_more_is_lent_than_the_frame_holds() {
     let mut end = End::new();
-    let (wire, payload) = frame(2, 70_000);
+    let (wire, payload) = frame(2, 140_000);
     assert!(!end.session.awaits_large(), "nothing is under way");
-    end.receive(&wire[..14]);
+    end.receive(&wire[..14 + 70_000]);
     assert!(end.session.awaits_large());
     let (buffer, room) = end.session.lend_assembly(&mut end.resources).expect("much is to come");
-    assert_eq!((room, buffer.len()), (70_000, 0));
+    assert_eq!((room, buffer.len()), (70_000, 70_000));
     // Nothing came: the buffer comes back as it went.
     end.give_back(buffer, 0);
-    assert_eq!(end.append(&[&wire[14..], b"the next frame"].concat()), Some(70_000));
+    assert_eq!(end.append(&[&wire[14 + 70_000..], b"the next frame"].concat()), Some(70_000));
     assert_eq!(end.heard.0, [payload]);
     assert!(end.append(b"x").is_none());
+}
+
+#[test]
+fn what_is_lent_follows_what_has_come() {
+    let mut end = End::new();
+    let (wire, _) = frame(2, 16_000_000);
+    let mut at = 14;
+    end.receive(&wire[..at]);
+    while let Some((buffer, room)) = end.session.lend_assembly(&mut end.resources) {
+        assert!(room <= (at - 14).clamp(64 << 10, 1 << 20), "{room} behind {}", at - 14);
+        assert!(buffer.capacity() <= 2 * (at - 14) + (128 << 10), "memory follows the bytes received");
+        end.give_back(buffer, 0);
+        at += end.append(&wire[at..]).expect("it was lent just now");
+    }
+    assert!(wire.len() - at < 64 << 10);
 }
 
 #[test]
@@ -136,9 +151,10 @@ fn text_fails_at_the_first_impossible_byte() {
     text[150_000] = 0xFF;
     let wire = masked(1, &text);
     end.receive(&wire[..14]);
-    assert_eq!(end.append(&wire[14..14 + 100_000]), Some(100_000));
+    end.receive(&wire[14..14 + 70_000]);
+    assert_eq!(end.append(&wire[14 + 70_000..14 + 130_000]), Some(60_000));
     assert!(end.session.is_open());
-    assert_eq!(end.append(&wire[14 + 100_000..14 + 160_000]), Some(60_000));
+    assert_eq!(end.append(&wire[14 + 130_000..14 + 160_000]), Some(30_000));
     assert_eq!(end.close_code(), Some(CloseCode::INVALID_DATA));
     assert!(end.heard.0.is_empty() && end.append(&wire[..1000]).is_none());
 }

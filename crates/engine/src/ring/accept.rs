@@ -129,11 +129,12 @@ impl Acceptors {
         if armed && !std::mem::take(&mut self.busy) && self.arrived.is_empty() {
             self.stalled = false;
         }
+        let reserve = RESERVE * self.listeners.len();
         for index in 0..self.listeners.len() {
             let free = self.free_files();
             let acceptor = &mut self.listeners[index];
             let token = Token::numbered(Kind::Accept, index as u32);
-            let plenty = free > RESERVE;
+            let plenty = free > reserve;
             match acceptor.mode {
                 Mode::Multishot if acceptor.armed > 0 => {
                     if !plenty {
@@ -142,6 +143,8 @@ impl Acceptors {
                     }
                 }
                 Mode::Cancelled if acceptor.armed > 0 => {}
+                // Single ones that are still out are used up first.
+                Mode::Single if plenty && acceptor.armed > 0 => {}
                 _ if plenty && acceptor.armed == 0 => {
                     acceptor.mode = Mode::Multishot;
                     acceptor.armed = 1;
@@ -193,20 +196,24 @@ impl Acceptors {
             }
         }
         // The loop may end with this turn, and the port is to be free then.
-        let mut seen = completed.len();
+        let mut seen = 0;
         for _ in 0..JOIN_TURNS {
-            if self.listeners.iter().all(|acceptor| acceptor.armed == 0)
-                || kernel.enter(Some(JOIN_WAIT), completed).is_err()
-            {
-                break;
-            }
             for completion in &completed[seen..] {
                 if completion.token.kind() == Some(Kind::Accept) {
                     self.ended(completion);
                 }
             }
             seen = completed.len();
+            if self.listeners.iter().all(|acceptor| acceptor.armed == 0)
+                || kernel.enter(Some(JOIN_WAIT), completed).is_err()
+            {
+                break;
+            }
         }
+        completed[seen..]
+            .iter()
+            .filter(|it| it.token.kind() == Some(Kind::Accept))
+            .for_each(|it| self.ended(it));
         completed.retain(|completion| completion.token.kind() != Some(Kind::Accept));
         for Arrival { file, .. } in self.arrived.drain(..) {
             kernel.close(Token::numbered(Kind::Discard, file), file);
@@ -261,6 +268,11 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         if self.links.len() <= conn.index() {
             self.links.resize_with(conn.index() + 1, || None);
         }
+        if self.links[conn.index()].is_some() {
+            // The kernel has operations of a connection that the slots know nothing of.
+            io.slots.remove(conn);
+            return self.kernel.close(Token::numbered(Kind::Discard, file), file);
+        }
         self.links[conn.index()] = Some(Link::new(file));
         self.unarmed.push(conn);
         io.stats.accepts += 1;
@@ -288,8 +300,8 @@ fn parse(name: &[u8], length: usize) -> Option<SocketAddr> {
     }
 }
 
-/// Free places of the table below which connections are accepted singly. One visit of the kernel accepts at
-/// most what the backlogs hold, which Linux limits to 4096 by default.
+/// Free places of the table, for each listener, below which connections are accepted singly. One visit of the
+/// kernel accepts at most what the backlogs hold, which Linux limits to 4096 by default.
 pub(super) const RESERVE: usize = 4096;
 
 /// Single accepts in flight for each listener.

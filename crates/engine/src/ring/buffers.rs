@@ -1,7 +1,7 @@
 //! The buffers that the kernel receives into, and the queue by which it is given them.
 //!
-//! A buffer is consumed from its front by whatever connection has something (`IOU_PBUF_RING_INC`, Linux
-//! 6.12): large ones do not waste memory on small messages, and a burst is not cut into small ones. Where
+//! A buffer is consumed from its front by whatever connection has something (`IOU_PBUF_RING_INC`, which
+//! we trust from Linux 6.15 on): large ones do not waste memory on small messages, and a burst is not cut into small ones. Where
 //! the kernel cannot, each receive takes a whole buffer.
 //!
 //! No count of users is kept. Chunks are handled in the order in which the kernel filled them and never

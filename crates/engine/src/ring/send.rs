@@ -24,6 +24,11 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         let Some(slot) = io.slots.live_mut(conn) else { return };
         slot.send_listed = false;
         slot.send_wanted = false;
+        // The kernel reads from the chain in flight, whatever the slot may say.
+        let Some(Some(link)) = self.links.get(conn.index()) else { return };
+        if link.send != Send::Home || link.chain.is_some() {
+            return;
+        }
         let Some(chain) = app.start_send(conn) else { return self.shutdown_if_asked(io, conn) };
         slot.in_flight = true;
         let mut berth = self.berths.pop().unwrap_or_default();
@@ -42,15 +47,17 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
     fn submit_early<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
         self.unsubmitted = 0;
         let before = self.completed.len();
-        // An error comes again at the end of the turn.
-        let _ = self.kernel.submit(&mut self.completed);
+        // An error comes again when the loop next waits, and until then silence says nothing.
+        let submitted = self.kernel.submit(&mut self.completed).is_ok();
         for completion in self.completed.split_off(before) {
             match completion.token.kind() {
                 Some(Kind::Fire | Kind::Send) => self.sent(app, io, &completion),
                 _ => self.completed.push(completion),
             }
         }
-        self.finish_fired(app, io);
+        if submitted {
+            self.finish_fired(app, io);
+        }
     }
 
     /// Offers the chain in flight to the kernel, which reports only if it does not take it.

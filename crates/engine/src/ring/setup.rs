@@ -56,6 +56,19 @@ fn ladder() -> Result<IoUring, Refusal> {
     Err(Refusal::new("io_uring_setup", &last))
 }
 
+/// Whether completions come in the order in which the kernel fills an incremental buffer, which is how we find
+/// the bytes. Until Linux 6.15 those of single receives could come behind those of multishot ones.
+pub(super) fn fills_in_order() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    version(&release).is_some_and(|version| version >= (6, 15))
+}
+
+/// Major and minor number of a kernel's release.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|byte: char| !byte.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
 /// A table as large as the limits permit. Answers its size.
 pub(super) fn register_files(ring: &IoUring, config: &Config) -> io::Result<usize> {
     let limit = rlimit::Resource::NOFILE.get_soft()?;
@@ -110,3 +123,16 @@ const SO_PEERNAME: u32 = libc::SO_PEERNAME as u32;
 /// `SOCKET_URING_OP_GETSOCKOPT`, and the offset of `cmd_op` in `struct io_uring_sqe`.
 const GETSOCKOPT: u32 = 2;
 const COMMAND_OFFSET: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_compared_by_number() {
+        assert_eq!(version("6.18.44\n"), Some((6, 18)));
+        assert_eq!(version("6.8.0-41-generic"), Some((6, 8)));
+        assert!(version("6.8.0") < version("6.15-rc1"));
+        assert_eq!(version("unknown"), None);
+    }
+}

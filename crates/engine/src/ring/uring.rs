@@ -41,6 +41,8 @@ pub(crate) struct Uring {
     thread: Option<ThreadId>,
     /// The kernel refused to take anything for lack of something.
     refused: bool,
+    /// An error that no visit can go on after, to be told by the next.
+    failed: Option<i32>,
 }
 
 /// What a call is for, beside handing over.
@@ -86,24 +88,25 @@ unsafe impl Send for Message {}
 
 impl Uring {
     pub(super) fn new(config: &Config) -> Result<(Self, RingWaker), Refusal> {
-        let ring = setup::make()?;
-        let submitter = ring.submitter();
-        let refused = |what| move |error: io::Error| Refusal::new(what, &error);
-        let files =
-            setup::register_files(&ring, config).map_err(refused("registering the table of sockets"))?;
         let memory = Memory {
             buffers: Buffers::new(config.ring_buffers, config.receive_buffer),
             names: vec![[0; NAME]; config.accepts_per_turn.min(NAMES_MAX) as usize].into(),
             messages: Vec::new(),
             messages_used: 0,
         };
+        // Behind the memory, so that it is dropped before it.
+        let ring = setup::make()?;
+        let submitter = ring.submitter();
+        let refused = |what| move |error: io::Error| Refusal::new(what, &error);
+        let files =
+            setup::register_files(&ring, config).map_err(refused("registering the table of sockets"))?;
         let register = |flags| {
             // SAFETY: the page lies in a box of `memory` that is freed after the ring is closed, or never.
             unsafe {
                 submitter.register_buf_ring_with_flags(memory.buffers.address(), ENTRIES as u16, GROUP, flags)
             }
         };
-        register(if config.ring_incremental { INCREMENTAL } else { 0 })
+        register(if config.ring_incremental && setup::fills_in_order() { INCREMENTAL } else { 0 })
             .or_else(|_| register(0))
             .map_err(refused("registering receive buffers"))?;
         let waker = RingWaker::new(ring.as_raw_fd()).map_err(refused("making a way to wake the loop"))?;
@@ -121,6 +124,7 @@ impl Uring {
             files,
             thread: None,
             refused: false,
+            failed: None,
         };
         Ok((uring, waker))
     }
@@ -138,6 +142,14 @@ impl Uring {
                 _ => NAME,
             };
             self.listeners.push(Listening { socket, name });
+        }
+    }
+
+    /// Has the ring be woken by an event descriptor, where it takes no messages.
+    fn watch_event(&mut self) {
+        if let Some(event) = self.waker.event() {
+            let poll = opcode::PollAdd::new(Fd(event.as_raw_fd()), libc::POLLIN as u32).multi(true);
+            self.push(Token::WAKE, poll.build());
         }
     }
 
@@ -193,6 +205,15 @@ impl Uring {
 
     /// Hands over everything queued, by as many calls as that takes; the last is the visit itself.
     fn visit(&mut self, visit: Visit, out: &mut Vec<Completion>) -> io::Result<()> {
+        let result = self.try_visit(visit, out);
+        // The kernel may say it only once, and not every caller can act on it.
+        if let Err(error) = &result {
+            self.failed = Some(error.raw_os_error().unwrap_or(libc::EIO));
+        }
+        result
+    }
+
+    fn try_visit(&mut self, visit: Visit, out: &mut Vec<Completion>) -> io::Result<()> {
         loop {
             let last = self.fill();
             let result = self.call(if last { visit } else { Visit::Submit });
@@ -215,11 +236,14 @@ impl Uring {
     }
 
     fn reap(&mut self, out: &mut Vec<Completion>) {
+        let mut unwatched = false;
         // Dropping the queue tells the kernel what we have seen: else it would not wait the next time.
         for entry in self.ring.completion() {
             let token = Token::from_bits(entry.user_data());
             let flags = entry.flags();
             let more = cqueue::more(flags);
+            // The kernel ends what repeats when completions find no room.
+            unwatched |= token == Token::WAKE && !more;
             self.in_flight -= u64::from(token.reports() && !more).min(self.in_flight);
             out.push(Completion {
                 token,
@@ -229,13 +253,22 @@ impl Uring {
                 more,
             });
         }
+        if unwatched {
+            self.watch_event();
+        }
     }
 }
 
 impl Kernel for Uring {
     fn start(&mut self) -> io::Result<()> {
-        if self.thread.is_some() {
-            return Ok(());
+        match self.thread {
+            Some(thread) if thread == thread::current().id() => return Ok(()),
+            Some(_) => {
+                return Err(io::Error::other(
+                    "an engine with a ring stays with the thread of its first turn",
+                ));
+            }
+            None => {}
         }
         // From here on operations are taken from this thread only.
         self.ring.submitter().register_enable_rings()?;
@@ -244,10 +277,7 @@ impl Kernel for Uring {
         // Only the end of a sending side is carried out by threads of the kernel, and it does not wait; but
         // for thousands at once the kernel would start more of them. If it cannot be told, they come and go.
         let _ = self.ring.submitter().register_iowq_max_workers(&mut [KERNEL_THREADS; 2]);
-        if let Some(event) = self.waker.event() {
-            let poll = opcode::PollAdd::new(Fd(event.as_raw_fd()), libc::POLLIN as u32).multi(true);
-            self.push(Token::WAKE, poll.build());
-        }
+        self.watch_event();
         Ok(())
     }
 
@@ -353,6 +383,9 @@ impl Kernel for Uring {
     }
 
     fn enter(&mut self, timeout: Option<Duration>, out: &mut Vec<Completion>) -> io::Result<()> {
+        if let Some(code) = self.failed.take() {
+            return Err(io::Error::from_raw_os_error(code));
+        }
         if mem::take(&mut self.refused) {
             // What it lacked may be there in a moment.
             thread::sleep(REFUSED_PAUSE);
@@ -471,7 +504,7 @@ const KERNEL_THREADS: u32 = 2;
 /// The one group of buffers.
 const GROUP: u16 = 0;
 
-/// `IOU_PBUF_RING_INC`, since Linux 6.12.
+/// `IOU_PBUF_RING_INC`.
 const INCREMENTAL: u16 = 2;
 
 /// Addresses asked for at a time.
