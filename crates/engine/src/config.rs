@@ -14,7 +14,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(crate) backend: BackendChoice,
-    pub(crate) receive_buffer: usize,
+    receive_buffer: Option<usize>,
     pub(crate) receives_per_turn: u32,
     pub(crate) accepts_per_turn: u32,
     pub(crate) accept_backoff: Duration,
@@ -32,13 +32,13 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             backend: BackendChoice::Auto,
-            receive_buffer: 64 * 1024,
+            receive_buffer: None,
             receives_per_turn: 4,
             accepts_per_turn: 64,
             accept_backoff: Duration::from_millis(100),
             mailbox: 65_536,
             ring_files: None,
-            ring_buffers: 4,
+            ring_buffers: 2,
             ring_incremental: true,
         }
     }
@@ -54,14 +54,15 @@ impl Config {
 
     /// Bytes of the loop's one receive buffer, 1 to 16 MiB; with a ring, of each of its
     /// [`ring_buffers`](Self::ring_buffers). Default: 64 KiB, which stays in the second-level cache while a
-    /// chunk is worked on and is large enough that a receive costs little per byte. A larger one saves
-    /// system calls on bulk transfers and pays for them with cache misses.
+    /// chunk is worked on and is large enough that a receive costs little per byte; with a ring 128 KiB,
+    /// since there a chunk that reaches the end of a buffer is cut. A larger one saves system calls on bulk
+    /// transfers and pays for them with cache misses.
     ///
     /// # Errors
     ///
     /// Outside of the range.
     pub fn receive_buffer(mut self, bytes: usize) -> Result<Self, InvalidConfig> {
-        self.receive_buffer = within("receive_buffer", bytes, 1, 16 << 20)?;
+        self.receive_buffer = Some(within("receive_buffer", bytes, 1, 16 << 20)?);
         Ok(self)
     }
 
@@ -113,7 +114,18 @@ impl Config {
         Ok(self)
     }
 
-    /// Buffers that a ring receives into, 1 to 256, shared by all its connections. Default: 4, so 256 KiB a
+    /// Of the loop's one receive buffer, with readiness.
+    pub(crate) fn loop_buffer(&self) -> usize {
+        self.receive_buffer.unwrap_or(64 << 10)
+    }
+
+    /// Of each buffer of a ring.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn ring_buffer(&self) -> usize {
+        self.receive_buffer.unwrap_or(128 << 10)
+    }
+
+    /// Buffers that a ring receives into, 1 to 256, shared by all its connections. Default: 2, so 256 KiB a
     /// loop, which stay in the second-level cache and bound what one turn can bring: a peer that sends as
     /// fast as it can takes no more of a turn than that. Without a ring it has no effect.
     ///

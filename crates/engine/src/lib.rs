@@ -96,7 +96,7 @@
 //! |---|---|---|
 //! | system calls | one a turn | one a turn, one a receive, one a send |
 //! | connections | places of the ring's own table | descriptors of the process |
-//! | chunks | of 4 buffers, filled one after the other | the loop's one buffer |
+//! | chunks | of 2 buffers, filled one after the other | the loop's one buffer |
 //! | a turn receives | 256 KiB at most ([`Config::ring_buffers`]) | [`Config::receives_per_turn`] chunks a connection |
 //!
 //! [`BackendChoice::Auto`] takes `io_uring` where the system permits it. Both serve the same application: a

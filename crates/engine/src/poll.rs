@@ -123,7 +123,7 @@ impl<C: Chain> Poll<C> {
             events: Events::with_capacity(EVENTS_PER_TURN),
             acceptors,
             links: Vec::new(),
-            buffer: vec![0; config.receive_buffer].into_boxed_slice(),
+            buffer: vec![0; config.loop_buffer()].into_boxed_slice(),
             receives_per_turn: config.receives_per_turn,
             readable: Vec::new(),
             writable: Vec::new(),

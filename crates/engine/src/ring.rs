@@ -232,7 +232,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             readable: Vec::new(),
             unarmed: Vec::new(),
             starved: Vec::new(),
-            piece: config.receive_buffer,
+            piece: config.ring_buffer(),
             batch: Vec::new(),
         }
     }

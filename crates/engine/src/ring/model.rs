@@ -43,19 +43,17 @@ impl World {
     fn new(seed: u64) -> Self {
         let dice = Dice::new(seed);
         let incremental = dice.percent(75);
-        let config = Config {
-            receive_buffer: dice.pick(&[3, 16, 64, 300, LARGE]),
-            ring_buffers: dice.pick(&[1, 2, 5]),
-            ..Config::default()
-        };
+        let (size, count) = (dice.pick(&[3, 16, 64, 300, LARGE]), dice.pick(&[1, 2, 5]));
+        let config = Config::default().receive_buffer(size).and_then(|config| config.ring_buffers(count));
+        let config = config.expect("within the ranges");
         // A few places; or so many that some are accepted without counting first.
         let places = dice.pick(&[1, 2, 7, RESERVE + 1, RESERVE + 3]);
         let listeners = 1 + dice.below(2);
-        let pool = Pool::new(config.ring_buffers, config.receive_buffer, incremental);
+        let pool = Pool::new(config.ring_buffers, config.ring_buffer(), incremental);
         let names = dice.pick(&[1, 3, 8]);
         let script = Script::new(
             Dice::new(seed ^ 1 << 40),
-            Peers::new(places, config.receive_buffer == LARGE),
+            Peers::new(places, config.ring_buffer() == LARGE),
             pool,
             names,
             listeners,

@@ -89,7 +89,7 @@ unsafe impl Send for Message {}
 impl Uring {
     pub(super) fn new(config: &Config) -> Result<(Self, RingWaker), Refusal> {
         let memory = Memory {
-            buffers: Buffers::new(config.ring_buffers, config.receive_buffer),
+            buffers: Buffers::new(config.ring_buffers, config.ring_buffer()),
             names: vec![[0; NAME]; config.accepts_per_turn.min(NAMES_MAX) as usize].into(),
             messages: Vec::new(),
             messages_used: 0,
