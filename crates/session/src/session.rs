@@ -137,6 +137,9 @@ pub struct Session {
 /// Bytes to come for which lending the assembly is worth what it takes.
 const LARGE_MIN: u64 = 64 << 10;
 
+/// How many times what has come may be lent for what comes next: a MiB takes two receives then.
+const LARGE_FACTOR: usize = 4;
+
 /// Bytes received into it at once: they are unmasked while they are in the second-level cache.
 const LARGE_PIECE: usize = 1 << 20;
 
@@ -230,8 +233,8 @@ impl Session {
             return None;
         }
         let mut assembly = std::mem::take(&mut self.assembly);
-        // Memory follows the bytes received: it doubles with what has come.
-        let most = assembly.len().clamp(LARGE_MIN as usize, LARGE_PIECE);
+        // Memory follows the bytes received: a few times what has come.
+        let most = (LARGE_FACTOR * assembly.len()).clamp(LARGE_MIN as usize, LARGE_PIECE);
         let room = self.connection.make_room(&mut assembly, &mut resources.shared, most);
         Some((assembly, room))
     }
