@@ -149,9 +149,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         } else if io.receives(conn)
             && let Some(link) = self.link(io, conn)
         {
-            if !link.bulk {
-                link.large = None;
-            }
+            link.large = None;
             link.receive = Receive::Armed;
             let (file, multishot) = (link.file, !link.bulk);
             self.kernel.receive(Token::of(Kind::Receive, conn), file, multishot);
