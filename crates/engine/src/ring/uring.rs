@@ -524,3 +524,55 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 /// How long dropping waits for the kernel: 2 seconds.
 const JOIN_TURNS: u32 = 100;
 const JOIN_WAIT: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Enters until the ring has been woken; fails when that does not happen.
+    fn is_woken(uring: &mut Uring) {
+        let mut out = Vec::new();
+        for _ in 0..100 {
+            uring.enter(Some(Duration::from_millis(100)), &mut out).unwrap();
+            if out.iter().any(|completion| completion.token == Token::WAKE && completion.result >= 0) {
+                return;
+            }
+        }
+        panic!("nobody woke it: {out:?}");
+    }
+
+    #[test]
+    fn an_event_wakes_where_messages_are_not_taken_and_is_watched_again() {
+        let Ok((mut uring, _)) = Uring::new(&Config::default()) else {
+            return println!("skipped: there is no ring here");
+        };
+        uring.waker = RingWaker::by_event().unwrap();
+        let waker = uring.waker.clone();
+        uring.start().unwrap();
+        for _ in 0..3 {
+            waker.wake().unwrap();
+            is_woken(&mut uring);
+        }
+        // The kernel ends the poll, as it does when completions find no room.
+        uring.cancel(Token::WAKE);
+        let mut out = Vec::new();
+        while !out.iter().any(|completion: &Completion| completion.token == Token::WAKE && !completion.more) {
+            uring.enter(Some(Duration::from_millis(100)), &mut out).unwrap();
+        }
+        waker.wake().unwrap();
+        is_woken(&mut uring);
+    }
+
+    #[test]
+    fn a_ring_stays_with_the_thread_of_its_first_turn() {
+        let Ok((mut uring, _)) = Uring::new(&Config::default()) else {
+            return println!("skipped: there is no ring here");
+        };
+        uring.start().unwrap();
+        thread::scope(|scope| {
+            let error = scope.spawn(|| uring.start().unwrap_err()).join().unwrap();
+            assert!(error.to_string().contains("thread"), "{error}");
+        });
+        uring.start().unwrap();
+    }
+}

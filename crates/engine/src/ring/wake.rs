@@ -35,6 +35,12 @@ impl RingWaker {
         Ok(Self(Arc::new(way)))
     }
 
+    /// As on a kernel that takes no messages.
+    #[cfg(test)]
+    pub(super) fn by_event() -> io::Result<Self> {
+        Ok(Self(Arc::new(Way::Event(calls::event()?))))
+    }
+
     /// What the ring has to poll to be woken, if it is not sent messages.
     pub(super) fn event(&self) -> Option<&File> {
         match &*self.0 {
