@@ -330,3 +330,32 @@ fn child_has_little_locked_memory() {
 }
 
 const NOBODY: u32 = 65_534;
+
+#[test]
+fn more_at_once_than_the_queues_hold_is_served() {
+    if refused() {
+        return;
+    }
+    // More than 1024 operations in one turn, and more than 4096 completions.
+    const CONNECTIONS: usize = 4500;
+    let (_, hard) = rlimit::Resource::NOFILE.get().unwrap();
+    if hard < 2 * CONNECTIONS as u64 {
+        return println!("skipped: {hard} descriptors are too few for the clients (ulimit -Hn)");
+    }
+    rlimit::increase_nofile_limit(hard).unwrap();
+    let mut host = Host::with(uring(), ListenOptions::default(), Probe::echo());
+    let mut clients = Vec::with_capacity(CONNECTIONS);
+    while clients.len() < CONNECTIONS {
+        clients.extend((0..500).map(|_| client(host.address)));
+        host.until(|app| app.living() == clients.len());
+    }
+    for client in &mut clients {
+        client.write_all(b"all at once").unwrap();
+    }
+    host.until(|app| app.count(Kind::Finished) == CONNECTIONS);
+    for client in &mut clients {
+        assert_eq!(read_exactly(client, 11), b"all at once");
+    }
+    drop(clients);
+    host.until(|app| app.count(Kind::Closed) == CONNECTIONS);
+}
