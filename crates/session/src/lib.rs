@@ -92,5 +92,5 @@ pub use closed::{Cause, Closed};
 pub use outbound::Outbound;
 pub use payload::{Fragment, Payload};
 pub use prepared::Prepared;
-pub use session::{Events, Fate, Flow, Resources, Session};
+pub use session::{Arrived, Events, Fate, Flow, Pulled, Resources, Session};
 pub use tx::{Sent, Tx};

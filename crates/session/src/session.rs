@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use sinews_proto::{
-    CloseCode, Config, Connection, Event, Expired, Negotiated, PerThread, Place, Received, Time, Transport,
+    CloseCode, Config, Connection, Event, Expired, Kind, Negotiated, PeerMisbehaved, PerThread, Place,
+    Received, Role, Time, Transport,
 };
 
 use crate::chain::Chain;
@@ -97,6 +98,72 @@ pub trait Events {
     /// answers so knows when to go on.
     fn pauses(&self) -> bool {
         false
+    }
+}
+
+/// What one [`Session::pull`] came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+#[non_exhaustive]
+pub struct Pulled {
+    /// Bytes of the input that are done with.
+    pub consumed: usize,
+    /// What they meant.
+    pub event: Option<Arrived>,
+}
+
+/// What came, for an owner that pulls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "an owner must handle each")]
+pub enum Arrived {
+    /// A whole message.
+    Message {
+        /// Text (which is valid UTF-8) or binary.
+        kind: Kind,
+        /// The payload: a range of the input, or all of [`Session::assembled`].
+        at: Place,
+    },
+    /// A piece of a message, after [`Session::deliver_fragments`]; see [`Event::Fragment`].
+    Fragment {
+        /// Text or binary.
+        kind: Kind,
+        /// The piece.
+        at: Place,
+        /// The message begins here.
+        first: bool,
+        /// The message ends here.
+        last: bool,
+    },
+    /// A ping, which is answered without our help; the range of its payload in the input.
+    Ping(std::ops::Range<usize>),
+    /// A pong.
+    Pong {
+        /// The payload.
+        at: std::ops::Range<usize>,
+        /// How long our newest keepalive ping took, if this answers it.
+        answers: Option<std::time::Duration>,
+    },
+    /// The peer's Close: [`Session::take_closed`] has it.
+    Close,
+}
+
+impl Arrived {
+    /// The same for an input that begins `offset` bytes further to the front.
+    #[must_use]
+    #[inline]
+    pub fn behind(mut self, offset: usize) -> Self {
+        match &mut self {
+            Self::Message { at: Place::Input(at), .. }
+            | Self::Fragment { at: Place::Input(at), .. }
+            | Self::Ping(at)
+            | Self::Pong { at, .. } => *at = at.start + offset..at.end + offset,
+            Self::Message { .. } | Self::Fragment { .. } | Self::Close => {}
+        }
+        self
+    }
+
+    const fn is_in_assembly(&self) -> bool {
+        matches!(self, Self::Message { at: Place::Assembly, .. } | Self::Fragment { at: Place::Assembly, .. })
     }
 }
 
@@ -217,6 +284,148 @@ impl Session {
         self.after_input(resources, now)
     }
 
+    /// Reads `input` up to the next event, in place, for an owner that takes one event after the other instead of
+    /// being called. The input is what came last, behind what an earlier pull has left over; what is not
+    /// [`consumed`](Pulled::consumed) must be given again. With [`Pulled::event`] `None`, at most 130 bytes are left,
+    /// and more must come before there is an event.
+    ///
+    /// The owner pulls only while it wants to hear more: nothing here pauses. A session is either pulled from or
+    /// [given](Self::receive) what comes.
+    pub fn pull(&mut self, input: &mut [u8], resources: &mut Resources, now: Time) -> Pulled {
+        self.settle_assembly(resources);
+        let mut assembly = std::mem::take(&mut self.assembly);
+        if assembly.capacity() == 0 && !input.is_empty() {
+            assembly = resources.pool.take();
+        }
+        let received = self.connection.receive(input, &mut assembly, &mut resources.shared, now);
+        self.assembly = assembly;
+        let pulled = match received {
+            Ok(Received { consumed, event, .. }) => {
+                let event = self.pulled(event, input);
+                Pulled { consumed, event }
+            }
+            Err(fault) => {
+                self.fault(fault);
+                Pulled { consumed: input.len(), event: None }
+            }
+        };
+        if !matches!(&pulled.event, Some(event) if event.is_in_assembly()) {
+            self.settle_assembly(resources);
+            self.assembly = resources.pool.keep_tight(std::mem::take(&mut self.assembly));
+        }
+        self.after_tx(resources, now);
+        pulled
+    }
+
+    /// [`receive_appended`](Self::receive_appended) for an owner that pulls: the message that is whole by it.
+    pub fn pull_appended(
+        &mut self,
+        mut assembly: Vec<u8>,
+        appended: usize,
+        resources: &mut Resources,
+        now: Time,
+    ) -> Option<Arrived> {
+        let mut arrived = None;
+        if appended > 0 {
+            match self.connection.receive_appended(&mut assembly, appended, now) {
+                Ok(event) => arrived = self.pulled(event, &[]),
+                Err(fault) => self.fault(fault),
+            }
+        }
+        self.assembly = assembly;
+        if arrived.is_none() {
+            self.settle_assembly(resources);
+        }
+        self.after_tx(resources, now);
+        arrived
+    }
+
+    /// Whether a [`pull`](Self::pull) from this input would come to something ([`Connection::holds_event`]): more
+    /// to answer follows.
+    #[must_use]
+    #[inline]
+    pub fn holds_event(&self, input: &[u8]) -> bool {
+        self.connection.is_receiving() && self.connection.holds_event(input)
+    }
+
+    /// Payload bytes that a driver may receive into memory of the application's
+    /// ([`Connection::awaits_piece`]), in fragment delivery.
+    #[must_use]
+    pub fn awaits_piece(&self) -> u64 {
+        self.connection.awaits_piece()
+    }
+
+    /// Handles them where they are ([`Connection::receive_piece`]): whether they end their message, or `None` if the
+    /// connection is over.
+    pub fn receive_piece(
+        &mut self,
+        piece: &mut [u8],
+        resources: &mut Resources,
+        now: Time,
+    ) -> Option<(Kind, bool)> {
+        let handled = self.connection.receive_piece(piece, now).unwrap_or_else(|fault| {
+            self.fault(fault);
+            None
+        });
+        self.after_tx(resources, now);
+        handled
+    }
+
+    /// The message that the last pull answered with [`Place::Assembly`]. What is left in it is dropped by the next
+    /// pull.
+    pub fn assembled(&mut self) -> &mut Vec<u8> {
+        &mut self.assembly
+    }
+
+    /// Gives the memory of a message that was delivered back.
+    pub fn settle_assembly(&mut self, resources: &mut Resources) {
+        if self.assembly.capacity() > 0 && !self.connection.holds_assembly() {
+            resources.give_assembly(std::mem::take(&mut self.assembly));
+        }
+    }
+
+    fn pulled(&mut self, event: Event, input: &[u8]) -> Option<Arrived> {
+        Some(match event {
+            Event::NeedMore(_) => return None,
+            Event::Message { kind, at } => Arrived::Message { kind, at },
+            Event::Fragment { kind, at, first, last } => Arrived::Fragment { kind, at, first, last },
+            Event::Ping(at) => Arrived::Ping(at),
+            Event::Pong { at, answers } => Arrived::Pong { at, answers },
+            Event::Close { code, reason, answers } => {
+                self.close_came(code, &input[reason], answers);
+                Arrived::Close
+            }
+        })
+    }
+
+    fn close_came(&mut self, code: Option<CloseCode>, reason: &[u8], answers: bool) {
+        let reason = String::from_utf8_lossy(reason).into_owned();
+        self.over(Closed::new(code, reason, if answers { Cause::Local } else { Cause::Peer }));
+    }
+
+    fn fault(&mut self, fault: PeerMisbehaved) {
+        self.over(Closed::new(Some(fault.close_code()), fault.reason().to_owned(), Cause::Fault(fault)));
+    }
+
+    /// Whether what waits to be sent has passed [`Config::high_water`] and not yet fallen to half of it.
+    #[must_use]
+    #[inline]
+    pub fn is_congested(&self) -> bool {
+        self.outbound.congested
+    }
+
+    /// The role of this end.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.connection.role()
+    }
+
+    /// The limits and waits.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        self.connection.config()
+    }
+
     /// Whether so much of a message is still to come that a driver should receive it into
     /// [`lend_assembly`](Self::lend_assembly)'s buffer instead of its own.
     #[must_use]
@@ -255,10 +464,7 @@ impl Session {
                     self.dispatch(event, &mut [], &mut assembly, resources, now, events);
                     self.paused |= self.outbound.congested || events.pauses();
                 }
-                Err(fault) => {
-                    let code = Some(fault.close_code());
-                    self.over(Closed::new(code, fault.reason().to_owned(), Cause::Fault(fault)));
-                }
+                Err(fault) => self.fault(fault),
             }
         }
         if self.connection.holds_assembly() {
@@ -358,8 +564,7 @@ impl Session {
             let Received { consumed, event, .. } = match received {
                 Ok(received) => received,
                 Err(fault) => {
-                    let code = Some(fault.close_code());
-                    self.over(Closed::new(code, fault.reason().to_owned(), Cause::Fault(fault)));
+                    self.fault(fault);
                     return (input.len(), 1);
                 }
             };
@@ -407,9 +612,7 @@ impl Session {
             }
             Event::Pong { at, answers } => events.pong(&input[at], answers, tx),
             Event::Close { code, reason, answers } => {
-                let reason = String::from_utf8_lossy(&input[reason]).into_owned();
-                let cause = if answers { Cause::Local } else { Cause::Peer };
-                self.over(Closed::new(code, reason, cause));
+                self.close_came(code, &input[reason], answers);
             }
             Event::NeedMore(_) => {}
         }

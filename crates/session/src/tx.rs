@@ -1,7 +1,7 @@
 //! The outbound side of a connection, as a handler sees it.
 
 use bytes::Bytes;
-use sinews_proto::{CloseCode, Config, Connection, Kind, Misuse, Overflow, PING_MAX, Role, Time};
+use sinews_proto::{CloseCode, Config, Connection, Kind, Misuse, Overflow, PING_MAX, PerThread, Role, Time};
 
 use crate::held;
 use crate::outbound::Outbound;
@@ -186,14 +186,28 @@ impl<'a> Tx<'a> {
     /// # Errors
     /// [`Misuse::PingTooLong`] over 125 bytes; [`Misuse::Closing`].
     pub fn send_ping(&mut self, payload: &[u8]) -> Result<Sent, Misuse> {
+        self.control(payload, |connection, shared, arena| connection.send_ping(payload, shared, arena))
+    }
+
+    /// Sends a pong that answers nothing: a heartbeat in one direction.
+    ///
+    /// # Errors
+    /// As [`send_ping`](Self::send_ping).
+    pub fn send_pong(&mut self, payload: &[u8]) -> Result<Sent, Misuse> {
+        self.control(payload, |connection, shared, arena| connection.send_pong(payload, shared, arena))
+    }
+
+    fn control(
+        &mut self,
+        payload: &[u8],
+        write: impl FnOnce(&mut Connection, &mut PerThread, &mut Vec<u8>) -> Result<(), Misuse>,
+    ) -> Result<Sent, Misuse> {
         // What may never be sent overflows nothing.
         if payload.len() <= PING_MAX && !self.admit(payload.len(), false) {
             return Ok(Sent::Dropped);
         }
         let chain = self.outbound.gathering(self.resources);
-        let shared = &mut self.resources.shared;
-        let connection = &mut *self.connection;
-        chain.write(|arena| connection.send_ping(payload, shared, arena))?;
+        chain.write(|arena| write(self.connection, &mut self.resources.shared, arena))?;
         Ok(self.queued())
     }
 
@@ -235,7 +249,13 @@ impl<'a> Tx<'a> {
         Ok(self.queued())
     }
 
-    fn send_owned(&mut self, kind: Kind, payload: Bytes) -> Result<Sent, Misuse> {
+    /// Sends a message of either kind that is owned already, as [`send_bytes`](Self::send_bytes) does. The payload of
+    /// text must be UTF-8.
+    ///
+    /// # Errors
+    /// As [`send_text`](Self::send_text).
+    #[inline]
+    pub fn send_owned(&mut self, kind: Kind, payload: Bytes) -> Result<Sent, Misuse> {
         let copies = payload.len() < REFERENCE_MIN
             || self.connection.role() == Role::Client
             || self.connection.compresses(payload.len());

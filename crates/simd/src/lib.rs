@@ -52,6 +52,7 @@
 //!
 //! * `std` (default): choose the instruction set at run time. Without it the crate uses what the target promises
 //!   at compile time, for example with `-C target-feature=+avx2`. The results are the same.
+//! * `bytes`: `Utf8Bytes`, text that is checked once and shared by count.
 
 #![no_std]
 #![deny(clippy::undocumented_unsafe_blocks)]
@@ -64,8 +65,12 @@ mod arch;
 mod generic;
 pub mod kernels;
 mod mask;
+#[cfg(feature = "bytes")]
+mod text;
 mod utf8;
 
 pub use kernels::{Isa, isa};
 pub use mask::{copy_mask, extend_masked, mask};
+#[cfg(feature = "bytes")]
+pub use text::Utf8Bytes;
 pub use utf8::{Utf8Error, Utf8Stream, validate_utf8};

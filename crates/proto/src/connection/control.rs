@@ -74,13 +74,36 @@ impl Connection {
         shared: &mut PerThread,
         out: &mut Vec<u8>,
     ) -> Result<(), Misuse> {
+        self.application_control(Opcode::Ping, payload, shared, out)
+    }
+
+    /// Appends a pong that answers nothing: a heartbeat in one direction (RFC 6455 section 5.5.3).
+    ///
+    /// # Errors
+    /// As [`send_ping`](Self::send_ping).
+    pub fn send_pong(
+        &mut self,
+        payload: &[u8],
+        shared: &mut PerThread,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Misuse> {
+        self.application_control(Opcode::Pong, payload, shared, out)
+    }
+
+    fn application_control(
+        &mut self,
+        opcode: Opcode,
+        payload: &[u8],
+        shared: &mut PerThread,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Misuse> {
         if payload.len() > CONTROL_MAX {
             return Err(Misuse::PingTooLong);
         }
         if self.sending != Sending::Open {
             return Err(Misuse::Closing);
         }
-        self.control(Opcode::Ping, payload, shared, out);
+        self.control(opcode, payload, shared, out);
         Ok(())
     }
 

@@ -223,6 +223,68 @@ impl Connection {
         shared.spares.grow(assembly, additional, expected, cap);
     }
 
+    /// Whether `input` suffices for an event, or for all of a fragment: what tells the end of a burst from its
+    /// middle. Nothing is consumed.
+    #[must_use]
+    #[inline]
+    pub fn holds_event(&self, input: &[u8]) -> bool {
+        match self.stage {
+            Stage::Head => match frame::parse(input, self.role) {
+                Ok(Parsed::Head(head)) => (input.len() - head.size) as u64 >= head.len,
+                Ok(Parsed::NeedMore(_)) => false,
+                Err(_) => true,
+            },
+            Stage::Payload(frame) => frame.remaining <= input.len() as u64,
+            Stage::Flush => true,
+        }
+    }
+
+    /// In fragment delivery, payload bytes of the uncompressed frame under way that are still to come: a driver may
+    /// receive up to so many into memory of its own and give them to [`receive_piece`](Self::receive_piece). 0 when
+    /// no such frame is under way.
+    #[must_use]
+    pub fn awaits_piece(&self) -> u64 {
+        match (&self.stage, &self.message) {
+            (Stage::Payload(frame), Some(open)) if !open.compressed && open.pieces => frame.remaining,
+            _ => 0,
+        }
+    }
+
+    /// Handles payload bytes of the frame under way, at most [`awaits_piece`](Self::awaits_piece), where the driver
+    /// received them: they are unmasked and checked in place, and are a piece of their message. Answers its kind, and
+    /// whether it ends the message; `None` if no piece is awaited any more, since the connection has failed
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn receive_piece(
+        &mut self,
+        piece: &mut [u8],
+        now: Time,
+    ) -> Result<Option<(Kind, bool)>, PeerMisbehaved> {
+        if self.receiving != Receiving::Open || piece.len() as u64 > self.awaits_piece() {
+            return Ok(None);
+        }
+        let (Stage::Payload(frame), Some(open)) = (self.stage, &mut self.message) else { return Ok(None) };
+        open.begun = true;
+        let kind = open.kind;
+        self.keepalive.heard(now);
+        sinews_simd::mask(piece, frame.key, 0);
+        match self.advance(frame, piece) {
+            Ok(last) => {
+                if last.is_some() {
+                    self.message = None;
+                }
+                Ok(Some((kind, last.is_some())))
+            }
+            Err(fault) => {
+                self.fail(fault, now);
+                self.drop_message(&mut Vec::new());
+                Err(fault)
+            }
+        }
+    }
+
     /// The transport ended: nothing more will come. Returns whether the closing handshake was clean,
     /// that is, whether the peer's Close had come.
     pub fn receive_end(&mut self, assembly: &mut Vec<u8>, now: Time) -> bool {

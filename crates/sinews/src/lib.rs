@@ -1,0 +1,37 @@
+//! WebSocket for Tokio, axum, hyper and compio, client and server.
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(any(feature = "tokio", feature = "compio"))]
+pub mod client;
+mod error;
+#[cfg(any(feature = "tokio", feature = "compio"))]
+mod link;
+mod message;
+#[cfg(any(feature = "tokio", feature = "compio"))]
+mod resources;
+#[cfg(any(feature = "tokio", feature = "compio"))]
+pub mod server;
+
+#[cfg(feature = "axum")]
+pub mod axum;
+#[cfg(feature = "compio")]
+pub mod compio;
+#[cfg(feature = "hyper")]
+pub mod hyper;
+#[cfg(feature = "tokio")]
+pub mod tokio;
+
+pub use bytes::Bytes;
+pub use error::{AtFault, Error};
+pub use message::{CloseFrame, Message, MessageRef};
+#[cfg(feature = "deflate")]
+pub use sinews_proto::deflate::DeflateConfig;
+pub use sinews_proto::{
+    CloseCode, Config, Expired, InvalidConfig, Kind, Misuse, Overflow, PeerMisbehaved, PingRate, Role,
+};
+pub use sinews_session::{Cause, Closed};
+pub use sinews_simd::{Utf8Bytes, Utf8Error};
+
+#[cfg(feature = "tokio")]
+pub use self::tokio::WebSocket;

@@ -1,0 +1,465 @@
+//! A connection of the library without its transport: what every driver would do again.
+//!
+//! A driver receives into [`Link::take_room`], sends what [`Link::next_send`] gives, and asks what is next. It knows
+//! no opcode, no close code and no ping.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sinews_proto::{CloseCode, Config, Kind, Negotiated, Place, Role, Time};
+use sinews_session::{Arrived, Cause, Chain, Closed, Fate, Sent, Session};
+use sinews_simd::Utf8Bytes;
+
+use crate::error::Error;
+use crate::message::{CloseFrame, Message, MessageRef};
+use crate::resources::{self, BLOCK};
+
+/// One connection: its session, what came and was not looked at, what is on its way out.
+#[derive(Debug)]
+pub(crate) struct Link {
+    session: Session,
+    /// What came: `block[at..]` was not looked at. A pooled block while much is there, empty when idle.
+    block: Vec<u8>,
+    at: usize,
+    /// Nothing more can be said before more comes.
+    dry: bool,
+    /// What came while somebody sent, and waits for somebody who receives.
+    parked: Option<Arrived>,
+    /// The send under way.
+    sending: Option<Box<Chain>>,
+    end: End,
+    subprotocol: Option<Box<str>>,
+    /// When something was queued to leave with the rest of a burst.
+    queued_at: Option<Time>,
+    /// The driver's newest time.
+    pub(crate) now: Time,
+}
+
+/// How far the connection has come to its end.
+#[derive(Debug, Default)]
+struct End {
+    closed: Option<Box<Closed>>,
+    /// The transport's fault, until it is told.
+    io: Option<io::Error>,
+    /// The peer ended the transport.
+    receiving: bool,
+    /// The transport takes nothing any more.
+    sending: bool,
+    /// The end of our side was sent.
+    shut: bool,
+    told: bool,
+}
+
+/// Where the next bytes are received.
+#[derive(Debug)]
+pub(crate) enum Room {
+    /// In a block, behind what is in it.
+    Block(Vec<u8>),
+    /// In the memory of a large message, so many at most.
+    Message(Vec<u8>, usize),
+}
+
+/// What a driver does with the transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Receive and send.
+    Go,
+    /// End the sending side, once everything has left; and receive.
+    Shut,
+    /// It is over.
+    Over,
+}
+
+/// How long an answer waits for the rest of its burst, counted when the connection is next used.
+const BURST_MAX: std::time::Duration = std::time::Duration::from_millis(1);
+
+/// What is left of a block up to this size moves into memory of its own, so that a connection whose application is
+/// busy pins no block.
+const REMAINDER_MAX: usize = 2 << 10;
+
+/// Smallest message whose memory is handed over: below it a copy is cheaper than what the memory costs to replace.
+const HAND_OVER_MIN: usize = 16 << 10;
+
+impl Link {
+    /// A connection behind a handshake, and what was received behind that.
+    pub(crate) fn new(negotiated: Negotiated, config: Arc<Config>, received: &[u8], now: Time) -> Self {
+        Self {
+            session: Session::new(negotiated, config, now),
+            block: received.to_vec(),
+            at: 0,
+            dry: false,
+            parked: None,
+            sending: None,
+            end: End::default(),
+            subprotocol: None,
+            queued_at: None,
+            now,
+        }
+    }
+
+    pub(crate) fn set_subprotocol(&mut self, subprotocol: Option<&str>) {
+        self.subprotocol = subprotocol.map(Box::from);
+    }
+
+    pub(crate) fn subprotocol(&self) -> Option<&str> {
+        self.subprotocol.as_deref()
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        self.session.role()
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        self.session.config()
+    }
+}
+
+/// What comes.
+impl Link {
+    /// The next event among what came; `None`: receive more.
+    #[inline]
+    pub(crate) fn pull(&mut self) -> Option<Arrived> {
+        if let Some(parked) = self.parked.take() {
+            return Some(parked);
+        }
+        if self.dry || self.session.is_congested() {
+            return None;
+        }
+        let (start, now) = (self.at, self.now);
+        let input = &mut self.block[start..];
+        let pulled = resources::with(|shared| self.session.pull(input, shared, now));
+        self.at += pulled.consumed;
+        self.note_closed();
+        let Some(event) = pulled.event else {
+            self.dry = true;
+            self.keep_tight();
+            return None;
+        };
+        Some(event.behind(start))
+    }
+
+    /// The application has what it was given: the block goes home, or, if little is left of it, into memory of that
+    /// size.
+    #[inline]
+    fn keep_tight(&mut self) {
+        let left = self.block.len() - self.at;
+        if self.block.capacity() == 0 || left > REMAINDER_MAX || left > 0 && self.block.capacity() != BLOCK {
+            return;
+        }
+        let rest = self.block[self.at..].to_vec();
+        resources::give_block(std::mem::replace(&mut self.block, rest));
+        self.at = 0;
+    }
+
+    /// Whether more that came waits to be looked at: who answers now answers the rest of a burst.
+    #[inline]
+    pub(crate) fn is_amid_burst(&self) -> bool {
+        self.parked.is_some() || !self.dry && self.session.holds_event(&self.block[self.at..])
+    }
+
+    /// Keeps an event for whoever receives next.
+    pub(crate) fn park(&mut self, event: Arrived) {
+        self.parked = Some(event);
+    }
+
+    /// Whether an event waits for whoever receives next.
+    pub(crate) fn is_parked(&self) -> bool {
+        self.parked.is_some()
+    }
+
+    /// An event as a message of its own. Pieces have none.
+    #[inline]
+    pub(crate) fn own(&mut self, event: Arrived) -> Option<Message> {
+        let message = match event {
+            Arrived::Message { kind, at } => message(kind, self.detach(at)),
+            Arrived::Fragment { .. } => return None,
+            Arrived::Ping(at) => Message::Ping(Bytes::copy_from_slice(&self.block[at])),
+            Arrived::Pong { at, .. } => Message::Pong(Bytes::copy_from_slice(&self.block[at])),
+            Arrived::Close => Message::Close(self.close_frame()),
+        };
+        self.keep_tight();
+        Some(message)
+    }
+
+    /// The payload of a message, lent.
+    pub(crate) fn lend(&mut self, kind: Kind, at: Place) -> MessageRef<'_> {
+        let payload = match at {
+            Place::Input(range) => &mut self.block[range],
+            Place::Assembly => &mut self.session.assembled()[..],
+        };
+        MessageRef::new(kind, payload)
+    }
+
+    fn detach(&mut self, at: Place) -> Bytes {
+        match at {
+            Place::Input(range) if range.len() >= BLOCK / 2 && self.block.capacity() == BLOCK => {
+                self.detach_block(range)
+            }
+            Place::Input(range) => Bytes::copy_from_slice(&self.block[range]),
+            Place::Assembly => {
+                let memory = self.session.assembled();
+                if memory.len() >= HAND_OVER_MIN && memory.len() > memory.capacity() / 2 {
+                    return Bytes::from(std::mem::take(memory));
+                }
+                let bytes = Bytes::copy_from_slice(memory);
+                resources::with(|shared| self.session.settle_assembly(shared));
+                bytes
+            }
+        }
+    }
+
+    /// A message that fills most of a block takes it along; what is behind it is copied.
+    fn detach_block(&mut self, range: Range<usize>) -> Bytes {
+        let rest = self.block[self.at..].to_vec();
+        self.at = 0;
+        Bytes::from(std::mem::replace(&mut self.block, rest)).slice(range)
+    }
+
+    /// Where to receive. It must come home through [`came`](Self::came), also if nothing came.
+    #[inline]
+    pub(crate) fn take_room(&mut self) -> Room {
+        if self.at == self.block.len()
+            && let Some((memory, room)) = resources::with(|shared| self.session.lend_assembly(shared))
+        {
+            return Room::Message(memory, room);
+        }
+        let mut block = resources::take_block();
+        block.extend_from_slice(&self.block[self.at..]);
+        Room::Block(block)
+    }
+
+    /// So many bytes came, behind what was there.
+    #[inline]
+    pub(crate) fn came(&mut self, room: Room, count: usize) {
+        match room {
+            Room::Block(block) if count == 0 => resources::give_block(block),
+            Room::Block(block) => {
+                self.block = block;
+                self.at = 0;
+                self.dry = false;
+            }
+            Room::Message(memory, _) => {
+                let now = self.now;
+                let arrived =
+                    resources::with(|shared| self.session.pull_appended(memory, count, shared, now));
+                self.parked = arrived;
+                self.dry = false;
+                self.note_closed();
+            }
+        }
+    }
+
+    /// The peer ended the transport, or it failed.
+    pub(crate) fn ended(&mut self, error: Option<io::Error>) {
+        self.session.receive_end(self.now);
+        self.end.receiving = true;
+        if self.end.io.is_none() {
+            self.end.io = error;
+        }
+        self.note_closed();
+    }
+}
+
+/// What leaves.
+impl Link {
+    /// Queues a message.
+    pub(crate) fn queue(&mut self, message: Message) -> Result<Sent, Error> {
+        let message = match message {
+            Message::Close(frame) => {
+                let (code, reason) = match &frame {
+                    Some(frame) => (frame.code, frame.reason.as_str()),
+                    None => (CloseCode::NORMAL, ""),
+                };
+                return self.close(code, reason).map(|()| Sent::Queued);
+            }
+            message => message,
+        };
+        if self.end.sending {
+            return Err(self.over());
+        }
+        let now = self.now;
+        let sent = resources::with(|shared| {
+            let mut tx = self.session.tx(shared, now);
+            match message {
+                Message::Text(text) => tx.send_owned(Kind::Text, text.into_bytes()),
+                Message::Binary(bytes) => tx.send_owned(Kind::Binary, bytes),
+                Message::Ping(payload) => tx.send_ping(&payload),
+                Message::Pong(payload) => tx.send_pong(&payload),
+                Message::Close(_) => Ok(Sent::Queued),
+            }
+        });
+        self.after_tx(sent)
+    }
+
+    fn after_tx<T>(&mut self, sent: Result<T, sinews_proto::Misuse>) -> Result<T, Error> {
+        let now = self.now;
+        resources::with(|shared| self.session.after_tx(shared, now));
+        self.note_closed();
+        self.queued_at.get_or_insert(now);
+        sent.map_err(|misuse| match misuse {
+            sinews_proto::Misuse::Closing if self.end.closed.is_some() => self.over(),
+            misuse => misuse.into(),
+        })
+    }
+
+    /// Begins the closing handshake behind what is queued.
+    pub(crate) fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        if self.end.sending {
+            return Err(self.over());
+        }
+        let now = self.now;
+        let closed = resources::with(|shared| self.session.tx(shared, now).close(code, reason));
+        self.after_tx(closed)
+    }
+
+    /// Whether no further message should be queued before some have left.
+    #[inline]
+    pub(crate) fn is_congested(&self) -> bool {
+        self.session.is_congested() && !self.end.sending
+    }
+
+    /// Whether something that was queued to leave with the rest of a burst has waited long enough.
+    #[inline]
+    pub(crate) fn is_overdue(&self, now: Time) -> bool {
+        self.queued_at.is_some_and(|queued| now.since(queued) > BURST_MAX)
+    }
+
+    /// Whether something waits to leave.
+    #[inline]
+    pub(crate) fn wants_send(&self) -> bool {
+        !self.end.sending && (self.sending.is_some() || self.session.wants_send())
+    }
+
+    /// What leaves next. [`sent`](Self::sent) tells how far it came.
+    #[inline]
+    pub(crate) fn next_send(&mut self) -> Option<&Chain> {
+        if self.end.sending {
+            return None;
+        }
+        if self.sending.is_none() {
+            self.sending = self.session.start_send();
+            self.queued_at = None;
+        }
+        self.sending.as_deref()
+    }
+
+    /// So many bytes have left.
+    #[inline]
+    pub(crate) fn sent(&mut self, count: usize) {
+        let Some(chain) = &mut self.sending else { return };
+        chain.advance(count);
+        if !chain.is_empty() {
+            return self.session.progressed(count, self.now);
+        }
+        if let Some(chain) = self.sending.take() {
+            let now = self.now;
+            resources::with(|shared| self.session.finish_send(chain, shared, now));
+        }
+    }
+
+    /// The transport takes nothing any more. What the peer has sent may still be read.
+    pub(crate) fn send_failed(&mut self, error: io::Error) {
+        self.end.sending = true;
+        if self.end.io.is_none() {
+            self.end.io = Some(error);
+        }
+    }
+
+    /// Whether what is queued can still leave.
+    pub(crate) fn check_sending(&self) -> Result<(), Error> {
+        if self.end.sending { Err(self.over()) } else { Ok(()) }
+    }
+
+    /// The end of the sending side was sent.
+    pub(crate) fn shut(&mut self) {
+        self.end.shut = true;
+    }
+}
+
+/// What is next.
+impl Link {
+    /// What to do with the transport.
+    pub(crate) fn next(&self) -> Next {
+        match self.session.fate() {
+            Fate::Drop => Next::Over,
+            _ if self.end.receiving && !self.wants_send() => Next::Over,
+            Fate::Finish if !self.end.shut && !self.end.sending => Next::Shut,
+            Fate::Open | Fate::AwaitEnd | Fate::Finish => Next::Go,
+        }
+    }
+
+    /// Whether anything may still come.
+    pub(crate) fn receives(&self) -> bool {
+        !self.end.receiving
+    }
+
+    /// When to call [`timeout`](Self::timeout). It may come to lie later unnoticed.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.session.deadline()
+    }
+
+    /// Carries out what is due.
+    pub(crate) fn timeout(&mut self) {
+        if self.session.deadline().is_some_and(|deadline| deadline <= self.now) {
+            let now = self.now;
+            resources::with(|shared| self.session.handle_timeout(shared, now));
+            self.note_closed();
+        }
+    }
+
+    /// How the connection ended, if it did.
+    pub(crate) fn closed(&self) -> Option<&Closed> {
+        self.end.closed.as_deref()
+    }
+
+    /// What to tell whoever waits for a message, once it is over: a fault once, then nothing.
+    pub(crate) fn last_words(&mut self) -> Option<Error> {
+        if std::mem::replace(&mut self.end.told, true) {
+            return None;
+        }
+        let closed = self.end.closed.as_deref()?;
+        match closed.cause() {
+            Cause::Peer | Cause::Local => None,
+            Cause::Ended => Some(self.end.io.take().map_or_else(|| Error::Closed(closed.clone()), Error::Io)),
+            _ => Some(Error::Closed(closed.clone())),
+        }
+    }
+
+    /// Why nothing can be sent.
+    fn over(&self) -> Error {
+        match (self.end.closed.as_deref(), &self.end.io) {
+            (_, Some(error)) => Error::Io(error.kind().into()),
+            (Some(closed), None) => Error::Closed(closed.clone()),
+            (None, None) => Error::Misuse(sinews_proto::Misuse::Closing),
+        }
+    }
+
+    #[inline]
+    fn note_closed(&mut self) {
+        if let Some(closed) = self.session.take_closed() {
+            self.end.closed = Some(Box::new(closed));
+        }
+    }
+
+    fn close_frame(&self) -> Option<CloseFrame> {
+        let closed = self.closed()?;
+        Some(CloseFrame { code: closed.code()?, reason: Utf8Bytes::from(closed.reason()) })
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        resources::give_block(std::mem::take(&mut self.block));
+    }
+}
+
+/// Text was checked on receipt, so that the check can only succeed.
+fn message(kind: Kind, payload: Bytes) -> Message {
+    match kind {
+        Kind::Binary => Message::Binary(payload),
+        Kind::Text => Message::Text(Utf8Bytes::try_from(payload).unwrap_or_default()),
+    }
+}

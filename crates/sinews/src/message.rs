@@ -1,0 +1,217 @@
+//! Messages as an application holds them.
+
+use std::fmt;
+
+use bytes::Bytes;
+use sinews_proto::{CloseCode, Kind};
+use sinews_simd::Utf8Bytes;
+
+/// A message (RFC 6455 section 5.6), or a control frame as [`next`](crate::WebSocket::next) shows it. A clone is a
+/// count.
+#[derive(Clone, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "the RFC knows no others, and callers match")]
+pub enum Message {
+    /// Text, known to be UTF-8.
+    Text(Utf8Bytes),
+    /// Any bytes.
+    Binary(Bytes),
+    /// A ping, at most 125 bytes. One that comes is answered without your help.
+    Ping(Bytes),
+    /// A pong, at most 125 bytes. One that you send is a heartbeat that nobody answers (RFC 6455 section 5.5.3).
+    Pong(Bytes),
+    /// The end: the last message that comes. Sending it is [`close`](crate::WebSocket::start_close).
+    Close(Option<CloseFrame>),
+}
+
+/// What a Close frame says (RFC 6455 section 5.5.1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_structs, reason = "the RFC knows a code and a reason")]
+pub struct CloseFrame {
+    /// Why.
+    pub code: CloseCode,
+    /// The same for people, possibly empty; at most 123 bytes.
+    pub reason: Utf8Bytes,
+}
+
+impl Message {
+    /// A text message.
+    pub fn text(text: impl Into<Utf8Bytes>) -> Self {
+        Self::Text(text.into())
+    }
+
+    /// A binary message.
+    pub fn binary(payload: impl Into<Bytes>) -> Self {
+        Self::Binary(payload.into())
+    }
+
+    /// The text of a text message.
+    #[must_use]
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The payload, whatever it is; a Close has none.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Text(text) => text.as_bytes(),
+            Self::Binary(bytes) | Self::Ping(bytes) | Self::Pong(bytes) => bytes,
+            Self::Close(_) => &[],
+        }
+    }
+
+    /// The payload without a copy, whatever it is; a Close has none.
+    #[must_use]
+    pub fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Text(text) => text.into_bytes(),
+            Self::Binary(bytes) | Self::Ping(bytes) | Self::Pong(bytes) => bytes,
+            Self::Close(_) => Bytes::new(),
+        }
+    }
+
+    /// Bytes of the payload.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.as_bytes().len()
+    }
+
+    /// Whether the payload is empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether this is text.
+    #[must_use]
+    pub const fn is_text(&self) -> bool {
+        matches!(self, Self::Text(_))
+    }
+
+    /// Whether this is binary.
+    #[must_use]
+    pub const fn is_binary(&self) -> bool {
+        matches!(self, Self::Binary(_))
+    }
+
+    /// Whether this is text or binary, and no control frame.
+    #[must_use]
+    pub const fn is_data(&self) -> bool {
+        matches!(self, Self::Text(_) | Self::Binary(_))
+    }
+
+    /// Whether this is a Close.
+    #[must_use]
+    pub const fn is_close(&self) -> bool {
+        matches!(self, Self::Close(_))
+    }
+}
+
+/// Shows the kind, the length and the beginning: a log line, not a dump.
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => match text.char_indices().nth(SHOWN) {
+                Some((cut, _)) => write!(f, "Text({:?}… {} bytes)", &text[..cut], text.len()),
+                None => write!(f, "Text({:?})", text.as_str()),
+            },
+            Self::Binary(bytes) => show(f, "Binary", bytes),
+            Self::Ping(bytes) => show(f, "Ping", bytes),
+            Self::Pong(bytes) => show(f, "Pong", bytes),
+            Self::Close(frame) => f.debug_tuple("Close").field(frame).finish(),
+        }
+    }
+}
+
+/// Characters or bytes of a message that [`Debug`](fmt::Debug) shows.
+const SHOWN: usize = 64;
+
+fn show(f: &mut fmt::Formatter<'_>, name: &str, bytes: &Bytes) -> fmt::Result {
+    match bytes.len() > SHOWN {
+        true => write!(f, "{name}({:?}… {} bytes)", bytes.slice(..SHOWN), bytes.len()),
+        false => write!(f, "{name}({bytes:?})"),
+    }
+}
+
+impl From<String> for Message {
+    fn from(text: String) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+/// Copies.
+impl From<&str> for Message {
+    fn from(text: &str) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl From<Utf8Bytes> for Message {
+    fn from(text: Utf8Bytes) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<Bytes> for Message {
+    fn from(payload: Bytes) -> Self {
+        Self::Binary(payload)
+    }
+}
+
+impl From<Vec<u8>> for Message {
+    fn from(payload: Vec<u8>) -> Self {
+        Self::Binary(payload.into())
+    }
+}
+
+/// Copies.
+impl From<&[u8]> for Message {
+    fn from(payload: &[u8]) -> Self {
+        Self::Binary(Bytes::copy_from_slice(payload))
+    }
+}
+
+/// A message where it lies in the connection's memory, lent until the next call.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct MessageRef<'a> {
+    kind: Kind,
+    payload: &'a mut [u8],
+}
+
+impl<'a> MessageRef<'a> {
+    pub(crate) fn new(kind: Kind, payload: &'a mut [u8]) -> Self {
+        Self { kind, payload }
+    }
+
+    /// Text or binary.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The text, if this is text. It was checked on receipt; this looks at it a second time (at some 30 GB/s for
+    /// ASCII), so do not ask if you only pass bytes on.
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
+        match self.kind {
+            Kind::Text => std::str::from_utf8(self.payload).ok(),
+            Kind::Binary => None,
+        }
+    }
+
+    /// The payload.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        self.payload
+    }
+
+    /// The payload, to be changed in place: what is decrypted or decoded needs no second buffer.
+    #[must_use]
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        self.payload
+    }
+}

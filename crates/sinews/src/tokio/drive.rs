@@ -1,0 +1,215 @@
+//! A connection and its transport: the loop between them, one poll at a time.
+//!
+//! Everything that a poll leaves half done is kept here and not in a future, so that any future may be dropped.
+
+use std::future::Future as _;
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::sync::OnceLock;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::BufMut as _;
+use sinews_proto::Time;
+use sinews_session::Arrived;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use tokio::time::{Instant, Sleep};
+
+use crate::link::{Link, Next, Room};
+use crate::resources;
+
+/// A connection and its transport.
+#[derive(Debug)]
+pub(super) struct Drive<S> {
+    pub(super) io: S,
+    pub(super) link: Link,
+    /// Wakes for the link's deadline, or to free spare memory; made when first needed.
+    timer: Option<Pin<Box<Sleep>>>,
+    /// When the timer rings, if it is set.
+    armed: Option<Time>,
+    /// Bytes that the transport has taken may be in a buffer of its own.
+    unflushed: bool,
+    /// When the transport was last asked for what came.
+    asked: Time,
+}
+
+/// A caller that only sends looks this often for what came: pings, and a Close.
+const ASK_EVERY: Duration = Duration::from_millis(10);
+
+/// Slices in one send; what is more follows in the next.
+const SLICES: usize = 16;
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
+    pub(super) fn new(io: S, link: Link) -> Self {
+        let asked = link.now;
+        Self { io, link, timer: None, armed: None, unflushed: false, asked }
+    }
+
+    /// The next event; `None`: the connection is over.
+    pub(super) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arrived>> {
+        loop {
+            if let Some(event) = self.link.pull() {
+                self.hurry(cx, &event);
+                return Poll::Ready(Some(event));
+            }
+            if !ready!(self.poll_more(cx)) {
+                return Poll::Ready(None);
+            }
+        }
+    }
+
+    /// What was queued in a burst does not wait for a slow application, and our answer to a Close not for its next
+    /// call.
+    #[inline]
+    fn hurry(&mut self, cx: &mut Context<'_>, event: &Arrived) {
+        if *event == Arrived::Close || self.link.wants_send() && self.link.is_overdue(now()) {
+            self.link.now = now();
+            let _ = self.poll_send(cx);
+        }
+    }
+
+    /// Sends, and receives what is next. Answers whether more may have come; if not, it is over.
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        self.link.now = now();
+        loop {
+            let congested = self.link.is_congested();
+            let blocked = self.poll_send(cx).is_pending();
+            match self.link.next() {
+                Next::Over => return Poll::Ready(false),
+                Next::Shut if !blocked => self.poll_shut(cx),
+                Next::Shut | Next::Go => {}
+            }
+            if congested && !self.link.is_congested() {
+                // What came before may be looked at now.
+                return Poll::Ready(true);
+            }
+            if !self.link.is_congested() && self.link.receives() && self.poll_receive(cx).is_ready() {
+                return Poll::Ready(true);
+            }
+            ready!(self.poll_timer(cx));
+        }
+    }
+
+    /// Sends what is queued, all of it, and flushes it. Failures are the link's to tell.
+    pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while let Some(chain) = self.link.next_send() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let filled = chain.slices(&mut slices);
+            let io = Pin::new(&mut self.io);
+            let sent = match filled {
+                0 => Ok(0),
+                1 => ready!(io.poll_write(cx, &slices[0])),
+                _ => ready!(io.poll_write_vectored(cx, &slices[..filled])),
+            };
+            match sent {
+                Ok(0) => self.link.send_failed(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    self.unflushed = true;
+                    self.link.sent(count);
+                }
+                Err(error) => self.link.send_failed(error),
+            }
+        }
+        if self.unflushed {
+            let flushed = ready!(Pin::new(&mut self.io).poll_flush(cx));
+            self.unflushed = false;
+            if let Err(error) = flushed {
+                self.link.send_failed(error);
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Whether [`poll_send`](Self::poll_send) was not done with the last bytes.
+    pub(super) fn unflushed(&self) -> bool {
+        self.unflushed
+    }
+
+    fn poll_shut(&mut self, cx: &mut Context<'_>) {
+        match Pin::new(&mut self.io).poll_shutdown(cx) {
+            Poll::Ready(Ok(())) => self.link.shut(),
+            Poll::Ready(Err(error)) => self.link.send_failed(error),
+            Poll::Pending => {}
+        }
+    }
+
+    /// Receives once. Ready: something came, if only the end.
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.asked = self.link.now;
+        let mut room = self.link.take_room();
+        let received = match &mut room {
+            Room::Block(block) => {
+                let free = block.capacity() - block.len();
+                pin!(self.io.read_buf(&mut block.limit(free))).poll(cx)
+            }
+            Room::Message(memory, most) => pin!(self.io.read_buf(&mut memory.limit(*most))).poll(cx),
+        };
+        let count = if let Poll::Ready(Ok(count)) = received { count } else { 0 };
+        self.link.came(room, count);
+        match ready!(received) {
+            Ok(0) => self.link.ended(None),
+            Ok(_) => {}
+            Err(error) => self.link.ended(Some(error)),
+        }
+        Poll::Ready(())
+    }
+
+    /// For a caller that sends: handles what came without it, and keeps the first thing that is not ours to handle.
+    pub(super) fn poll_aside(&mut self, cx: &mut Context<'_>) {
+        while !self.link.is_parked() && !self.link.is_congested() && self.link.receives() {
+            if let Some(event) = self.link.pull() {
+                self.link.park(event);
+            } else if self.poll_receive(cx).is_pending() {
+                break;
+            }
+        }
+    }
+
+    /// Whether a caller that sends should look for what came.
+    #[inline]
+    pub(super) fn is_aside_due(&self) -> bool {
+        self.link.now.since(self.asked) > ASK_EVERY
+    }
+
+    /// Ready: the deadline came, and what was due is done.
+    pub(super) fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let release = resources::release(self.link.now);
+            let Some(next) = [self.link.deadline(), release].into_iter().flatten().min() else {
+                return Poll::Pending;
+            };
+            if self.armed.is_none_or(|armed| next < armed) {
+                self.arm(next);
+            }
+            let Some(timer) = &mut self.timer else { return Poll::Pending };
+            ready!(timer.as_mut().poll(cx));
+            self.armed = None;
+            self.link.now = now();
+            if self.link.deadline().is_some_and(|deadline| deadline <= self.link.now) {
+                self.link.timeout();
+                return Poll::Ready(());
+            }
+        }
+    }
+
+    fn arm(&mut self, next: Time) {
+        let at = epoch() + next.since(Time::ZERO);
+        self.armed = Some(next);
+        match &mut self.timer {
+            Some(timer) => timer.as_mut().reset(at),
+            None => self.timer = Some(Box::pin(tokio::time::sleep_until(at))),
+        }
+    }
+}
+
+/// The time of Tokio's clock, which a test can stop.
+#[inline]
+pub(super) fn now() -> Time {
+    let since = Instant::now().saturating_duration_since(epoch());
+    Time::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}
+
+fn epoch() -> Instant {
+    static EPOCH: OnceLock<Instant> = OnceLock::new();
+    *EPOCH.get_or_init(Instant::now)
+}

@@ -1,0 +1,285 @@
+//! The connection as an application holds it.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_core::{FusedStream, Stream};
+use futures_sink::Sink;
+use sinews_proto::{CloseCode, Config, Negotiated, Role};
+use sinews_session::{Arrived, Closed, Sent};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::drive::{self, Drive};
+use crate::error::Error;
+use crate::link::Link;
+use crate::message::{Message, MessageRef};
+
+/// A WebSocket over a stream of Tokio's.
+#[derive(Debug)]
+pub struct WebSocket<S> {
+    drive: Drive<S>,
+    over: bool,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
+    /// A connection behind a handshake that was made elsewhere. `received` is what came behind the handshake
+    /// already.
+    pub fn from_negotiated(stream: S, negotiated: Negotiated, config: Arc<Config>, received: &[u8]) -> Self {
+        let link = Link::new(negotiated, config, received, drive::now());
+        Self { drive: Drive::new(stream, link), over: false }
+    }
+
+    pub(crate) fn with_subprotocol(mut self, subprotocol: Option<&str>) -> Self {
+        self.drive.link.set_subprotocol(subprotocol);
+        self
+    }
+
+    /// The next message; `None` when the connection is over in order, which [`closed`](Self::closed) tells about.
+    ///
+    /// Cancel-safe: a future that is dropped loses nothing.
+    ///
+    /// # Errors
+    /// Once, how the connection ended, if not in order; then `None`.
+    pub async fn next(&mut self) -> Option<Result<Message, Error>> {
+        poll_fn(|cx| self.poll_message(cx)).await
+    }
+
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, Error>>> {
+        loop {
+            match ready!(self.drive.poll_event(cx)) {
+                Some(event) => {
+                    if let Some(message) = self.drive.link.own(event) {
+                        return Poll::Ready(Some(Ok(message)));
+                    }
+                }
+                None => return Poll::Ready(self.last_words().map(Err)),
+            }
+        }
+    }
+
+    fn last_words(&mut self) -> Option<Error> {
+        self.over = true;
+        self.drive.link.last_words()
+    }
+
+    /// The next text or binary message where it lies, without a copy; pings, pongs and Close are passed over.
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn next_borrowed(&mut self) -> Option<Result<MessageRef<'_>, Error>> {
+        let found = poll_fn(|cx| {
+            loop {
+                match ready!(self.drive.poll_event(cx)) {
+                    Some(Arrived::Message { kind, at }) => return Poll::Ready(Some((kind, at))),
+                    Some(_) => {}
+                    None => return Poll::Ready(None),
+                }
+            }
+        });
+        match found.await {
+            Some((kind, at)) => Some(Ok(self.drive.link.lend(kind, at))),
+            None => self.last_words().map(Err),
+        }
+    }
+
+    /// Sends a message: it leaves at once, or, while messages that came together are still to be read, with the
+    /// last of the answers to them.
+    ///
+    /// Cancel-safe: a dropped future has queued the message whole or not at all.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn send(&mut self, message: impl Into<Message>) -> Result<(), Error> {
+        let mut message = Some(message.into());
+        poll_fn(|cx| self.poll_send(cx, &mut message)).await
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>, message: &mut Option<Message>) -> Poll<Result<(), Error>> {
+        let burst = self.drive.link.is_amid_burst();
+        if !burst {
+            self.drive.link.now = drive::now();
+        }
+        if message.is_some() {
+            ready!(self.poll_room(cx));
+            if let Some(message) = message.take() {
+                self.drive.link.queue(message)?;
+            }
+        }
+        if burst && !self.drive.link.is_congested() {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_out(cx)
+    }
+
+    /// Waits until there is room for a message.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.drive.link.is_congested() {
+            ready!(self.poll_progress(cx));
+        }
+        Poll::Ready(())
+    }
+
+    /// Sends all that is queued; keeps deadlines meanwhile, and looks for what came.
+    fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        while self.drive.link.wants_send() || self.drive.unflushed() {
+            ready!(self.poll_progress(cx));
+        }
+        if self.drive.is_aside_due() {
+            self.drive.poll_aside(cx);
+            // A pong, or the answer to a Close.
+            let _ = self.drive.poll_send(cx);
+        }
+        Poll::Ready(self.drive.link.check_sending())
+    }
+
+    fn poll_progress(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.drive.poll_send(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        self.drive.link.now = drive::now();
+        self.drive.poll_aside(cx);
+        self.drive.poll_timer(cx)
+    }
+
+    /// Queues a message, without sending it: it leaves with the next [`flush`](Self::flush), [`send`](Self::send) or
+    /// [`next`](Self::next) that waits. Waits only while more than [`Config::high_water`] bytes are queued.
+    ///
+    /// Cancel-safe, as [`send`](Self::send) is.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn feed(&mut self, message: impl Into<Message>) -> Result<(), Error> {
+        poll_fn(|cx| self.poll_room(cx)).await;
+        self.drive.link.queue(message.into()).map(drop)
+    }
+
+    /// Queues a message without waiting. Where [`Config::max_outbound`] bytes wait already, it meets
+    /// [`Config::overflow`]: it is dropped, or the connection ends.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn try_send(&mut self, message: impl Into<Message>) -> Result<Sent, Error> {
+        self.drive.link.queue(message.into())
+    }
+
+    /// Sends everything that is queued.
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn flush(&mut self) -> Result<(), Error> {
+        poll_fn(|cx| {
+            self.drive.link.now = drive::now();
+            self.poll_out(cx)
+        })
+        .await
+    }
+
+    /// Begins the closing handshake (RFC 6455 section 7.1.2) behind what is queued, without waiting. Messages of the
+    /// peer still come from [`next`](Self::next) until its Close does.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for a reason over 123 bytes, or if a Close is decided already.
+    pub fn start_close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        self.drive.link.close(code, reason)
+    }
+
+    /// Closes the connection and waits for the end of it, at most [`Config::close_timeout`] once our Close has left;
+    /// messages that still come are dropped. Answers how it ended. If a Close is decided already, it only waits.
+    ///
+    /// Cancel-safe: call it again, or [`next`](Self::next).
+    ///
+    /// # Errors
+    /// How the connection ended, if not in order.
+    pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<Closed, Error> {
+        match self.start_close(code, reason) {
+            Ok(()) | Err(Error::Closed(_) | Error::Misuse(sinews_proto::Misuse::Closing)) => {}
+            Err(error) => return Err(error),
+        }
+        while let Some(message) = self.next().await {
+            message?;
+        }
+        self.closed().cloned().ok_or(Error::Misuse(sinews_proto::Misuse::Closing))
+    }
+
+    /// How the connection ended, if it did: code, reason and which side.
+    #[must_use]
+    pub fn closed(&self) -> Option<&Closed> {
+        self.drive.link.closed()
+    }
+
+    /// The subprotocol that the handshake agreed on.
+    #[must_use]
+    pub fn subprotocol(&self) -> Option<&str> {
+        self.drive.link.subprotocol()
+    }
+
+    /// Which end this is.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.drive.link.role()
+    }
+
+    /// Limits and waits.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        self.drive.link.config()
+    }
+
+    /// The transport. Bytes read from or written to it are missing in the connection.
+    #[must_use]
+    pub fn get_ref(&self) -> &S {
+        &self.drive.io
+    }
+
+    /// The transport, to be changed.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.drive.io
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WebSocket<S> {
+    type Item = Result<Message, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_message(cx)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> FusedStream for WebSocket<S> {
+    fn is_terminated(&self) -> bool {
+        self.over
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Message> for WebSocket<S> {
+    type Error = Error;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        ready!(self.poll_room(cx));
+        Poll::Ready(self.drive.link.check_sending())
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), Error> {
+        self.drive.link.queue(message).map(drop)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.drive.link.now = drive::now();
+        self.poll_out(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        // A Close that is decided already is as good.
+        let _ = self.start_close(CloseCode::NORMAL, "");
+        while let Some(message) = ready!(self.poll_message(cx)) {
+            message?;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
