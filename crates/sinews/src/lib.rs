@@ -30,7 +30,7 @@ pub use sinews_proto::deflate::DeflateConfig;
 pub use sinews_proto::{
     CloseCode, Config, Expired, InvalidConfig, Kind, Misuse, Overflow, PeerMisbehaved, PingRate, Role,
 };
-pub use sinews_session::{Cause, Closed};
+pub use sinews_session::{Cause, Closed, Sent};
 pub use sinews_simd::{Utf8Bytes, Utf8Error};
 
 #[cfg(feature = "tokio")]

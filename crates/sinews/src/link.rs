@@ -384,10 +384,15 @@ impl Link {
     pub(crate) fn next(&self) -> Next {
         match self.session.fate() {
             Fate::Drop => Next::Over,
-            _ if self.end.receiving && !self.wants_send() => Next::Over,
+            _ if (self.end.receiving || self.is_given_up()) && !self.wants_send() => Next::Over,
             Fate::Finish if !self.end.shut && !self.end.sending => Next::Shut,
             Fate::Open | Fate::AwaitEnd | Fate::Finish => Next::Go,
         }
+    }
+
+    /// Nobody is there to wait for.
+    fn is_given_up(&self) -> bool {
+        self.closed().is_some_and(|closed| matches!(closed.cause(), Cause::Expired(_)))
     }
 
     /// Whether anything may still come.
@@ -407,6 +412,8 @@ impl Link {
             let now = self.now;
             resources::with(|shared| self.session.handle_timeout(shared, now));
             self.note_closed();
+            // What waits will not leave any more.
+            self.end.sending |= self.session.fate() == Fate::Drop;
         }
     }
 

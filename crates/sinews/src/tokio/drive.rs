@@ -75,7 +75,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
             let congested = self.link.is_congested();
             let blocked = self.poll_send(cx).is_pending();
             match self.link.next() {
-                Next::Over => return Poll::Ready(false),
+                Next::Over => {
+                    // The peer need not wait for the application to let go of us.
+                    self.poll_shut(cx);
+                    return Poll::Ready(false);
+                }
                 Next::Shut if !blocked => self.poll_shut(cx),
                 Next::Shut | Next::Go => {}
             }
