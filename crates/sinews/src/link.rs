@@ -31,6 +31,8 @@ pub(crate) struct Link {
     sending: Option<Box<Chain>>,
     end: End,
     subprotocol: Option<Box<str>>,
+    /// The answer to a ping is queued: it waits for nobody.
+    owes_pong: bool,
     /// When something was queued to leave with the rest of a burst.
     queued_at: Option<Time>,
     /// The driver's newest time.
@@ -94,6 +96,7 @@ impl Link {
             sending: None,
             end: End::default(),
             subprotocol: None,
+            owes_pong: false,
             queued_at: None,
             now,
         }
@@ -137,6 +140,7 @@ impl Link {
             self.keep_tight();
             return None;
         };
+        self.owes_pong |= matches!(event, Arrived::Ping(_));
         Some(event.behind(start))
     }
 
@@ -320,10 +324,13 @@ impl Link {
         self.session.is_congested() && !self.end.sending
     }
 
-    /// Whether something that was queued to leave with the rest of a burst has waited long enough.
+    /// Whether something is queued that must not wait for what the application does with this event: an answer to a
+    /// Close, or to a ping that ends a burst, or one that has waited for the rest of its burst long enough.
     #[inline]
-    pub(crate) fn is_overdue(&self, now: Time) -> bool {
-        self.queued_at.is_some_and(|queued| now.since(queued) > BURST_MAX)
+    pub(crate) fn is_urgent(&self, event: &Arrived, now: impl FnOnce() -> Time) -> bool {
+        *event == Arrived::Close
+            || self.owes_pong && !self.is_amid_burst()
+            || self.queued_at.is_some_and(|queued| now().since(queued) > BURST_MAX)
     }
 
     /// Whether something waits to leave.
@@ -341,6 +348,7 @@ impl Link {
         if self.sending.is_none() {
             self.sending = self.session.start_send();
             self.queued_at = None;
+            self.owes_pong = false;
         }
         self.sending.as_deref()
     }

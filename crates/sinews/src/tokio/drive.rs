@@ -49,22 +49,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
     pub(super) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arrived>> {
         loop {
             if let Some(event) = self.link.pull() {
-                self.hurry(cx, &event);
+                if self.link.is_urgent(&event, now) {
+                    self.link.now = now();
+                    let _ = self.poll_send(cx);
+                }
                 return Poll::Ready(Some(event));
             }
             if !ready!(self.poll_more(cx)) {
                 return Poll::Ready(None);
             }
-        }
-    }
-
-    /// What was queued in a burst does not wait for a slow application, and our answer to a Close not for its next
-    /// call.
-    #[inline]
-    fn hurry(&mut self, cx: &mut Context<'_>, event: &Arrived) {
-        if *event == Arrived::Close || self.link.wants_send() && self.link.is_overdue(now()) {
-            self.link.now = now();
-            let _ = self.poll_send(cx);
         }
     }
 
