@@ -414,6 +414,12 @@ impl Session {
         self.outbound.congested
     }
 
+    /// Whether a message is being sent in fragments, so that no other may begin.
+    #[must_use]
+    pub fn is_mid_message(&self) -> bool {
+        self.connection.is_mid_message()
+    }
+
     /// The role of this end.
     #[must_use]
     pub fn role(&self) -> Role {

@@ -9,6 +9,8 @@ mod error;
 mod link;
 mod message;
 #[cfg(any(feature = "tokio", feature = "compio"))]
+mod reading;
+#[cfg(any(feature = "tokio", feature = "compio"))]
 mod resources;
 #[cfg(any(feature = "tokio", feature = "compio"))]
 pub mod server;
@@ -24,7 +26,7 @@ pub mod tokio;
 
 pub use bytes::Bytes;
 pub use error::{AtFault, Error};
-pub use message::{CloseFrame, Message, MessageRef};
+pub use message::{CloseFrame, Filled, Message, MessageRef};
 #[cfg(feature = "deflate")]
 pub use sinews_proto::deflate::DeflateConfig;
 pub use sinews_proto::{

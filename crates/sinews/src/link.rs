@@ -30,6 +30,12 @@ pub(crate) struct Link {
     /// The send under way.
     sending: Option<Box<Chain>>,
     end: End,
+    /// Whether the messages that begin from now on are delivered in pieces.
+    pieces: bool,
+    /// The rest of a message in pieces is passed over, since its reader has left.
+    skipping: bool,
+    /// A message in pieces whose reader never came, as far as it has come; or, whole, one that is lent.
+    gathered: Vec<u8>,
     subprotocol: Option<Box<str>>,
     /// The answer to a ping is queued: it waits for nobody.
     owes_pong: bool,
@@ -52,6 +58,14 @@ struct End {
     /// The end of our side was sent.
     shut: bool,
     told: bool,
+}
+
+/// A message that is lent.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    kind: Kind,
+    /// Where it lies; `None`: it was gathered.
+    at: Option<Place>,
 }
 
 /// Where the next bytes are received.
@@ -95,6 +109,9 @@ impl Link {
             parked: None,
             sending: None,
             end: End::default(),
+            pieces: false,
+            skipping: false,
+            gathered: Vec::new(),
             subprotocol: None,
             owes_pong: false,
             queued_at: None,
@@ -173,12 +190,17 @@ impl Link {
         self.parked.is_some()
     }
 
-    /// An event as a message of its own. Pieces have none.
+    /// An event as a message of its own; a piece has none, unless it is the last of those that nobody read.
     #[inline]
     pub(crate) fn own(&mut self, event: Arrived) -> Option<Message> {
         let message = match event {
             Arrived::Message { kind, at } => message(kind, self.detach(at)),
-            Arrived::Fragment { .. } => return None,
+            Arrived::Fragment { kind, at, last, .. } => {
+                if !self.gather(at, last) {
+                    return None;
+                }
+                message(kind, Bytes::from(std::mem::take(&mut self.gathered)))
+            }
             Arrived::Ping(at) => Message::Ping(Bytes::copy_from_slice(&self.block[at])),
             Arrived::Pong { at, .. } => Message::Pong(Bytes::copy_from_slice(&self.block[at])),
             Arrived::Close => Message::Close(self.close_frame()),
@@ -187,13 +209,91 @@ impl Link {
         Some(message)
     }
 
-    /// The payload of a message, lent.
-    pub(crate) fn lend(&mut self, kind: Kind, at: Place) -> MessageRef<'_> {
-        let payload = match at {
+    /// The payload of a message, or a piece of one, lent.
+    pub(crate) fn lend(&mut self, at: Place) -> &mut [u8] {
+        match at {
             Place::Input(range) => &mut self.block[range],
             Place::Assembly => &mut self.session.assembled()[..],
+        }
+    }
+
+    /// A data message, lent where it lies; `None` for what is none, or not a whole one.
+    pub(crate) fn borrow(&mut self, event: Arrived) -> Option<Lent> {
+        self.gathered = Vec::new();
+        match event {
+            Arrived::Message { kind, at } => Some(Lent { kind, at: Some(at) }),
+            Arrived::Fragment { kind, at, last, .. } => {
+                self.gather(at, last).then_some(Lent { kind, at: None })
+            }
+            Arrived::Ping(_) | Arrived::Pong { .. } | Arrived::Close => None,
+        }
+    }
+
+    /// What [`borrow`](Self::borrow) found.
+    pub(crate) fn borrowed(&mut self, lent: Lent) -> MessageRef<'_> {
+        let payload = match lent.at {
+            Some(at) => self.lend(at),
+            None => &mut self.gathered[..],
         };
-        MessageRef::new(kind, payload)
+        MessageRef::new(lent.kind, payload)
+    }
+
+    /// Keeps a piece that no reader waits for; answers whether that makes a whole message. What bounds it is
+    /// [`Config::max_message`], as for any other.
+    #[cold]
+    fn gather(&mut self, at: Place, last: bool) -> bool {
+        if self.skipping {
+            self.skipping = !last;
+            return false;
+        }
+        let mut gathered = std::mem::take(&mut self.gathered);
+        gathered.extend_from_slice(self.lend(at));
+        self.gathered = gathered;
+        last
+    }
+
+    /// Handles an event that nobody wants: the rest of a message whose reader has left.
+    pub(crate) fn pass_over(&mut self, event: Arrived) {
+        if let Arrived::Fragment { last: true, .. } = event {
+            self.skipping = false;
+        }
+    }
+
+    /// Whether a message is being sent in pieces.
+    pub(crate) fn is_mid_message(&self) -> bool {
+        self.session.is_mid_message()
+    }
+
+    /// Chooses how the messages that begin from now on are delivered.
+    #[inline]
+    pub(crate) fn expect_pieces(&mut self, pieces: bool) {
+        if self.pieces != pieces {
+            self.pieces = pieces;
+            self.session.deliver_fragments(pieces);
+        }
+    }
+
+    /// The reader of a message in pieces has left before its end.
+    pub(crate) fn skip_rest(&mut self) {
+        self.skipping = true;
+    }
+
+    /// Payload bytes of a message in pieces that may be received into memory of the application's: everything that
+    /// came before has been looked at.
+    pub(crate) fn awaits_piece(&self) -> usize {
+        if self.at < self.block.len() || self.parked.is_some() {
+            return 0;
+        }
+        usize::try_from(self.session.awaits_piece()).unwrap_or(usize::MAX)
+    }
+
+    /// Such bytes came. Answers whether they end their message; `None`: the connection is over.
+    pub(crate) fn piece_came(&mut self, piece: &mut [u8]) -> Option<bool> {
+        let now = self.now;
+        let handled = resources::with(|shared| self.session.receive_piece(piece, shared, now));
+        self.dry = false;
+        self.note_closed();
+        handled.map(|(_, last)| last)
     }
 
     fn detach(&mut self, at: Place) -> Bytes {
@@ -306,6 +406,16 @@ impl Link {
             sinews_proto::Misuse::Closing if self.end.closed.is_some() => self.over(),
             misuse => misuse.into(),
         })
+    }
+
+    /// Queues a piece of a message.
+    pub(crate) fn queue_piece(&mut self, kind: Kind, piece: &[u8], last: bool) -> Result<Sent, Error> {
+        if self.end.sending {
+            return Err(self.over());
+        }
+        let now = self.now;
+        let sent = resources::with(|shared| self.session.tx(shared, now).send_fragment(kind, piece, last));
+        self.after_tx(sent)
     }
 
     /// Begins the closing handshake behind what is queued.
@@ -444,7 +554,7 @@ impl Link {
     }
 
     /// Why nothing can be sent.
-    fn over(&self) -> Error {
+    pub(crate) fn over(&self) -> Error {
         match (self.end.closed.as_deref(), &self.end.io) {
             (_, Some(error)) => Error::Io(error.kind().into()),
             (Some(closed), None) => Error::Closed(closed.clone()),

@@ -215,3 +215,15 @@ impl<'a> MessageRef<'a> {
         self.payload
     }
 }
+
+/// What [`recv_into`](crate::WebSocket::recv_into) has received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Filled {
+    /// Text or binary.
+    pub kind: Kind,
+    /// Bytes of the buffer that hold payload.
+    pub len: usize,
+    /// The message ends with them. If not, it did not fit.
+    pub last: bool,
+}

@@ -156,9 +156,7 @@ async fn a_dropped_send_is_sent_whole_or_not_at_all() {
         }
         let flushing = async { client.flush().await.unwrap() };
         let hearing = async {
-            while let Ok(message) =
-                tokio::time::timeout(Duration::from_millis(200), server.next()).await
-            {
+            while let Ok(message) = tokio::time::timeout(Duration::from_millis(200), server.next()).await {
                 heard.push(message.unwrap().unwrap());
             }
         };
@@ -287,7 +285,9 @@ async fn an_end_without_a_close_is_an_error_once() {
     let (mut client, server) = pair();
     drop(server);
     let error = client.next().await.unwrap().unwrap_err();
-    assert!(matches!(&error, Error::Closed(closed) if closed.cause() == Cause::Ended && closed.status() == 1006));
+    assert!(
+        matches!(&error, Error::Closed(closed) if closed.cause() == Cause::Ended && closed.status() == 1006)
+    );
     assert_eq!(error.at_fault(), AtFault::Transport);
     assert!(client.next().await.is_none());
     assert!(client.send("nobody is there").await.is_err());
@@ -308,7 +308,9 @@ async fn a_peer_that_breaks_the_protocol_hears_it_and_we_say_who() {
     };
     let (end, bytes) = tokio::join!(server.next(), peer);
     let Some(Err(error)) = end else { panic!("an error") };
-    assert!(matches!(&error, Error::Closed(closed) if closed.cause() == Cause::Fault(PeerMisbehaved::InvalidUtf8)));
+    assert!(
+        matches!(&error, Error::Closed(closed) if closed.cause() == Cause::Fault(PeerMisbehaved::InvalidUtf8))
+    );
     assert_eq!((error.at_fault(), error.close_code()), (AtFault::Peer, Some(CloseCode::INVALID_DATA)));
     assert_eq!(&bytes[..8], b"\x81\x06answer");
     assert_eq!(&bytes[8..12], b"\x88\x13\x03\xef");
@@ -344,7 +346,10 @@ async fn a_peer_that_takes_nothing_ends_the_send() {
             break error;
         }
     };
-    assert!(matches!(&error, Error::Closed(closed) if closed.cause() == Cause::Expired(Expired::Write)), "{error}");
+    assert!(
+        matches!(&error, Error::Closed(closed) if closed.cause() == Cause::Expired(Expired::Write)),
+        "{error}"
+    );
     assert_eq!(began.elapsed().as_secs(), 30);
     drop(raw);
 }
@@ -396,8 +401,7 @@ async fn what_came_behind_the_handshake_comes_first() {
     let negotiated = sinews_testkit::negotiate(None, None).server;
     let (first, rest) = received.split_at(received.len() - 3);
     let server = Cut::new(server, None);
-    let mut server =
-        sinews::WebSocket::from_negotiated(server, negotiated, Config::default().into(), first);
+    let mut server = sinews::WebSocket::from_negotiated(server, negotiated, Config::default().into(), first);
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("early"));
     let mut raw = _raw;
     raw.write_all(rest).await.unwrap();

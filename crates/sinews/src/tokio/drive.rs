@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::BufMut as _;
 use sinews_proto::Time;
 use sinews_session::Arrived;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use crate::link::{Link, Next, Room};
@@ -35,6 +35,9 @@ pub(super) struct Drive<S> {
 
 /// A caller that only sends looks this often for what came: pings, and a Close.
 const ASK_EVERY: Duration = Duration::from_millis(10);
+
+/// Payload to come for which a receive of its own is worth it: less comes with what follows it.
+const DIRECT_MIN: usize = 16 << 10;
 
 /// Slices in one send; what is more follows in the next.
 const SLICES: usize = 16;
@@ -128,6 +131,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
             Poll::Ready(Err(error)) => self.link.send_failed(error),
             Poll::Pending => {}
         }
+    }
+
+    /// Receives payload of a message in pieces where the application wants it, at most as much as fits. Answers how
+    /// much came and whether it ends the message; `None`: nothing came that way.
+    pub(super) fn poll_piece(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Option<(usize, bool)> {
+        let most = self.link.awaits_piece().min(into.len());
+        if most < DIRECT_MIN || self.link.is_congested() || !self.link.receives() {
+            return None;
+        }
+        let mut piece = ReadBuf::new(&mut into[..most]);
+        let received = Pin::new(&mut self.io).poll_read(cx, &mut piece);
+        let count = piece.filled().len();
+        match received {
+            Poll::Ready(Ok(())) if count > 0 => {}
+            Poll::Ready(end) => {
+                self.link.ended(end.err());
+                return None;
+            }
+            Poll::Pending => return None,
+        }
+        self.link.now = now();
+        let last = self.link.piece_came(piece.filled_mut())?;
+        Some((count, last))
     }
 
     /// Receives once. Ready: something came, if only the end.

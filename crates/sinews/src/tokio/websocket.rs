@@ -8,19 +8,24 @@ use std::task::{Context, Poll, ready};
 use futures_core::{FusedStream, Stream};
 use futures_sink::Sink;
 use sinews_proto::{CloseCode, Config, Negotiated, Role};
-use sinews_session::{Arrived, Closed, Sent};
+use sinews_session::{Closed, Sent};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::drive::{self, Drive};
 use crate::error::Error;
 use crate::link::Link;
 use crate::message::{Message, MessageRef};
+use crate::reading::Reading;
 
 /// A WebSocket over a stream of Tokio's.
 #[derive(Debug)]
 pub struct WebSocket<S> {
-    drive: Drive<S>,
+    pub(super) drive: Drive<S>,
     over: bool,
+    /// How far [`recv_into`](Self::recv_into) has filled its buffer.
+    pub(super) filled: usize,
+    /// The message that it receives.
+    pub(super) reading: Option<Reading>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
@@ -28,7 +33,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// already.
     pub fn from_negotiated(stream: S, negotiated: Negotiated, config: Arc<Config>, received: &[u8]) -> Self {
         let link = Link::new(negotiated, config, received, drive::now());
-        Self { drive: Drive::new(stream, link), over: false }
+        Self { drive: Drive::new(stream, link), over: false, filled: 0, reading: None }
     }
 
     pub(crate) fn with_subprotocol(mut self, subprotocol: Option<&str>) -> Self {
@@ -47,19 +52,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     }
 
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, Error>>> {
-        loop {
-            match ready!(self.drive.poll_event(cx)) {
-                Some(event) => {
-                    if let Some(message) = self.drive.link.own(event) {
-                        return Poll::Ready(Some(Ok(message)));
-                    }
-                }
-                None => return Poll::Ready(self.last_words().map(Err)),
+        self.leave_reading();
+        self.drive.link.expect_pieces(false);
+        while let Some(event) = ready!(self.drive.poll_event(cx)) {
+            if let Some(message) = self.drive.link.own(event) {
+                return Poll::Ready(Some(Ok(message)));
             }
         }
+        Poll::Ready(self.last_words().map(Err))
     }
 
-    fn last_words(&mut self) -> Option<Error> {
+    /// Why a message has no end.
+    pub(super) fn broken_off(&mut self) -> Error {
+        self.last_words().unwrap_or_else(|| self.drive.link.over())
+    }
+
+    pub(super) fn last_words(&mut self) -> Option<Error> {
         self.over = true;
         self.drive.link.last_words()
     }
@@ -72,16 +80,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// As [`next`](Self::next).
     pub async fn next_borrowed(&mut self) -> Option<Result<MessageRef<'_>, Error>> {
         let found = poll_fn(|cx| {
-            loop {
-                match ready!(self.drive.poll_event(cx)) {
-                    Some(Arrived::Message { kind, at }) => return Poll::Ready(Some((kind, at))),
-                    Some(_) => {}
-                    None => return Poll::Ready(None),
+            self.leave_reading();
+            self.drive.link.expect_pieces(false);
+            while let Some(event) = ready!(self.drive.poll_event(cx)) {
+                if let Some(lent) = self.drive.link.borrow(event) {
+                    return Poll::Ready(Some(lent));
                 }
             }
+            Poll::Ready(None)
         });
         match found.await {
-            Some((kind, at)) => Some(Ok(self.drive.link.lend(kind, at))),
+            Some(lent) => Some(Ok(self.drive.link.borrowed(lent))),
             None => self.last_words().map(Err),
         }
     }
@@ -116,7 +125,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     }
 
     /// Waits until there is room for a message.
-    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.drive.link.is_congested() {
             ready!(self.poll_progress(cx));
         }
@@ -124,7 +133,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     }
 
     /// Sends all that is queued; keeps deadlines meanwhile, and looks for what came.
-    fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    pub(super) fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         while self.drive.link.wants_send() || self.drive.unflushed() {
             ready!(self.poll_progress(cx));
         }

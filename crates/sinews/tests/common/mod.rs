@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use sinews::tokio::WebSocket;
 use sinews::{Config, Message};
-use sinews_testkit::{Rng, negotiate};
+use sinews_testkit::{Agreed, Rng, negotiate};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
 /// A stream that counts what is asked of it, and, with a seed, gives and takes a few bytes at a time and is often
@@ -108,7 +108,16 @@ pub type End = WebSocket<Cut<DuplexStream>>;
 
 /// A client and a server; the link holds so many bytes in each direction.
 pub fn pair_with(config: &Config, capacity: usize, seed: Option<u64>) -> (End, End) {
-    let agreed = negotiate(None, None);
+    pair_of(negotiate(None, None), config, capacity, seed)
+}
+
+/// The same with compression.
+pub fn deflating_pair(config: &Config, capacity: usize, seed: Option<u64>) -> (End, End) {
+    let deflate = Some(sinews::DeflateConfig::new());
+    pair_of(negotiate(deflate.clone(), deflate), config, capacity, seed)
+}
+
+fn pair_of(agreed: Agreed, config: &Config, capacity: usize, seed: Option<u64>) -> (End, End) {
     let (client, server) = tokio::io::duplex(capacity);
     let config = Arc::new(config.clone());
     let client = Cut::new(client, seed);

@@ -1,0 +1,211 @@
+//! Messages read and written piece by piece, and into memory of the application's.
+
+mod common;
+
+use std::task::Poll;
+
+use common::{deflating_pair, pair, pair_with, poll_once, server_and_raw};
+use sinews::{Cause, CloseCode, Config, Error, Kind, Message, Misuse};
+use sinews_testkit::{Frame, Rng};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+fn noise(len: usize) -> Vec<u8> {
+    Rng::new(len as u64).bytes(len)
+}
+
+#[tokio::test]
+async fn a_message_larger_than_any_buffer_passes_through() {
+    let config = Config::default().with_max_message(u64::MAX).with_max_frame(u64::MAX);
+    let (mut client, mut server) = pair_with(&config, 64 << 10, None);
+    let part = noise(50_000);
+    let parts = 1000;
+    let sending = async {
+        let mut writer = client.writer(Kind::Binary);
+        for _ in 0..parts {
+            writer.write(&part).await.unwrap();
+        }
+        writer.finish().await.unwrap();
+        client.send("next").await.unwrap();
+    };
+    let receiving = async {
+        let mut reader = server.next_reader().await.unwrap().unwrap();
+        assert_eq!(reader.kind(), Kind::Binary);
+        let mut at = 0;
+        while let Some(chunk) = reader.next_chunk().await {
+            for byte in chunk.unwrap() {
+                assert_eq!(*byte, part[at % part.len()]);
+                at += 1;
+            }
+        }
+        assert_eq!(at, parts * part.len());
+        drop(reader);
+        assert_eq!(server.next().await.unwrap().unwrap(), Message::text("next"));
+    };
+    tokio::join!(sending, receiving);
+}
+
+#[tokio::test]
+async fn it_reads_and_writes_as_bytes_do() {
+    for seed in 0..10 {
+        for deflate in [false, true] {
+            let config = Config::default();
+            let (mut client, mut server) = match deflate {
+                true => deflating_pair(&config, 3000, Some(seed)),
+                false => pair_with(&config, 3000, Some(seed)),
+            };
+            let text = "Ein Strom von Wörtern, ".repeat(5000);
+            let sending = async {
+                let mut writer = client.writer(Kind::Text);
+                tokio::io::copy(&mut text.as_bytes(), &mut writer).await.unwrap();
+                writer.shutdown().await.unwrap();
+            };
+            let receiving = async {
+                let mut heard = String::new();
+                let mut reader = server.next_reader().await.unwrap().unwrap();
+                reader.read_to_string(&mut heard).await.unwrap();
+                heard
+            };
+            let ((), heard) = tokio::join!(sending, receiving);
+            assert!(heard == text, "seed {seed}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn whole_messages_have_readers_too() {
+    let (mut client, mut server) = pair();
+    for n in [0, 5, 70_000] {
+        client.feed(vec![7; n]).await.unwrap();
+    }
+    let sending = client.flush();
+    let receiving = async {
+        for n in [0, 5, 70_000] {
+            let mut heard = Vec::new();
+            server.next_reader().await.unwrap().unwrap().read_to_end(&mut heard).await.unwrap();
+            assert_eq!(heard, vec![7; n]);
+        }
+    };
+    let (sent, ()) = tokio::join!(sending, receiving);
+    sent.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_reader_leaves_is_passed_over() {
+    let (mut server, mut raw) = server_and_raw(&Config::default());
+    let send = async |frames: &[Frame], raw: &mut tokio::io::DuplexStream| {
+        for frame in frames {
+            raw.write_all(&frame.encode(sinews::Role::Client)).await.unwrap();
+        }
+    };
+    send(&[Frame::text("one").fin(false), Frame::ping("!")], &mut raw).await;
+    let mut reader = server.next_reader().await.unwrap().unwrap();
+    assert_eq!(reader.next_chunk().await.unwrap().unwrap(), b"one");
+    drop(reader);
+    send(
+        &[Frame::continuation("two").fin(false), Frame::continuation("three"), Frame::text("whole")],
+        &mut raw,
+    )
+    .await;
+    assert_eq!(server.next().await.unwrap().unwrap(), Message::Ping("!".into()));
+    assert_eq!(server.next().await.unwrap().unwrap(), Message::text("whole"));
+    // A reader that never came leaves nothing.
+    assert!(poll_once(server.next_reader()).is_pending());
+    send(&[Frame::text("half").fin(false)], &mut raw).await;
+    server.send("looks for what came").await.unwrap();
+    send(&[Frame::continuation(" and half")], &mut raw).await;
+    assert_eq!(server.next().await.unwrap().unwrap(), Message::text("half and half"));
+    send(&[Frame::text("last")], &mut raw).await;
+    let message = server.next_borrowed().await.unwrap().unwrap();
+    assert_eq!(message.text(), Some("last"));
+}
+
+/// Memory of a direct write to a disk: its address is a multiple of 4,096.
+fn aligned(memory: &mut [u8], len: usize) -> &mut [u8] {
+    let skip = memory.as_ptr().align_offset(4096);
+    &mut memory[skip..skip + len]
+}
+
+#[tokio::test]
+async fn a_message_is_received_where_the_application_wants_it() {
+    for seed in [None, Some(1), Some(2)] {
+        let (mut client, mut server) = pair_with(&Config::default(), 256 << 10, seed);
+        for len in [0, 1, 4096, 100_000, 3 << 20] {
+            let payload = noise(len);
+            let mut memory = vec![0; (4 << 20) + 4096];
+            let buffer = aligned(&mut memory, 4 << 20);
+            let receiving = async {
+                // Dropped again and again: it goes on where it stood.
+                loop {
+                    if let Poll::Ready(filled) = poll_once(server.recv_into(buffer)) {
+                        break filled.unwrap().unwrap();
+                    }
+                    tokio::task::yield_now().await;
+                }
+            };
+            let (sent, filled) = tokio::join!(client.send(payload.clone()), receiving);
+            sent.unwrap();
+            assert_eq!((filled.kind, filled.len, filled.last), (Kind::Binary, len, true));
+            assert!(buffer[..len] == payload);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_does_not_fit_comes_with_the_next_call() {
+    let (mut client, mut server) = pair_with(&Config::default(), 1 << 20, None);
+    let payload = noise(250_000);
+    client.feed(payload.clone()).await.unwrap();
+    client.feed("behind").await.unwrap();
+    client.flush().await.unwrap();
+    let mut heard = Vec::new();
+    let mut buffer = vec![0; 100_000];
+    loop {
+        let filled = server.recv_into(&mut buffer).await.unwrap().unwrap();
+        heard.extend_from_slice(&buffer[..filled.len]);
+        // Sending in between, which looks for what came, does no harm.
+        server.send("go on").await.unwrap();
+        if filled.last {
+            break;
+        }
+    }
+    assert!(heard == payload);
+    // The rest of one that is not wanted.
+    client.feed(payload).await.unwrap();
+    client.feed("behind it").await.unwrap();
+    client.flush().await.unwrap();
+    assert_eq!(server.next().await.unwrap().unwrap(), Message::text("behind"));
+    assert!(!server.recv_into(&mut buffer).await.unwrap().unwrap().last);
+    assert_eq!(server.next().await.unwrap().unwrap(), Message::text("behind it"));
+}
+
+#[tokio::test]
+async fn a_message_without_an_end_is_an_error() {
+    let (mut server, mut raw) = server_and_raw(&Config::default());
+    raw.write_all(&Frame::text("be").fin(false).encode(sinews::Role::Client)).await.unwrap();
+    let mut reader = server.next_reader().await.unwrap().unwrap();
+    assert_eq!(reader.next_chunk().await.unwrap().unwrap(), b"be");
+    drop(raw);
+    let mut rest = String::new();
+    let error = reader.read_to_string(&mut rest).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+    drop(reader);
+    assert!(server.next().await.is_none());
+    assert_eq!(server.closed().unwrap().cause(), Cause::Ended);
+}
+
+#[tokio::test]
+async fn a_message_in_pieces_is_left_open_until_its_end() {
+    let (mut client, mut server) = pair();
+    client.writer(Kind::Text).write(b"begun").await.unwrap();
+    assert!(matches!(client.send("other").await, Err(Error::Misuse(Misuse::MessageOpen))));
+    assert!(matches!(client.writer(Kind::Binary).write(b"x").await, Err(Error::Misuse(Misuse::MessageOpen))));
+    client.send(Message::Ping("control frames pass".into())).await.unwrap();
+    client.writer(Kind::Text).finish().await.unwrap();
+    client.send("other").await.unwrap();
+    assert_eq!(server.next().await.unwrap().unwrap(), Message::Ping("control frames pass".into()));
+    assert_eq!(server.next().await.unwrap().unwrap(), Message::text("begun"));
+    assert_eq!(server.next().await.unwrap().unwrap(), Message::text("other"));
+    let server = tokio::spawn(common::echo(server));
+    client.close(CloseCode::NORMAL, "").await.unwrap();
+    server.await.unwrap().unwrap();
+}
