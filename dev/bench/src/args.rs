@@ -183,15 +183,20 @@ pub(crate) struct TargetArgs {
     /// The other libraries, too
     #[arg(long)]
     peers: bool,
+
+    /// The library, too
+    #[arg(long)]
+    library: bool,
 }
 
 impl TargetArgs {
     /// Those that are named, or ours; and the peers, if they are asked for.
-    fn among(&self, ours: &[Target], peers: &[Target]) -> Vec<Target> {
-        let none = self.targets.is_empty() && !self.peers;
+    fn among(&self, ours: &[Target], library: &[Target], peers: &[Target]) -> Vec<Target> {
+        let none = self.targets.is_empty() && !self.peers && !self.library;
+        let library = library.iter().filter(|it| self.library || self.targets.contains(it));
         let ours = ours.iter().filter(|it| none || self.targets.contains(it));
         let peers = peers.iter().filter(|it| self.peers || self.targets.contains(it));
-        ours.chain(peers).copied().collect()
+        ours.chain(library).chain(peers).copied().collect()
     }
 }
 
@@ -219,6 +224,10 @@ pub(crate) struct ProgramArgs {
     /// The `sinews-peers` program (feature `peers`), instead of building it
     #[arg(long, value_name = "PATH")]
     pub(crate) sinews_peers: Option<PathBuf>,
+
+    /// The `sinews-library` program, instead of building it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) sinews_library: Option<PathBuf>,
 }
 
 impl PlanArgs {
@@ -233,7 +242,7 @@ impl EchoArgs {
     }
 
     pub(crate) fn targets(&self) -> Vec<Target> {
-        self.targets.among(&Target::OURS, &Target::PEERS)
+        self.targets.among(&Target::OURS, &Target::LIBRARY, &Target::PEERS)
     }
 }
 
@@ -247,7 +256,7 @@ impl FanoutArgs {
     }
 
     pub(crate) fn targets(&self) -> Vec<Target> {
-        self.targets.among(&Target::SINEWS, &[Target::Axum])
+        self.targets.among(&Target::SINEWS, &[], &[Target::Axum])
     }
 }
 
@@ -257,7 +266,7 @@ impl HttpArgs {
     }
 
     pub(crate) fn targets(&self) -> Vec<Target> {
-        self.targets.among(&Target::SINEWS, &[Target::Hyper, Target::Axum])
+        self.targets.among(&Target::SINEWS, &[], &[Target::Hyper, Target::Axum])
     }
 }
 
@@ -268,7 +277,7 @@ impl ScalingArgs {
     }
 
     pub(crate) fn targets(&self) -> Vec<Target> {
-        self.targets.among(&Target::SINEWS, &[])
+        self.targets.among(&Target::SINEWS, &[], &[])
     }
 }
 
@@ -282,7 +291,7 @@ impl IdleArgs {
     }
 
     pub(crate) fn targets(&self) -> Vec<Target> {
-        self.targets.among(&Target::SINEWS, &Target::PEERS)
+        self.targets.among(&Target::SINEWS, &Target::LIBRARY, &Target::PEERS)
     }
 }
 
@@ -338,5 +347,6 @@ mod tests {
             [Target::PlainRing, Target::Axum]
         );
         assert_eq!(targets(&["--peers", "--target", "plain-ring"])[1..], Target::PEERS);
+        assert_eq!(targets(&["--library"]), Target::LIBRARY);
     }
 }

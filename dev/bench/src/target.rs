@@ -42,6 +42,10 @@ pub(crate) enum Target {
     Axum,
     /// HTTP only, on Tokio
     Hyper,
+    /// The library on Tokio, on one thread
+    SinewsTokio,
+    /// The library on Tokio, on threads for all processors
+    SinewsTokioMulti,
 }
 
 impl Target {
@@ -56,7 +60,10 @@ impl Target {
 
     pub(crate) const SINEWS: [Self; 2] = [Self::SinewsPoll, Self::SinewsRing];
 
-    /// Those that speak WebSocket.
+    /// The library, measured where it or `--library` is named.
+    pub(crate) const LIBRARY: [Self; 2] = [Self::SinewsTokio, Self::SinewsTokioMulti];
+
+    /// Other libraries that speak WebSocket.
     pub(crate) const PEERS: [Self; 7] = [
         Self::TokioTungstenite,
         Self::Fastwebsockets,
@@ -83,6 +90,8 @@ impl Target {
             Self::CompioWs => "compio-ws",
             Self::Axum => "axum",
             Self::Hyper => "hyper",
+            Self::SinewsTokio => "sinews, Tokio",
+            Self::SinewsTokioMulti => "sinews, Tokio, threads",
         }
     }
 
@@ -97,9 +106,13 @@ impl Target {
         matches!(self, Self::SinewsPoll | Self::SinewsRing)
     }
 
+    pub(crate) const fn is_library(self) -> bool {
+        matches!(self, Self::SinewsTokio | Self::SinewsTokioMulti)
+    }
+
     /// A library that is not ours.
     pub(crate) const fn is_peer(self) -> bool {
-        self.speaks_websocket() && !self.is_sinews() || matches!(self, Self::Hyper)
+        self.speaks_websocket() && !self.is_sinews() && !self.is_library() || matches!(self, Self::Hyper)
     }
 
     /// Needs io_uring, which a kernel or a container may refuse.
@@ -152,6 +165,7 @@ pub(crate) struct Programs {
     sinews: PathBuf,
     tcp_echo: PathBuf,
     peers: PathBuf,
+    library: PathBuf,
     this: PathBuf,
 }
 
@@ -185,6 +199,12 @@ impl Programs {
                 Target::is_peer,
                 &["--package", "sinews-peers", "--features", "peers"],
                 "release/sinews-peers",
+            )?,
+            library: program(
+                &args.sinews_library,
+                Target::is_library,
+                &["--package", "sinews-library"],
+                "release/sinews-library",
             )?,
             this,
         })
@@ -229,9 +249,10 @@ impl Programs {
             Target::TcpEchoRing => (&self.tcp_echo, plain(&["0", "uring"])),
             Target::SinewsPoll => (&self.sinews, serve("poll")),
             Target::SinewsRing => (&self.sinews, serve("uring")),
-            peer => {
-                let name = peer.to_possible_value().expect("no target is left out of the command line");
-                (&self.peers, vec![name.get_name().into()])
+            other => {
+                let name = other.to_possible_value().expect("no target is left out of the command line");
+                let program = if other.is_library() { &self.library } else { &self.peers };
+                (program, vec![name.get_name().into()])
             }
         }
     }

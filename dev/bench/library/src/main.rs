@@ -1,0 +1,60 @@
+//! Echo servers on the library, as its users would write them: what `sinews-loopback` measures.
+//!
+//! Each is the same loop: a message comes, `send` is called with it. All have `TCP_NODELAY`, no compression, and take
+//! messages of 64 MiB; everything else is the default. WebSockets are echoed on any path.
+#![forbid(unsafe_code)]
+
+mod tokio;
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::thread;
+
+use clap::{Parser, ValueEnum};
+use sinews::Config;
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// An echo server on the library: prints its address and serves until its standard input is closed.
+#[derive(Debug, Parser)]
+#[command(name = "sinews-library")]
+struct Cli {
+    driver: Driver,
+
+    /// Port on 127.0.0.1; 0 takes a free one
+    #[arg(default_value_t = 0)]
+    port: u16,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Driver {
+    /// Tokio on one thread
+    SinewsTokio,
+    /// Tokio on all processors
+    SinewsTokioMulti,
+}
+
+fn main() -> Result<(), Error> {
+    let Cli { driver, port } = Cli::parse();
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    thread::spawn(|| {
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    match driver {
+        Driver::SinewsTokio => tokio::run(address, tokio::Threads::One),
+        Driver::SinewsTokioMulti => tokio::run(address, tokio::Threads::Many),
+    }
+}
+
+/// Says where the server listens.
+fn announce(address: SocketAddr) -> Result<(), Error> {
+    println!("{address}");
+    Ok(io::stdout().flush()?)
+}
+
+/// Above the largest message of any load.
+fn config() -> Config {
+    const MESSAGE_MAX: u64 = 64 << 20;
+    Config::default().with_max_message(MESSAGE_MAX).with_max_frame(MESSAGE_MAX)
+}
