@@ -291,29 +291,27 @@ impl Session {
     ///
     /// The owner pulls only while it wants to hear more: nothing here pauses. A session is either pulled from or
     /// [given](Self::receive) what comes.
+    #[inline]
     pub fn pull(&mut self, input: &mut [u8], resources: &mut Resources, now: Time) -> Pulled {
         self.settle_assembly(resources);
-        let mut assembly = std::mem::take(&mut self.assembly);
-        if assembly.capacity() == 0 && !input.is_empty() {
-            assembly = resources.pool.take();
+        if self.assembly.capacity() == 0 && self.connection.inflates() {
+            self.assembly = resources.pool.take();
         }
-        let received = self.connection.receive(input, &mut assembly, &mut resources.shared, now);
-        self.assembly = assembly;
+        let received = self.connection.receive(input, &mut self.assembly, &mut resources.shared, now);
         let pulled = match received {
-            Ok(Received { consumed, event, .. }) => {
-                let event = self.pulled(event, input);
-                Pulled { consumed, event }
-            }
+            Ok(Received { consumed, event, .. }) => Pulled { consumed, event: self.pulled(event, input) },
             Err(fault) => {
                 self.fault(fault);
                 Pulled { consumed: input.len(), event: None }
             }
         };
-        if !matches!(&pulled.event, Some(event) if event.is_in_assembly()) {
+        if self.assembly.capacity() > 0 && !matches!(&pulled.event, Some(event) if event.is_in_assembly()) {
             self.settle_assembly(resources);
             self.assembly = resources.pool.keep_tight(std::mem::take(&mut self.assembly));
         }
-        self.after_tx(resources, now);
+        if self.connection.wants_control() {
+            self.after_tx(resources, now);
+        }
         pulled
     }
 
@@ -378,12 +376,14 @@ impl Session {
     }
 
     /// Gives the memory of a message that was delivered back.
+    #[inline]
     pub fn settle_assembly(&mut self, resources: &mut Resources) {
         if self.assembly.capacity() > 0 && !self.connection.holds_assembly() {
             resources.give_assembly(std::mem::take(&mut self.assembly));
         }
     }
 
+    #[inline]
     fn pulled(&mut self, event: Event, input: &[u8]) -> Option<Arrived> {
         Some(match event {
             Event::NeedMore(_) => return None,
@@ -667,6 +667,12 @@ impl Session {
     #[inline]
     pub fn wants_send(&self) -> bool {
         self.outbound.wants_send()
+    }
+
+    /// The transport takes nothing more for now: what the peer may take its time for begins here, and not when it was
+    /// queued. For a driver whose time may be old when it sends.
+    pub fn stalled(&mut self, now: Time) {
+        self.connection.note_stalled(now);
     }
 
     /// Part of the chain in flight has left.

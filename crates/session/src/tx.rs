@@ -237,6 +237,15 @@ impl<'a> Tx<'a> {
         self.connection.config()
     }
 
+    /// Sends a message of either kind, copied behind its head. The payload of text must be UTF-8.
+    ///
+    /// # Errors
+    /// As [`send_text`](Self::send_text).
+    #[inline]
+    pub fn send(&mut self, kind: Kind, payload: &[u8]) -> Result<Sent, Misuse> {
+        self.send_slice(kind, payload)
+    }
+
     #[inline]
     fn send_slice(&mut self, kind: Kind, payload: &[u8]) -> Result<Sent, Misuse> {
         if !self.admit(payload.len(), false) {

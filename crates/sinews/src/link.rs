@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sinews_proto::{CloseCode, Config, Kind, Negotiated, Place, Role, Time};
-use sinews_session::{Arrived, Cause, Chain, Closed, Fate, Sent, Session};
+use sinews_proto::{CloseCode, Config, Kind, Misuse, Negotiated, Place, Role, Time};
+use sinews_session::{Arrived, Cause, Chain, Closed, Fate, Sent, Session, Tx};
 use sinews_simd::Utf8Bytes;
 
 use crate::error::Error;
@@ -41,7 +41,11 @@ pub(crate) struct Link {
     owes_pong: bool,
     /// When something was queued to leave with the rest of a burst.
     queued_at: Option<Time>,
-    /// The driver's newest time.
+    /// Messages handed out since.
+    handed_out: u32,
+    /// The deadline may have come to lie earlier.
+    recheck: bool,
+    /// The driver's newest time: when something last came, or a wait began.
     pub(crate) now: Time,
 }
 
@@ -91,6 +95,9 @@ pub(crate) enum Next {
 /// How long an answer waits for the rest of its burst, counted when the connection is next used.
 const BURST_MAX: std::time::Duration = std::time::Duration::from_millis(1);
 
+/// After so many messages of a burst, the clock is read only once in so many.
+const CLOCK_EVERY: u32 = 4;
+
 /// What is left of a block up to this size moves into memory of its own, so that a connection whose application is
 /// busy pins no block.
 const REMAINDER_MAX: usize = 2 << 10;
@@ -115,6 +122,8 @@ impl Link {
             subprotocol: None,
             owes_pong: false,
             queued_at: None,
+            handed_out: 0,
+            recheck: true,
             now,
         }
     }
@@ -325,6 +334,7 @@ impl Link {
     #[inline]
     pub(crate) fn take_room(&mut self) -> Room {
         if self.at == self.block.len()
+            && self.session.awaits_large()
             && let Some((memory, room)) = resources::with(|shared| self.session.lend_assembly(shared))
         {
             return Room::Message(memory, room);
@@ -350,6 +360,8 @@ impl Link {
                     resources::with(|shared| self.session.pull_appended(memory, count, shared, now));
                 self.parked = arrived;
                 self.dry = false;
+                // Spare memory will be left of it.
+                self.recheck = true;
                 self.note_closed();
             }
         }
@@ -380,52 +392,57 @@ impl Link {
             }
             message => message,
         };
+        self.send_with(|tx| match message {
+            Message::Text(text) => tx.send_owned(Kind::Text, text.into_bytes()),
+            Message::Binary(bytes) => tx.send_owned(Kind::Binary, bytes),
+            Message::Ping(payload) => tx.send_ping(&payload),
+            Message::Pong(payload) => tx.send_pong(&payload),
+            Message::Close(_) => Ok(Sent::Queued),
+        })
+    }
+
+    /// Queues a message that is lent.
+    pub(crate) fn queue_lent(&mut self, kind: Kind, payload: &[u8]) -> Result<Sent, Error> {
+        self.send_with(|tx| tx.send(kind, payload))
+    }
+
+    #[inline]
+    fn send_with<T>(&mut self, send: impl FnOnce(&mut Tx<'_>) -> Result<T, Misuse>) -> Result<T, Error> {
         if self.end.sending {
             return Err(self.over());
         }
         let now = self.now;
         let sent = resources::with(|shared| {
-            let mut tx = self.session.tx(shared, now);
-            match message {
-                Message::Text(text) => tx.send_owned(Kind::Text, text.into_bytes()),
-                Message::Binary(bytes) => tx.send_owned(Kind::Binary, bytes),
-                Message::Ping(payload) => tx.send_ping(&payload),
-                Message::Pong(payload) => tx.send_pong(&payload),
-                Message::Close(_) => Ok(Sent::Queued),
-            }
+            let sent = send(&mut self.session.tx(shared, now));
+            self.session.after_tx(shared, now);
+            sent
         });
-        self.after_tx(sent)
+        self.queued_at.get_or_insert(now);
+        match sent {
+            Ok(sent) if self.session.is_open() => Ok(sent),
+            sent => self.settle_end(sent),
+        }
     }
 
-    fn after_tx<T>(&mut self, sent: Result<T, sinews_proto::Misuse>) -> Result<T, Error> {
-        let now = self.now;
-        resources::with(|shared| self.session.after_tx(shared, now));
+    /// The connection is closing, or the call was not possible.
+    #[cold]
+    fn settle_end<T>(&mut self, sent: Result<T, Misuse>) -> Result<T, Error> {
+        self.recheck = true;
         self.note_closed();
-        self.queued_at.get_or_insert(now);
         sent.map_err(|misuse| match misuse {
-            sinews_proto::Misuse::Closing if self.end.closed.is_some() => self.over(),
+            Misuse::Closing if self.end.closed.is_some() => self.over(),
             misuse => misuse.into(),
         })
     }
 
     /// Queues a piece of a message.
     pub(crate) fn queue_piece(&mut self, kind: Kind, piece: &[u8], last: bool) -> Result<Sent, Error> {
-        if self.end.sending {
-            return Err(self.over());
-        }
-        let now = self.now;
-        let sent = resources::with(|shared| self.session.tx(shared, now).send_fragment(kind, piece, last));
-        self.after_tx(sent)
+        self.send_with(|tx| tx.send_fragment(kind, piece, last))
     }
 
     /// Begins the closing handshake behind what is queued.
     pub(crate) fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
-        if self.end.sending {
-            return Err(self.over());
-        }
-        let now = self.now;
-        let closed = resources::with(|shared| self.session.tx(shared, now).close(code, reason));
-        self.after_tx(closed)
+        self.send_with(|tx| tx.close(code, reason))
     }
 
     /// Whether no further message should be queued before some have left.
@@ -435,12 +452,17 @@ impl Link {
     }
 
     /// Whether something is queued that must not wait for what the application does with this event: an answer to a
-    /// Close, or to a ping that ends a burst, or one that has waited for the rest of its burst long enough.
+    /// Close, or to a ping that ends a burst, or one that has waited for the rest of its burst long enough. A fast
+    /// application should not pay for the clock at each message.
     #[inline]
-    pub(crate) fn is_urgent(&self, event: &Arrived, now: impl FnOnce() -> Time) -> bool {
-        *event == Arrived::Close
-            || self.owes_pong && !self.is_amid_burst()
-            || self.queued_at.is_some_and(|queued| now().since(queued) > BURST_MAX)
+    pub(crate) fn is_urgent(&mut self, event: &Arrived, now: impl FnOnce() -> Time) -> bool {
+        if *event == Arrived::Close || self.owes_pong && !self.is_amid_burst() {
+            return true;
+        }
+        let Some(queued) = self.queued_at else { return false };
+        self.handed_out += 1;
+        (self.handed_out < CLOCK_EVERY || self.handed_out.is_multiple_of(CLOCK_EVERY))
+            && now().since(queued) > BURST_MAX
     }
 
     /// Whether something waits to leave.
@@ -457,7 +479,7 @@ impl Link {
         }
         if self.sending.is_none() {
             self.sending = self.session.start_send();
-            self.queued_at = None;
+            (self.queued_at, self.handed_out) = (None, 0);
             self.owes_pong = false;
         }
         self.sending.as_deref()
@@ -475,6 +497,12 @@ impl Link {
             let now = self.now;
             resources::with(|shared| self.session.finish_send(chain, shared, now));
         }
+    }
+
+    /// The transport takes nothing more for now.
+    pub(crate) fn stalled(&mut self) {
+        self.recheck = true;
+        self.session.stalled(self.now);
     }
 
     /// The transport takes nothing any more. What the peer has sent may still be read.
@@ -518,6 +546,13 @@ impl Link {
         !self.end.receiving
     }
 
+    /// Whether the [`deadline`](Self::deadline), or spare memory to free, may have come to lie earlier than when this
+    /// was last asked.
+    #[inline]
+    pub(crate) fn take_recheck(&mut self) -> bool {
+        std::mem::take(&mut self.recheck)
+    }
+
     /// When to call [`timeout`](Self::timeout). It may come to lie later unnoticed.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Time> {
@@ -528,6 +563,7 @@ impl Link {
     pub(crate) fn timeout(&mut self) {
         if self.session.deadline().is_some_and(|deadline| deadline <= self.now) {
             let now = self.now;
+            self.recheck = true;
             resources::with(|shared| self.session.handle_timeout(shared, now));
             self.note_closed();
             // What waits will not leave any more.
@@ -558,13 +594,14 @@ impl Link {
         match (self.end.closed.as_deref(), &self.end.io) {
             (_, Some(error)) => Error::Io(error.kind().into()),
             (Some(closed), None) => Error::Closed(closed.clone()),
-            (None, None) => Error::Misuse(sinews_proto::Misuse::Closing),
+            (None, None) => Error::Misuse(Misuse::Closing),
         }
     }
 
     #[inline]
     fn note_closed(&mut self) {
         if let Some(closed) = self.session.take_closed() {
+            self.recheck = true;
             self.end.closed = Some(Box::new(closed));
         }
     }

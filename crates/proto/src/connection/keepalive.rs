@@ -82,6 +82,13 @@ impl Keepalive {
         }
     }
 
+    /// Bytes that wait begin to do so now.
+    pub(crate) fn stalled(&mut self, now: Time) {
+        if let Some(since) = &mut self.stalled {
+            *since = now;
+        }
+    }
+
     pub(crate) fn start_closing(&mut self, now: Time) {
         self.closing.get_or_insert(now);
     }

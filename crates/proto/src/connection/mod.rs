@@ -337,6 +337,18 @@ impl Connection {
         }
     }
 
+    /// The transport takes nothing more of what waits: the write timeout is counted from here.
+    pub fn note_stalled(&mut self, now: Time) {
+        self.keepalive.stalled(now);
+    }
+
+    /// Whether messages may come compressed.
+    #[must_use]
+    #[inline]
+    pub fn inflates(&self) -> bool {
+        self.inflate.is_some()
+    }
+
     /// Tells how many bytes wait to be sent, and whether the peer took some since the last call: what
     /// the write timeout is counted from.
     #[inline]

@@ -29,7 +29,10 @@ pub(super) struct Drive<S> {
     armed: Option<Time>,
     /// Bytes that the transport has taken may be in a buffer of its own.
     unflushed: bool,
-    /// When the transport was last asked for what came.
+    /// The transport takes nothing for now.
+    blocked: bool,
+    /// Calls that sent since the transport was last asked for what came, and when that was.
+    sent: u32,
     asked: Time,
 }
 
@@ -45,7 +48,7 @@ const SLICES: usize = 16;
 impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
     pub(super) fn new(io: S, link: Link) -> Self {
         let asked = link.now;
-        Self { io, link, timer: None, armed: None, unflushed: false, asked }
+        Self { io, link, timer: None, armed: None, unflushed: false, blocked: false, sent: 0, asked }
     }
 
     /// The next event; `None`: the connection is over.
@@ -53,7 +56,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
         loop {
             if let Some(event) = self.link.pull() {
                 if self.link.is_urgent(&event, now) {
-                    self.link.now = now();
                     let _ = self.poll_send(cx);
                 }
                 return Poll::Ready(Some(event));
@@ -66,7 +68,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
 
     /// Sends, and receives what is next. Answers whether more may have come; if not, it is over.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        self.link.now = now();
         loop {
             let congested = self.link.is_congested();
             let blocked = self.poll_send(cx).is_pending();
@@ -91,7 +92,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
     }
 
     /// Sends what is queued, all of it, and flushes it. Failures are the link's to tell.
+    #[inline]
     pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.link.wants_send() && !self.unflushed {
+            return Poll::Ready(());
+        }
+        let sent = self.poll_send_all(cx);
+        if sent.is_ready() {
+            self.blocked = false;
+        } else if !std::mem::replace(&mut self.blocked, true) {
+            self.link.now = now();
+            self.link.stalled();
+        }
+        sent
+    }
+
+    fn poll_send_all(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Some(chain) = self.link.next_send() {
             let mut slices = [IoSlice::new(&[]); SLICES];
             let filled = chain.slices(&mut slices);
@@ -158,7 +174,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
 
     /// Receives once. Ready: something came, if only the end.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.asked = self.link.now;
+        self.sent = 0;
         let mut room = self.link.take_room();
         let received = match &mut room {
             Room::Block(block) => {
@@ -168,6 +184,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
             Room::Message(memory, most) => pin!(self.io.read_buf(&mut memory.limit(*most))).poll(cx),
         };
         let count = if let Poll::Ready(Ok(count)) = received { count } else { 0 };
+        if received.is_ready() {
+            self.link.now = now();
+        }
+        self.asked = self.link.now;
         self.link.came(room, count);
         match ready!(received) {
             Ok(0) => self.link.ended(None),
@@ -188,23 +208,30 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
         }
     }
 
-    /// Whether a caller that sends should look for what came.
+    /// Whether a caller that sends should look for what came. One that also receives does not pay for the clock.
     #[inline]
-    pub(super) fn is_aside_due(&self) -> bool {
+    pub(super) fn is_aside_due(&mut self) -> bool {
+        self.sent += 1;
+        if self.sent < 2 {
+            return false;
+        }
+        self.link.now = now();
         self.link.now.since(self.asked) > ASK_EVERY
     }
 
     /// Ready: the deadline came, and what was due is done.
     pub(super) fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            let release = resources::release(self.link.now);
-            let Some(next) = [self.link.deadline(), release].into_iter().flatten().min() else {
-                return Poll::Pending;
-            };
-            if self.armed.is_none_or(|armed| next < armed) {
-                self.arm(next);
+            if self.link.take_recheck() || self.armed.is_none() {
+                self.link.now = now();
+                let release = resources::release(self.link.now);
+                let next = [self.link.deadline(), release].into_iter().flatten().min();
+                match next {
+                    Some(next) if self.armed.is_none_or(|armed| next < armed) => self.arm(next),
+                    _ => {}
+                }
             }
-            let Some(timer) = &mut self.timer else { return Poll::Pending };
+            let (Some(timer), Some(_)) = (&mut self.timer, self.armed) else { return Poll::Pending };
             ready!(timer.as_mut().poll(cx));
             self.armed = None;
             self.link.now = now();
@@ -229,7 +256,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
 #[inline]
 pub(super) fn now() -> Time {
     let since = Instant::now().saturating_duration_since(epoch());
-    Time::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+    Time::from_micros(since.as_secs() * 1_000_000 + u64::from(since.subsec_micros()))
 }
 
 fn epoch() -> Instant {

@@ -8,7 +8,6 @@ use std::task::{Context, Poll, ready};
 use sinews_proto::Kind;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::drive;
 use super::websocket::WebSocket;
 use crate::error::Error;
 use crate::message::Filled;
@@ -267,7 +266,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for MessageWriter<'_, S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket.drive.link.now = drive::now();
         self.socket.poll_out(cx).map_err(io::Error::other)
     }
 

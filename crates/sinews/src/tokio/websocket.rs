@@ -109,9 +109,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
 
     fn poll_send(&mut self, cx: &mut Context<'_>, message: &mut Option<Message>) -> Poll<Result<(), Error>> {
         let burst = self.drive.link.is_amid_burst();
-        if !burst {
-            self.drive.link.now = drive::now();
-        }
         if message.is_some() {
             ready!(self.poll_room(cx));
             if let Some(message) = message.take() {
@@ -149,7 +146,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         if self.drive.poll_send(cx).is_ready() {
             return Poll::Ready(());
         }
-        self.drive.link.now = drive::now();
         self.drive.poll_aside(cx);
         self.drive.poll_timer(cx)
     }
@@ -182,11 +178,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// # Errors
     /// See [`Error`].
     pub async fn flush(&mut self) -> Result<(), Error> {
-        poll_fn(|cx| {
-            self.drive.link.now = drive::now();
-            self.poll_out(cx)
-        })
-        .await
+        poll_fn(|cx| self.poll_out(cx)).await
     }
 
     /// Begins the closing handshake (RFC 6455 section 7.1.2) behind what is queued, without waiting. Messages of the
@@ -195,6 +187,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// # Errors
     /// [`Error::Misuse`] for a reason over 123 bytes, or if a Close is decided already.
     pub fn start_close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        self.drive.link.now = drive::now();
         self.drive.link.close(code, reason)
     }
 
@@ -279,7 +272,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Message> for WebSocket<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.drive.link.now = drive::now();
         self.poll_out(cx)
     }
 
