@@ -51,6 +51,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         poll_fn(|cx| self.poll_message(cx)).await
     }
 
+    #[inline]
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, Error>>> {
         self.leave_reading();
         self.drive.link.expect_pieces(false);
@@ -103,22 +104,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// # Errors
     /// See [`Error`].
     pub async fn send(&mut self, message: impl Into<Message>) -> Result<(), Error> {
-        let mut message = Some(message.into());
-        poll_fn(|cx| self.poll_send(cx, &mut message)).await
-    }
-
-    fn poll_send(&mut self, cx: &mut Context<'_>, message: &mut Option<Message>) -> Poll<Result<(), Error>> {
         let burst = self.drive.link.is_amid_burst();
-        if message.is_some() {
-            ready!(self.poll_room(cx));
-            if let Some(message) = message.take() {
-                self.drive.link.queue(message)?;
-            }
+        if self.drive.link.is_congested() {
+            poll_fn(|cx| self.poll_room(cx)).await;
         }
+        self.drive.link.queue(message.into())?;
         if burst && !self.drive.link.is_congested() {
-            return Poll::Ready(Ok(()));
+            return Ok(());
         }
-        self.poll_out(cx)
+        poll_fn(|cx| self.poll_out(cx)).await
     }
 
     /// Waits until there is room for a message.
@@ -130,6 +124,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     }
 
     /// Sends all that is queued; keeps deadlines meanwhile, and looks for what came.
+    #[inline]
     pub(super) fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         while self.drive.link.wants_send() || self.drive.unflushed() {
             ready!(self.poll_progress(cx));
@@ -158,7 +153,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// # Errors
     /// See [`Error`].
     pub async fn feed(&mut self, message: impl Into<Message>) -> Result<(), Error> {
-        poll_fn(|cx| self.poll_room(cx)).await;
+        if self.drive.link.is_congested() {
+            poll_fn(|cx| self.poll_room(cx)).await;
+        }
         self.drive.link.queue(message.into()).map(drop)
     }
 
