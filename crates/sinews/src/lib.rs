@@ -14,6 +14,8 @@ mod reading;
 mod resources;
 #[cfg(any(feature = "tokio", feature = "compio"))]
 pub mod server;
+#[cfg(all(feature = "url-connect", any(feature = "tokio", feature = "compio")))]
+mod tls;
 
 #[cfg(feature = "axum")]
 pub mod axum;
@@ -35,5 +37,10 @@ pub use sinews_proto::{
 pub use sinews_session::{Cause, Closed, Sent};
 pub use sinews_simd::{Utf8Bytes, Utf8Error};
 
+#[cfg(any(feature = "tokio", feature = "compio"))]
+pub use client::{Connect, ConnectError};
+#[cfg(all(feature = "url-connect", any(feature = "tokio", feature = "compio")))]
+pub use tls::Tls;
+
 #[cfg(feature = "tokio")]
-pub use self::tokio::WebSocket;
+pub use self::tokio::{WebSocket, connect};

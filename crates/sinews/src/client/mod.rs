@@ -1,1 +1,60 @@
-//! Under way.
+//! Connecting: [`Connect`], and why it may fail.
+//!
+//! A [URL](ConnectError::Url) leads to a server, directly or through a [proxy](Connect::proxy); TCP tries the addresses
+//! of its name as RFC 8305 says, TLS proves who it is, and the handshake of RFC 6455 section 4.1 ends with a WebSocket
+//! or with a [refusal](ConnectError::Rejected) that can be read.
+//!
+//! ```no_run
+//! # #[cfg(feature = "url-connect")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // Needs a server, so that this is not run.
+//! use sinews::Message;
+//!
+//! let mut ws = sinews::connect("ws://localhost:9001/echo").subprotocol("v1.echo").await?;
+//! ws.send(Message::text("hello")).await?;
+//! println!("{:?}", ws.next().await);
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "url-connect"))]
+//! # fn main() {}
+//! ```
+//!
+//! The scheme is `ws` or `wss`; `http` and `https` mean the same, as in browsers. Name and password in the URL become
+//! Basic authentication (RFC 7617), unless the request has an `Authorization` of its own.
+
+mod body;
+mod builder;
+mod error;
+pub(crate) mod exchange;
+#[cfg(feature = "url-connect")]
+pub(crate) mod journey;
+#[cfg(feature = "url-connect")]
+pub(crate) mod proxy;
+#[cfg(feature = "url-connect")]
+pub(crate) mod race;
+#[cfg(feature = "url-connect")]
+mod redirect;
+mod response;
+#[cfg(feature = "url-connect")]
+mod socks5;
+pub(crate) mod target;
+#[cfg(feature = "url-connect")]
+mod tunnel;
+pub(crate) mod upgrade;
+
+pub use builder::{Connect, Over, Runtime};
+#[cfg(feature = "url-connect")]
+pub use error::RedirectError;
+pub use error::{ConnectError, Phase};
+#[cfg(feature = "url-connect")]
+pub use proxy::ProxyError;
+pub use response::Response;
+pub use sinews_proto::handshake::{ClientError, HandshakeMisuse, Rejection};
+pub use sinews_proto::http::{HeadError, HeadLimits};
+#[cfg(feature = "url-connect")]
+pub use socks5::SocksReply;
+pub use target::UrlError;
+
+#[cfg(feature = "url-connect")]
+pub use crate::tls::TlsError;

@@ -1,8 +1,14 @@
 //! WebSocket on Tokio: over anything that is `AsyncRead + AsyncWrite`.
 
+mod connect;
 mod drive;
 mod pieces;
+#[cfg(feature = "url-connect")]
+mod stream;
 mod websocket;
 
+pub use self::connect::{Tokio, connect};
 pub use self::pieces::{MessageReader, MessageWriter};
+#[cfg(feature = "url-connect")]
+pub use self::stream::Stream;
 pub use self::websocket::WebSocket;

@@ -1,0 +1,173 @@
+//! The body of an answer that refuses: what people need to read to see why.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+
+use super::response::Response;
+
+/// Reads the body of a response up to a limit. What is cut or against the grammar ends it without an error: the status
+/// says enough.
+#[derive(Debug)]
+struct Body {
+    framing: Framing,
+    /// Where in the bytes received it begins, and how far they were looked at.
+    start: usize,
+    at: usize,
+    /// Most bytes of it, as they come.
+    max: usize,
+    data: Vec<u8>,
+}
+
+/// How the end is found (RFC 9112 section 6.3).
+#[derive(Debug)]
+enum Framing {
+    /// So many bytes to come.
+    Length(u64),
+    /// Chunks (section 7.1), at the place where a size is.
+    Size,
+    /// So many bytes of a chunk to come, then the empty line behind it.
+    Chunk(u64),
+    /// The end of the transport.
+    End,
+}
+
+/// Longest line with the size of a chunk; more is extensions that nobody uses.
+const SIZE_LINE_MAX: usize = 256;
+
+impl Body {
+    fn new(response: &Response, start: usize, max: usize) -> Self {
+        let framing = framing(response.status().as_u16(), response.headers());
+        Self { framing, start, at: start, max, data: Vec::new() }
+    }
+
+    /// Looks at what was added; answers whether that is all.
+    fn read(&mut self, received: &[u8]) -> bool {
+        let end = received.len().min(self.start.saturating_add(self.max));
+        while let Some(rest) = received.get(self.at..end).filter(|rest| !rest.is_empty()) {
+            match &mut self.framing {
+                Framing::Length(left) | Framing::Chunk(left) if *left > 0 => {
+                    let count = rest.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                    *left -= count as u64;
+                    self.data.extend_from_slice(&rest[..count]);
+                    self.at += count;
+                }
+                Framing::Length(_) => return true,
+                Framing::Chunk(_) => match rest {
+                    [b'\r', b'\n', ..] => {
+                        self.at += 2;
+                        self.framing = Framing::Size;
+                    }
+                    [b'\r'] => break,
+                    _ => return true,
+                },
+                Framing::Size => match httparse::parse_chunk_size(rest) {
+                    Ok(httparse::Status::Complete((_, 0))) | Err(_) => return true,
+                    Ok(httparse::Status::Complete((len, size))) => {
+                        self.at += len;
+                        self.framing = Framing::Chunk(size);
+                    }
+                    Ok(httparse::Status::Partial) if rest.len() > SIZE_LINE_MAX => return true,
+                    Ok(httparse::Status::Partial) => break,
+                },
+                Framing::End => {
+                    self.data.extend_from_slice(rest);
+                    self.at = end;
+                }
+            }
+        }
+        matches!(self.framing, Framing::Length(0)) || end == self.start.saturating_add(self.max)
+    }
+}
+
+fn framing(status: u16, headers: &HeaderMap) -> Framing {
+    if matches!(status, 204 | 304) {
+        return Framing::Length(0);
+    }
+    if let Some(coding) = headers.get(TRANSFER_ENCODING) {
+        let chunked = coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+        return if chunked { Framing::Size } else { Framing::End };
+    }
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    length.map_or(Framing::End, Framing::Length)
+}
+
+/// An answer that refuses, while its body comes.
+#[derive(Debug)]
+pub(crate) struct Refusing {
+    response: Response,
+    body: Body,
+}
+
+impl Refusing {
+    /// How long a server may be silent within the body of its refusal. Most send it at once; some leave the connection
+    /// open behind a body without a length.
+    pub(crate) const WAIT: Duration = Duration::from_secs(1);
+
+    /// The body begins at `start` in what was received.
+    pub(crate) fn new(response: Response, start: usize, max: usize) -> Self {
+        let body = Body::new(&response, start, max);
+        Self { response, body }
+    }
+
+    /// Whether the answer is all there.
+    pub(crate) fn read(&mut self, received: &[u8]) -> bool {
+        self.body.read(received)
+    }
+
+    pub(crate) fn into_response(self) -> Response {
+        self.response.with_body(self.body.data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The body in pieces of each size, and whether its end was found.
+    fn body(headers: &[(&str, &str)], input: &[u8], max: usize) -> (Vec<u8>, bool) {
+        let mut found: Option<(Vec<u8>, bool)> = None;
+        for piece in 1..=input.len().max(1) {
+            let headers = headers.iter().map(|&(name, value)| (name, value.as_bytes()));
+            let received = [b"HEAD", input].concat();
+            let mut refusing = Refusing::new(Response::new(404, headers), 4, max);
+            let mut len = 4;
+            let mut ended = refusing.read(&received[..len]);
+            while !ended && len < received.len() {
+                len = received.len().min(len + piece);
+                ended = refusing.read(&received[..len]);
+            }
+            let body = (refusing.into_response().body().to_vec(), ended);
+            assert_eq!(found.get_or_insert_with(|| body.clone()), &body, "in pieces of {piece}");
+        }
+        found.expect("one piece at least")
+    }
+
+    #[test]
+    fn a_body_ends_where_its_length_says() {
+        assert_eq!(body(&[("Content-Length", "5")], b"helloHTTP/1.1", 100), (b"hello".to_vec(), true));
+        assert_eq!(body(&[("Content-Length", "5")], b"hel", 100), (b"hel".to_vec(), false));
+        assert_eq!(body(&[("Content-Length", "0")], b"", 100), (Vec::new(), true));
+        assert_eq!(body(&[], b"until the end", 100), (b"until the end".to_vec(), false));
+    }
+
+    #[test]
+    fn chunks_are_put_together() {
+        let chunked = [("Transfer-Encoding", "chunked")];
+        assert_eq!(
+            body(&chunked, b"5\r\nhello\r\n6;a=b\r\n world\r\n0\r\n\r\n", 100),
+            (b"hello world".to_vec(), true)
+        );
+        assert_eq!(body(&chunked, b"5\r\nhello!!", 100), (b"hello".to_vec(), true));
+        assert_eq!(body(&chunked, b"ffffffffffffffffff\r\n", 100), (Vec::new(), true));
+        assert_eq!(body(&chunked, &[b'1'; 15], 100), (Vec::new(), false));
+    }
+
+    #[test]
+    fn there_is_a_limit_to_a_body() {
+        assert_eq!(body(&[], b"0123456789", 4), (b"0123".to_vec(), true));
+        assert_eq!(body(&[("Content-Length", "10")], b"0123456789", 4), (b"0123".to_vec(), true));
+        assert_eq!(body(&[], b"0123456789", 0), (Vec::new(), true));
+    }
+}

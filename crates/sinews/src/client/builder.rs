@@ -1,0 +1,282 @@
+//! What is asked for: the settings of a connection to be made.
+
+use std::fmt;
+#[cfg(feature = "url-connect")]
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sinews_proto::Config;
+use sinews_proto::deflate::DeflateConfig;
+use sinews_proto::handshake::ClientRequest;
+use sinews_proto::http::HeadLimits;
+
+use super::error::ConnectError;
+#[cfg(feature = "url-connect")]
+use super::journey::Network;
+#[cfg(feature = "url-connect")]
+use super::proxy::ProxyChoice;
+use super::target::{Target, redacted};
+use super::upgrade::Upgrade;
+
+/// A connection to be made: settings, until it is awaited.
+///
+/// `R` is what opens it: the sockets of a runtime, or [your own stream](Self::over). What is not valid in a setting is
+/// told when it is awaited, as a [`ConnectError`].
+///
+/// ```
+/// # #[cfg(feature = "tokio")] {
+/// use std::time::Duration;
+///
+/// let connect = sinews::connect("wss://example.com/feed?depth=10")
+///     .header("authorization", "Bearer 1234")
+///     .subprotocol("v2.feed")
+///     .subprotocol("v1.feed")
+///     .config(sinews::Config::default().with_max_message(1 << 20))
+///     .timeout(Duration::from_secs(5));
+/// # drop(connect);
+/// # }
+/// ```
+#[must_use = "nothing is connected before it is awaited"]
+pub struct Connect<R> {
+    pub(crate) settings: Settings,
+    #[cfg(feature = "url-connect")]
+    pub(crate) network: Network,
+    #[allow(dead_code, reason = "the socket of a runtime is a unit")]
+    pub(crate) runtime: R,
+}
+
+/// What the handshake needs, over whatever transport.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) url: String,
+    pub(crate) headers: Vec<(String, String)>,
+    subprotocols: Vec<String>,
+    deflate: Option<DeflateConfig>,
+    pub(crate) config: Arc<Config>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) limits: HeadLimits,
+    pub(crate) body_max: usize,
+}
+
+/// A runtime whose sockets reach a URL.
+pub trait Runtime {}
+
+/// A stream that is connected already, in place of the sockets of a runtime.
+#[derive(Debug)]
+pub struct Over<R, S> {
+    pub(crate) stream: S,
+    #[allow(dead_code, reason = "says whose stream it is")]
+    pub(crate) runtime: R,
+}
+
+impl<R> Connect<R> {
+    pub(crate) fn new(url: String, runtime: R) -> Self {
+        let settings = Settings {
+            url,
+            headers: Vec::new(),
+            subprotocols: Vec::new(),
+            deflate: None,
+            config: Arc::default(),
+            timeout: Some(Duration::from_secs(20)),
+            limits: HeadLimits::new(),
+            body_max: 64 << 10,
+        };
+        Self {
+            settings,
+            #[cfg(feature = "url-connect")]
+            network: Network::default(),
+            runtime,
+        }
+    }
+
+    /// Adds a header to the request, such as `Authorization`, `Cookie` or `Origin`; one name may come several times.
+    /// Those that the handshake writes itself are refused ([`ConnectError::Request`]).
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.settings.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Offers a subprotocol (RFC 6455 section 1.9), behind those added before in preference. What the server chose says
+    /// `WebSocket::subprotocol`: it may be none.
+    pub fn subprotocol(mut self, name: impl Into<String>) -> Self {
+        self.settings.subprotocols.push(name.into());
+        self
+    }
+
+    /// Offers several subprotocols, the preferred one first.
+    pub fn subprotocols<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.settings.subprotocols.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// Offers permessage-deflate (RFC 7692). Default: not, since compression costs more time than it saves where
+    /// messages are small or the network is near.
+    #[cfg(feature = "deflate")]
+    pub fn deflate(mut self, deflate: DeflateConfig) -> Self {
+        self.settings.deflate = Some(deflate);
+        self
+    }
+
+    /// Limits, keepalive and waits of the connection. A [`Config`] or an `Arc` of one, which many connections share.
+    /// Default: [`Config::default`].
+    pub fn config(mut self, config: impl Into<Arc<Config>>) -> Self {
+        self.settings.config = config.into();
+        self
+    }
+
+    /// How long everything may take together, from the name to the end of the handshake, redirects included. Default
+    /// 20 s: TCP asks again after 1, 3, 7 and 15 s, and an answer to the last of these still finds time for the rest.
+    /// `None` waits as long as the system does, for a server that says nothing for ever.
+    pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.settings.timeout = timeout.into();
+        self
+    }
+
+    /// What the head of the server's answer may cost, and of a proxy's. Default: [`HeadLimits::new`].
+    pub fn response_limits(mut self, limits: HeadLimits) -> Self {
+        self.settings.limits = limits;
+        self
+    }
+
+    /// Most bytes of the body of a refusal that are read, as they come. Default 64 KiB: an error page or a JSON object
+    /// fits. 0 reads none.
+    pub fn rejection_body_max(mut self, bytes: usize) -> Self {
+        self.settings.body_max = bytes;
+        self
+    }
+}
+
+impl<R: Runtime> Connect<R> {
+    /// Makes the handshake on a stream that is connected already, TLS included: the URL says only what to ask for.
+    /// Settings of the way there (proxy, TLS, redirects, local address, `TCP_NODELAY`) have no part in it.
+    ///
+    /// ```
+    /// # #[cfg(feature = "tokio")] {
+    /// let (stream, _server) = tokio::io::duplex(4096);
+    /// let connect = sinews::connect("ws://example.com/chat").header("cookie", "a=b").over(stream);
+    /// # drop(connect);
+    /// # }
+    /// ```
+    pub fn over<S>(self, stream: S) -> Connect<Over<R, S>> {
+        Connect {
+            settings: self.settings,
+            #[cfg(feature = "url-connect")]
+            network: self.network,
+            runtime: Over { stream, runtime: self.runtime },
+        }
+    }
+}
+
+/// The way to the server.
+#[cfg(feature = "url-connect")]
+impl<R: Runtime> Connect<R> {
+    /// Goes through a proxy, `http://user:password@host:port` by HTTP CONNECT (RFC 9110 section 9.3.6), `socks5://…` or
+    /// `socks5h://…` by SOCKS5 (RFC 1928, RFC 1929); the latter looks the server's name up at the proxy, the former
+    /// here, and takes its first address. The port is 80 or 1080 if none is named. Replaces
+    /// [`proxy_from_environment`](Self::proxy_from_environment).
+    pub fn proxy(mut self, url: impl Into<String>) -> Self {
+        self.network.proxy = ProxyChoice::Url(url.into());
+        self
+    }
+
+    /// Goes through no proxy, whatever the environment says.
+    pub fn no_proxy(mut self) -> Self {
+        self.network.proxy = ProxyChoice::None;
+        self
+    }
+
+    /// Goes through the proxy that the environment names, if it does. This is the default, as in most clients: where a
+    /// proxy is the only way out, it is set there.
+    ///
+    /// `https_proxy` is for `wss`, `http_proxy` for `ws`, `all_proxy` for what has none of its own; in lower or upper
+    /// case, the lower one first. `HTTP_PROXY` in upper case does not count where `REQUEST_METHOD` is set: in a CGI
+    /// program a client of the web server could set it.
+    ///
+    /// `no_proxy` lists servers that are reached directly, separated by commas: names with all below them, addresses,
+    /// networks such as `10.0.0.0/8`, each with a port or without, or `*`. `localhost` and loopback addresses are
+    /// always reached directly.
+    pub fn proxy_from_environment(mut self) -> Self {
+        self.network.proxy = ProxyChoice::Environment;
+        self
+    }
+
+    /// Follows up to so many redirects (301, 302, 303, 307, 308). Default 0, as browsers do: a redirect is then
+    /// [`ConnectError::Rejected`], with its `Location`.
+    ///
+    /// `Authorization`, `Proxy-Authorization` and `Cookie`, and name and password of the URL, do not go to another
+    /// origin (scheme, host, port), and do not come back behind it; all other headers are sent along.
+    pub fn redirects(mut self, max: u8) -> Self {
+        self.network.redirects = max;
+        self
+    }
+
+    /// Whether a redirect may lead from `wss` to `ws`, where everybody on the way can read and change what is sent.
+    /// Default: no.
+    pub fn allow_downgrade(mut self, allow: bool) -> Self {
+        self.network.downgrade = allow;
+        self
+    }
+
+    /// The address of this machine to connect from, and so the family of addresses to connect to. Default: the
+    /// system's choice.
+    pub fn local_address(mut self, address: impl Into<Option<IpAddr>>) -> Self {
+        self.network.local = address.into();
+        self
+    }
+
+    /// Whether small packets leave at once (`TCP_NODELAY`). Default: yes. What is sent together leaves in one write
+    /// anyway, and waiting for more costs up to 40 ms.
+    pub fn nodelay(mut self, nodelay: bool) -> Self {
+        self.network.nodelay = nodelay;
+        self
+    }
+
+    /// The TLS of `wss`: a configuration of rustls, a connector of native-tls, or [`Tls`](crate::Tls). Default:
+    /// [`Tls::new`](crate::Tls::new).
+    #[cfg(any(feature = "rustls", feature = "native-tls"))]
+    pub fn tls(mut self, tls: impl Into<crate::Tls>) -> Self {
+        self.network.tls = Some(tls.into());
+        self
+    }
+}
+
+impl Settings {
+    pub(crate) fn target(&self) -> Result<Target, ConnectError> {
+        self.config.check().map_err(ConnectError::Config)?;
+        Target::parse(&self.url).map_err(|error| ConnectError::Url { url: redacted(&self.url), error })
+    }
+
+    /// The handshake with this server.
+    pub(crate) fn upgrade(&self, target: &Target) -> Result<Upgrade, ConnectError> {
+        let mut request = ClientRequest::new(target.host_header(), target.path.as_str())?;
+        for name in &self.subprotocols {
+            request = request.with_subprotocol(name.as_str())?;
+        }
+        if let Some(deflate) = &self.deflate {
+            request = request.with_deflate(deflate.clone());
+        }
+        for (name, value) in &self.headers {
+            request = request.with_header(name.as_str(), value.as_str())?;
+        }
+        let says_who = self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
+        if let Some(credentials) = target.credentials.as_ref().filter(|_| !says_who) {
+            request = request.with_header("Authorization", credentials.basic())?;
+        }
+        let mut key = [0; 16];
+        getrandom::fill(&mut key).map_err(|error| ConnectError::Transport {
+            phase: super::Phase::Handshake,
+            peer: target.authority(),
+            error: std::io::Error::other(error.to_string()),
+        })?;
+        let handshake = request.with_response_limits(self.limits).start(key);
+        Ok(Upgrade::new(handshake, self.limits, self.body_max))
+    }
+}
+
+/// Without headers and passwords: this ends in logs.
+impl<R> fmt::Debug for Connect<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connect").field("url", &redacted(&self.settings.url)).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,270 @@
+//! Where a URL leads (RFC 6455 section 3).
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::Uri;
+use percent_encoding::percent_decode_str;
+
+/// A server, and what to ask there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// `wss` rather than `ws`.
+    pub(crate) secure: bool,
+    /// A name or an address, an IPv6 address without its brackets.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// Path and query.
+    pub(crate) path: String,
+    pub(crate) credentials: Option<Credentials>,
+}
+
+impl Target {
+    pub(crate) fn parse(url: &str) -> Result<Self, UrlError> {
+        if url.contains('#') {
+            return Err(UrlError::Fragment);
+        }
+        let uri: Uri = url.parse().map_err(|_| UrlError::Malformed)?;
+        let secure = match uri.scheme_str() {
+            Some(scheme) if is_any(scheme, ["ws", "http"]) => false,
+            Some(scheme) if is_any(scheme, ["wss", "https"]) => true,
+            _ => return Err(UrlError::Scheme),
+        };
+        let Place { host, port, credentials } = Place::of(&uri)?;
+        let path = match uri.path_and_query().map_or("/", |path| path.as_str()) {
+            path if path.starts_with('/') => path.to_owned(),
+            path => format!("/{path}"),
+        };
+        Ok(Self { secure, host, port: port.unwrap_or(default_port(secure)), path, credentials })
+    }
+
+    /// The value of `Host`: without the port where it is the scheme's own (RFC 6455 section 4.1).
+    pub(crate) fn host_header(&self) -> String {
+        if self.port == default_port(self.secure) { bracketed(&self.host) } else { self.authority() }
+    }
+
+    /// Host and port, always with the port.
+    pub(crate) fn authority(&self) -> String {
+        authority(&self.host, self.port)
+    }
+}
+
+#[cfg(feature = "url-connect")]
+impl Target {
+    pub(crate) const fn scheme(&self) -> &'static str {
+        if self.secure { "wss" } else { "ws" }
+    }
+
+    pub(crate) fn is_same_origin(&self, other: &Self) -> bool {
+        self.secure == other.secure && self.port == other.port && self.host.eq_ignore_ascii_case(&other.host)
+    }
+}
+
+/// The authority of a URL.
+pub(crate) struct Place {
+    pub(crate) host: String,
+    pub(crate) port: Option<u16>,
+    pub(crate) credentials: Option<Credentials>,
+}
+
+impl Place {
+    pub(crate) fn of(uri: &Uri) -> Result<Self, UrlError> {
+        let authority = uri.authority().ok_or(UrlError::Host)?;
+        let (userinfo, address) = match authority.as_str().rsplit_once('@') {
+            Some((userinfo, address)) => (Some(userinfo), address),
+            None => (None, authority.as_str()),
+        };
+        let host = authority.host();
+        let port = match address.strip_prefix(host).and_then(|rest| rest.strip_prefix(':')) {
+            None | Some("") => None,
+            Some(port) => Some(port.parse().map_err(|_| UrlError::Port)?),
+        };
+        let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+            Some(address) => address.parse::<Ipv6Addr>().map_err(|_| UrlError::Host)?.to_string(),
+            None => host.to_owned(),
+        };
+        if host.is_empty() {
+            return Err(UrlError::Host);
+        }
+        let credentials =
+            userinfo.filter(|userinfo| !userinfo.is_empty()).map(Credentials::parse).transpose()?;
+        Ok(Self { host, port, credentials })
+    }
+}
+
+/// A name and a password.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Credentials {
+    pub(crate) user: Vec<u8>,
+    pub(crate) password: Vec<u8>,
+}
+
+impl Credentials {
+    fn parse(userinfo: &str) -> Result<Self, UrlError> {
+        let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
+        let user: Vec<u8> = percent_decode_str(user).collect();
+        // RFC 7617 section 2: a colon would end the name.
+        if user.contains(&b':') {
+            return Err(UrlError::UserInfo);
+        }
+        Ok(Self { user, password: percent_decode_str(password).collect() })
+    }
+
+    /// As the value of `Authorization` (RFC 7617).
+    pub(crate) fn basic(&self) -> String {
+        format!("Basic {}", STANDARD.encode([self.user.as_slice(), b":", &self.password].concat()))
+    }
+}
+
+/// Without the password: this ends in logs.
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credentials")
+    }
+}
+
+/// What is wrong with a URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UrlError {
+    /// It is no absolute URL of ASCII characters: names in other scripts go in their `xn--` form, other characters of
+    /// a path percent-encoded.
+    Malformed,
+    /// The scheme is none of `ws`, `wss`, `http` and `https`.
+    Scheme,
+    /// There is no host, or what is in brackets is no IPv6 address.
+    Host,
+    /// The port is no number below 65,536.
+    Port,
+    /// There is a fragment (`#…`), which must not be used in a WebSocket's URL (RFC 6455 section 3); a `#` that is meant
+    /// is `%23`.
+    Fragment,
+    /// The user's name has a colon in it, so that it cannot be sent as Basic authentication (RFC 7617 section 2).
+    UserInfo,
+}
+
+impl fmt::Display for UrlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Malformed => "not an absolute URL in ASCII",
+            Self::Scheme => "the scheme must be ws or wss (or http or https)",
+            Self::Host => "no valid host",
+            Self::Port => "the port must be a number below 65536",
+            Self::Fragment => "a WebSocket URL has no fragment; write # as %23",
+            Self::UserInfo => "the user's name must not contain a colon",
+        })
+    }
+}
+
+impl std::error::Error for UrlError {}
+
+/// The URL without name and password, also if it is none.
+pub(crate) fn redacted(url: &str) -> String {
+    let Some((before, rest)) = url.rsplit_once('@') else { return url.to_owned() };
+    match before.split_once("://") {
+        // An `@` in the path is no end of a password.
+        Some((_, before)) if before.contains(['/', '?']) => url.to_owned(),
+        Some((scheme, _)) => format!("{scheme}://{rest}"),
+        None => rest.to_owned(),
+    }
+}
+
+/// Host and port.
+pub(crate) fn authority(host: &str, port: u16) -> String {
+    format!("{}:{port}", bracketed(host))
+}
+
+fn bracketed(host: &str) -> String {
+    if matches!(host.parse(), Ok(IpAddr::V6(_))) { format!("[{host}]") } else { host.to_owned() }
+}
+
+const fn default_port(secure: bool) -> u16 {
+    if secure { 443 } else { 80 }
+}
+
+fn is_any<const N: usize>(word: &str, words: [&str; N]) -> bool {
+    words.iter().any(|other| word.eq_ignore_ascii_case(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Target {
+        Target::parse(url).expect(url)
+    }
+
+    #[test]
+    fn ports_are_the_schemes_unless_named() {
+        for (url, port, host) in [
+            ("ws://example.com", 80, "example.com"),
+            ("wss://example.com/", 443, "example.com"),
+            ("WSS://example.com:/", 443, "example.com"),
+            ("http://example.com:443", 443, "example.com:443"),
+            ("https://example.com:443", 443, "example.com"),
+            ("ws://[2001:DB8::1]/", 80, "[2001:db8::1]"),
+            ("ws://[::1]:8080/", 8080, "[::1]:8080"),
+            ("ws://127.0.0.1:65535/", 65535, "127.0.0.1:65535"),
+        ] {
+            let target = parse(url);
+            assert_eq!((target.port, target.host_header().as_str()), (port, host), "{url}");
+        }
+        assert_eq!(parse("ws://[::1]/").host, "::1");
+        assert_eq!(parse("wss://example.com").authority(), "example.com:443");
+    }
+
+    #[test]
+    fn a_path_is_never_empty_and_keeps_its_query() {
+        for (url, path) in
+            [("ws://a", "/"), ("ws://a?x=1", "/?x=1"), ("ws://a/b/c?d=%23&e=@", "/b/c?d=%23&e=@")]
+        {
+            assert_eq!(parse(url).path, path, "{url}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_websocket_url_is_refused() {
+        for (url, error) in [
+            ("", UrlError::Malformed),
+            ("/chat", UrlError::Scheme),
+            ("example.com:80", UrlError::Scheme),
+            ("ftp://example.com/", UrlError::Scheme),
+            ("ws:///chat", UrlError::Malformed),
+            ("ws://a/b#c", UrlError::Fragment),
+            ("ws://a:65536/", UrlError::Port),
+            ("ws://[::g]/", UrlError::Host),
+            ("ws://a/\r\nX: y", UrlError::Malformed),
+            ("ws://m\u{fc}nchen.example/", UrlError::Malformed),
+            ("ws://a%3Ab:c@example.com/", UrlError::UserInfo),
+        ] {
+            assert_eq!(Target::parse(url), Err(error), "{url}");
+        }
+    }
+
+    #[test]
+    fn user_and_password_become_basic_authentication() {
+        // The example of RFC 7617 section 2.
+        let target = parse("ws://Aladdin:open%20sesame@example.com/");
+        assert_eq!(
+            target.credentials.map(|it| it.basic()).as_deref(),
+            Some("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==")
+        );
+        assert_eq!(parse("ws://user@a/").credentials.map(|it| it.basic()).as_deref(), Some("Basic dXNlcjo="));
+        assert_eq!(parse("ws://@a/").credentials, None);
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        for (url, shown) in [
+            ("ws://a:b@c/d", "ws://c/d"),
+            ("ws://a:b@c@d/e", "ws://d/e"),
+            ("a:b@c:1", "c:1"),
+            ("ws://c/d@e", "ws://c/d@e"),
+        ] {
+            assert_eq!(redacted(url), shown);
+        }
+        assert!(!format!("{:?}", parse("ws://u:secret@a/")).contains("secret"));
+    }
+}

@@ -1,0 +1,163 @@
+//! The TLS of `wss`.
+
+use std::{fmt, io};
+
+#[cfg(feature = "rustls")]
+use std::sync::Arc;
+
+/// What makes TLS connections: rustls or the library of the platform, with the roots to trust.
+#[derive(Clone, Debug)]
+pub struct Tls(pub(crate) Library);
+
+#[derive(Clone, Debug)]
+pub(crate) enum Library {
+    #[cfg(feature = "rustls")]
+    Rustls(Arc<rustls::ClientConfig>),
+    #[cfg(feature = "native-tls")]
+    Native(native_tls::TlsConnector),
+}
+
+/// Why there is no TLS connection.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// The features of this crate bring no TLS that knows whom to trust: turn on `rustls-native-roots`,
+    /// `rustls-webpki-roots` or `native-tls`, or, with `rustls`, give `Connect::tls` a configuration.
+    Unavailable,
+    /// No root certificate was found on this machine, so that no server can prove who it is.
+    NoRoots,
+    /// The library refuses its settings.
+    Setup(String),
+    /// The host is neither a name nor an address that a certificate could be for.
+    Name,
+    /// The handshake failed: a certificate that is not trusted or for another name, no version in common, or the end
+    /// of the transport.
+    Handshake(io::Error),
+    /// ALPN (RFC 7301) chose another protocol than HTTP/1.1, in which the handshake of WebSocket is: offer `http/1.1`
+    /// alone, or nothing.
+    Alpn(String),
+}
+
+impl Tls {
+    /// What the features of this crate bring: rustls with the certificates of the system (`rustls-native-roots`), of
+    /// Mozilla (`rustls-webpki-roots`), or of both if both are on; without them the library of the platform
+    /// (`native-tls`). rustls is made by its provider `ring`, once for the process.
+    ///
+    /// # Errors
+    /// [`TlsError::Unavailable`], [`TlsError::NoRoots`], [`TlsError::Setup`].
+    pub fn new() -> Result<Self, TlsError> {
+        #[cfg(any(feature = "rustls-native-roots", feature = "rustls-webpki-roots"))]
+        return default_rustls().map(|config| Self(Library::Rustls(config)));
+        #[cfg(not(any(feature = "rustls-native-roots", feature = "rustls-webpki-roots")))]
+        #[cfg(feature = "native-tls")]
+        return Self::native();
+        #[cfg(not(any(
+            feature = "rustls-native-roots",
+            feature = "rustls-webpki-roots",
+            feature = "native-tls"
+        )))]
+        return Err(TlsError::Unavailable);
+    }
+
+    /// The library of the platform, with what that trusts, also where rustls is there.
+    ///
+    /// # Errors
+    /// [`TlsError::Setup`].
+    #[cfg(feature = "native-tls")]
+    pub fn native() -> Result<Self, TlsError> {
+        let connector =
+            native_tls::TlsConnector::new().map_err(|error| TlsError::Setup(error.to_string()))?;
+        Ok(Self(Library::Native(connector)))
+    }
+}
+
+#[cfg(feature = "rustls")]
+impl From<Arc<rustls::ClientConfig>> for Tls {
+    fn from(config: Arc<rustls::ClientConfig>) -> Self {
+        Self(Library::Rustls(config))
+    }
+}
+
+#[cfg(feature = "rustls")]
+impl From<rustls::ClientConfig> for Tls {
+    fn from(config: rustls::ClientConfig) -> Self {
+        Arc::new(config).into()
+    }
+}
+
+#[cfg(feature = "native-tls")]
+impl From<native_tls::TlsConnector> for Tls {
+    fn from(connector: native_tls::TlsConnector) -> Self {
+        Self(Library::Native(connector))
+    }
+}
+
+/// Reading the roots of a system takes milliseconds, and sessions are resumed by one configuration only.
+#[cfg(any(feature = "rustls-native-roots", feature = "rustls-webpki-roots"))]
+fn default_rustls() -> Result<Arc<rustls::ClientConfig>, TlsError> {
+    static CONFIG: std::sync::OnceLock<Arc<rustls::ClientConfig>> = std::sync::OnceLock::new();
+    if let Some(config) = CONFIG.get() {
+        return Ok(config.clone());
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| TlsError::Setup(error.to_string()))?;
+    let mut config = builder.with_root_certificates(roots()?).with_no_client_auth();
+    config.alpn_protocols = vec![HTTP11.to_vec()];
+    Ok(CONFIG.get_or_init(|| Arc::new(config)).clone())
+}
+
+#[cfg(any(feature = "rustls-native-roots", feature = "rustls-webpki-roots"))]
+fn roots() -> Result<rustls::RootCertStore, TlsError> {
+    let mut roots = rustls::RootCertStore::empty();
+    #[cfg(feature = "rustls-native-roots")]
+    {
+        // Some stores hold a certificate that cannot be parsed; the others are as good.
+        let found = rustls_native_certs::load_native_certs();
+        roots.add_parsable_certificates(found.certs);
+    }
+    #[cfg(feature = "rustls-webpki-roots")]
+    roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    if roots.is_empty() { Err(TlsError::NoRoots) } else { Ok(roots) }
+}
+
+/// The name of HTTP/1.1 in ALPN.
+#[cfg(feature = "rustls")]
+pub(crate) const HTTP11: &[u8] = b"http/1.1";
+
+/// Whether the protocol that ALPN chose is ours, if it chose one.
+#[cfg(feature = "rustls")]
+pub(crate) fn check_alpn(chosen: Option<&[u8]>) -> Result<(), TlsError> {
+    match chosen {
+        Some(other) if other != HTTP11 => Err(TlsError::Alpn(String::from_utf8_lossy(other).into_owned())),
+        _ => Ok(()),
+    }
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable => f.write_str(
+                "wss needs one of the features rustls-native-roots, rustls-webpki-roots and native-tls of the crate \
+                 sinews, or the feature rustls and a configuration (Connect::tls)",
+            ),
+            Self::NoRoots => f.write_str(
+                "no root certificates on this machine; the feature rustls-webpki-roots of the crate sinews brings some",
+            ),
+            Self::Setup(error) => write!(f, "settings: {error}"),
+            Self::Name => f.write_str("no name that a certificate could be for"),
+            Self::Handshake(error) => error.fmt(f),
+            Self::Alpn(chosen) => write!(f, "ALPN chose {chosen:?}; offer http/1.1 alone, or nothing"),
+        }
+    }
+}
+
+impl std::error::Error for TlsError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Handshake(error) => Some(error),
+            _ => None,
+        }
+    }
+}
