@@ -1,0 +1,178 @@
+//! `wss`, with certificates made for the test.
+#![cfg(all(feature = "tokio", feature = "rustls"))]
+
+mod servers;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use servers::{assert_echoes, echo, read_head, serve};
+use sinews::client::{Phase, TlsError};
+use sinews::tokio::Stream;
+use sinews::{CloseCode, ConnectError, Message, connect};
+use tokio::io::{AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::TcpStream;
+
+/// A server for `localhost` that offers these protocols by ALPN, and its certificate.
+async fn tls_server(alpn: &[&str]) -> (SocketAddr, CertificateDer<'static>) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let certificate = made.cert.der().clone();
+    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.clone()], key)
+        .expect("a key that fits");
+    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let address = serve(move |tcp| {
+        let acceptor = acceptor.clone();
+        async move {
+            if let Ok(tls) = acceptor.accept(tcp).await {
+                echo(tls).await;
+            }
+        }
+    })
+    .await;
+    (address, certificate)
+}
+
+fn trusting(certificate: CertificateDer<'static>) -> rustls::ClientConfig {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate).expect("a certificate");
+    rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth()
+}
+
+fn url(address: SocketAddr) -> String {
+    format!("wss://localhost:{}/", address.port())
+}
+
+fn fault(error: ConnectError) -> TlsError {
+    match error {
+        ConnectError::Tls { error, .. } => error,
+        error => panic!("{error:?}"),
+    }
+}
+
+#[tokio::test]
+async fn rustls_carries_messages_of_all_sizes() {
+    let (address, certificate) = tls_server(&[]).await;
+    let mut ws = connect(url(address)).tls(trusting(certificate)).await.expect("connected");
+    assert!(ws.get_ref().is_tls() && matches!(ws.get_ref(), Stream::Rustls(_)));
+    assert_eq!(ws.get_ref().tcp().peer_addr().expect("connected").port(), address.port());
+    assert_echoes(&mut ws).await;
+    for len in [0, 1, 16_384, 100_000, 3 << 20] {
+        let payload: Vec<u8> = (0..len).map(|at| at as u8).collect();
+        ws.send(payload.clone()).await.expect("open");
+        assert_eq!(ws.next().await.expect("open").expect("sound"), Message::binary(payload));
+    }
+    ws.close(CloseCode::NORMAL, "").await.expect("in order");
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_trusted_is_refused() {
+    let (address, _) = tls_server(&[]).await;
+    let (_, other) = tls_server(&[]).await;
+    let error = connect(url(address)).tls(Arc::new(trusting(other))).await.expect_err("another root");
+    assert!(error.to_string().starts_with("TLS with localhost: "), "{error}");
+    assert!(matches!(fault(error), TlsError::Handshake(_)));
+}
+
+#[tokio::test]
+async fn a_certificate_for_another_name_is_refused() {
+    let (address, certificate) = tls_server(&[]).await;
+    let error =
+        connect(format!("wss://{address}")).tls(trusting(certificate)).await.expect_err("no such name");
+    assert!(error.to_string().contains("not valid for name"), "{error}");
+}
+
+#[cfg(any(feature = "rustls-native-roots", feature = "rustls-webpki-roots"))]
+#[tokio::test]
+async fn the_default_roots_trust_no_stranger() {
+    let (address, _) = tls_server(&[]).await;
+    let error = fault(connect(url(address)).await.expect_err("made for the test"));
+    // A machine without roots trusts nobody either.
+    assert!(matches!(error, TlsError::Handshake(_) | TlsError::NoRoots), "{error:?}");
+}
+
+#[cfg(feature = "rustls-webpki-roots")]
+#[test]
+fn there_is_a_default() {
+    sinews::Tls::new().expect("Mozilla's roots are compiled in");
+}
+
+#[tokio::test]
+async fn alpn_that_leads_elsewhere_is_refused() {
+    let (address, certificate) = tls_server(&["h2", "http/1.1"]).await;
+    let mut config = trusting(certificate);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let error = fault(connect(url(address)).tls(config.clone()).await.expect_err("no HTTP/1.1"));
+    assert!(matches!(&error, TlsError::Alpn(chosen) if chosen == "h2"), "{error:?}");
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    assert_echoes(&mut connect(url(address)).tls(config).await.expect("connected")).await;
+}
+
+#[tokio::test]
+async fn a_server_without_tls_is_told_apart() {
+    let address = serve(|mut stream| async move {
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+    })
+    .await;
+    let (_, certificate) = tls_server(&[]).await;
+    let error = connect(url(address)).tls(trusting(certificate)).await.expect_err("no TLS");
+    assert!(matches!(fault(error), TlsError::Handshake(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_says_nothing_is_left() {
+    let (_, certificate) = tls_server(&[]).await;
+    let address = serve(|stream| async move {
+        let (_stream, forever) = (stream, std::future::pending::<()>());
+        forever.await;
+    })
+    .await;
+    let way = connect(format!("wss://{address}")).tls(trusting(certificate)).timeout(Duration::from_secs(5));
+    let error = way.await.expect_err("no answer");
+    assert!(matches!(error, ConnectError::TimedOut { phase: Phase::Tls, .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn tls_goes_through_a_tunnel() {
+    let (address, certificate) = tls_server(&[]).await;
+    let proxy = serve(move |mut stream| async move {
+        let head = read_head(&mut stream).await;
+        assert!(head.starts_with("CONNECT localhost:443 "), "{head}");
+        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.expect("the client reads");
+        let mut server = TcpStream::connect(address).await.expect("it listens");
+        let _ = copy_bidirectional(&mut stream, &mut server).await;
+    })
+    .await;
+    let way = connect("wss://localhost/").proxy(proxy.to_string()).tls(trusting(certificate));
+    assert_echoes(&mut way.await.expect("connected")).await;
+}
+
+#[cfg(feature = "native-tls")]
+#[tokio::test]
+async fn the_library_of_the_platform_does_the_same() {
+    let (address, certificate) = tls_server(&[]).await;
+    let root = native_tls::Certificate::from_der(&certificate).expect("a certificate");
+    let connector =
+        native_tls::TlsConnector::builder().add_root_certificate(root).build().expect("a connector");
+    let mut ws = connect(url(address)).tls(connector).await.expect("connected");
+    assert!(matches!(ws.get_ref(), Stream::NativeTls(_)));
+    assert_echoes(&mut ws).await;
+    ws.send(vec![7; 1 << 20]).await.expect("open");
+    assert_eq!(ws.next().await.expect("open").expect("sound"), Message::binary(vec![7; 1 << 20]));
+    ws.close(CloseCode::NORMAL, "").await.expect("in order");
+
+    let error = connect(url(address)).tls(sinews::Tls::native().expect("a connector")).await;
+    assert!(matches!(fault(error.expect_err("made for the test")), TlsError::Handshake(_)));
+}
