@@ -97,6 +97,20 @@ async fn a_name_is_looked_up_and_each_address_tried() {
     assert_echoes(&mut ws).await;
 }
 
+#[tokio::test]
+async fn an_address_of_ipv6_is_in_brackets() {
+    let Ok(listener) = tokio::net::TcpListener::bind("[::1]:0").await else {
+        return println!("this machine has no IPv6");
+    };
+    let port = listener.local_addr().expect("bound").port();
+    let serving = tokio::spawn(async move { echo(listener.accept().await.expect("a client").0).await });
+    let mut ws = connect(format!("ws://[::1]:{port}/")).await.expect("connected");
+    assert_echoes(&mut ws).await;
+    ws.close(CloseCode::NORMAL, "").await.expect("in order");
+    let head = serving.await.expect("no panic");
+    assert_eq!(header(&head, "host"), Some(format!("[::1]:{port}").as_str()));
+}
+
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_local_address_is_where_it_comes_from() {
@@ -172,6 +186,32 @@ async fn a_server_that_says_nothing_is_left() {
     }
     assert!(opening.await.expect("no panic").expect_err("no answer").is_timeout());
     assert!(start.elapsed() < Duration::from_secs(22));
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_accept_is_left() {
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    socket.bind(([127, 0, 0, 1], 0).into()).expect("loopback");
+    let listener = socket.listen(1).expect("bound");
+    let address = listener.local_addr().expect("bound");
+    // Once its queue is full, the kernel answers nobody.
+    let mut waiting: Vec<_> = (0..8).map(|_| Box::pin(tokio::net::TcpStream::connect(address))).collect();
+    for connecting in &mut waiting {
+        // As far as it comes.
+        let _ = futures_util::FutureExt::now_or_never(connecting.as_mut());
+    }
+    let error = connect(format!("ws://{address}")).await.expect_err("no room");
+    assert!(matches!(&error, ConnectError::TimedOut { phase: Phase::Connect, .. }), "{error:?}");
+    assert!(error.to_string().starts_with(&format!("TCP to {address} was not done")), "{error}");
+}
+
+#[tokio::test]
+async fn a_timeout_may_be_as_long_as_one_likes() {
+    let address = serve(|stream| async { drop(echo(stream).await) }).await;
+    for timeout in [None, Some(Duration::MAX)] {
+        connect(format!("ws://{address}")).timeout(timeout).await.expect("connected");
+    }
 }
 
 #[tokio::test]

@@ -30,6 +30,7 @@ pub(crate) trait Exchange {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step<T> {
     /// Write again.
+    #[cfg_attr(not(feature = "url-connect"), allow(dead_code, reason = "only SOCKS5 has several rounds"))]
     Reply,
     /// Receive more.
     More,

@@ -37,7 +37,8 @@ impl Target {
             path if path.starts_with('/') => path.to_owned(),
             path => format!("/{path}"),
         };
-        Ok(Self { secure, host, port: port.unwrap_or(default_port(secure)), path, credentials })
+        let port = port.unwrap_or_else(|| default_port(secure));
+        Ok(Self { secure, host, port, path, credentials })
     }
 
     /// The value of `Host`: without the port where it is the scheme's own (RFC 6455 section 4.1).

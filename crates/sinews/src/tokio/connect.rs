@@ -34,7 +34,7 @@ impl Runtime for Tokio {}
 /// let (stream, server) = tokio::io::duplex(4096);
 /// drop(server);
 /// let error = sinews::connect("ws://example.com/").over(stream).await.expect_err("nobody is there");
-/// assert_eq!(error.to_string(), "WebSocket handshake with example.com:80: unexpected end of file");
+/// assert!(error.to_string().starts_with("WebSocket handshake with example.com:80: "));
 /// # }
 /// ```
 pub fn connect(url: impl Into<String>) -> Connect<Tokio> {

@@ -77,7 +77,8 @@ async fn tunnel(proxy: &Proxy, journey: &Journey, deadline: &Deadline) -> Result
     // What may fail here fails before the proxy is bothered.
     let host = match proxy.kind {
         ProxyKind::Socks5 => {
-            resolve(&target.host, target.port, &journey.network, deadline).await?[0].ip().to_string()
+            let found = resolve(&target.host, target.port, None, deadline).await?;
+            found.first().map_or_else(|| target.host.clone(), |address| address.ip().to_string())
         }
         ProxyKind::Http | ProxyKind::Socks5h => target.host.clone(),
     };
@@ -109,7 +110,7 @@ async fn tcp(
     deadline: &Deadline,
 ) -> Result<TcpStream, ConnectError> {
     let peer = authority(host, port);
-    let addresses = resolve(host, port, network, deadline).await?;
+    let addresses = resolve(host, port, network.local, deadline).await?;
     let dial = |address| connect_to(address, network.local);
     let racing = async { Ok(race(addresses, dial, || sleep(STAGGER)).await) };
     let raced = within::<_, ()>(deadline.at, racing).await;
@@ -142,7 +143,7 @@ async fn connect_to(address: SocketAddr, local: Option<IpAddr>) -> io::Result<Tc
 async fn resolve(
     host: &str,
     port: u16,
-    network: &Network,
+    local: Option<IpAddr>,
     deadline: &Deadline,
 ) -> Result<Vec<SocketAddr>, ConnectError> {
     let fault = |error| ConnectError::Resolve { host: host.to_owned(), error };
@@ -154,10 +155,10 @@ async fn resolve(
             Err(_) => return Err(deadline.over(Phase::Resolve, host)),
         },
     };
-    let ordered = order(found, network.local);
+    let ordered = order(found, local);
     if ordered.is_empty() {
         let family = "none of the family of the local address (Connect::local_address)";
-        let why = if network.local.is_some() { family } else { "none" };
+        let why = if local.is_some() { family } else { "none" };
         return Err(fault(io::Error::new(io::ErrorKind::NotFound, why)));
     }
     Ok(ordered)
