@@ -209,8 +209,9 @@ async fn a_server_that_does_not_accept_is_left() {
 #[tokio::test]
 async fn a_timeout_may_be_as_long_as_one_likes() {
     let address = serve(|stream| async { drop(echo(stream).await) }).await;
+    let connect = connect(format!("ws://{address}"));
     for timeout in [None, Some(Duration::MAX)] {
-        connect(format!("ws://{address}")).timeout(timeout).await.expect("connected");
+        connect.clone().timeout(timeout).await.expect("connected");
     }
 }
 
@@ -253,6 +254,11 @@ async fn failures_say_where() {
         matches!(&error, ConnectError::Tcp { error, .. } if error.kind() == std::io::ErrorKind::ConnectionRefused)
     );
     assert!(error.to_string().starts_with(&format!("cannot connect to {address}: ")), "{error}");
+
+    // Longer than a name can be, so that no server is asked about it.
+    let name = "x".repeat(300);
+    let error = connect(format!("ws://{name}/")).no_proxy().await.expect_err("no such name");
+    assert!(matches!(&error, ConnectError::Resolve { host, .. } if *host == name), "{error:?}");
 
     let address = serve(|mut stream| async move { drop(read_head(&mut stream).await) }).await;
     let error = connect(format!("ws://{address}/")).await.expect_err("no answer");

@@ -199,6 +199,28 @@ async fn no_proxy_goes_straight() {
     assert_echoes(&mut way.await.expect("connected")).await;
 }
 
+/// Starts itself anew, since the environment of a process is not to be changed while it runs.
+#[tokio::test]
+async fn the_environment_names_a_proxy() {
+    const NAME: &str = "the_environment_names_a_proxy";
+    if let Ok(proxy) = std::env::var("SINEWS_TEST_PROXY") {
+        for way in [connect("ws://inside.invalid/"), connect("ws://a/").no_proxy().proxy_from_environment()] {
+            let error = way.await.expect_err("nobody listens");
+            assert!(matches!(&error, ConnectError::Tcp { address, .. } if *address == proxy), "{error:?}");
+        }
+        return;
+    }
+    let proxy = nobody().await.to_string();
+    let mut child = std::process::Command::new(std::env::current_exe().expect("this program"));
+    child
+        .args(["--exact", NAME])
+        .env("SINEWS_TEST_PROXY", &proxy)
+        .env("http_proxy", format!("http://{proxy}"));
+    let output = child.env_remove("no_proxy").env_remove("NO_PROXY").output().expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_proxy_that_says_nothing_is_left() {
     let proxy = serve(|stream| async move {

@@ -22,7 +22,7 @@ use super::upgrade::Upgrade;
 /// A connection to be made: settings, until it is awaited.
 ///
 /// `R` is what opens it: the sockets of a runtime, or [your own stream](Self::over). What is not valid in a setting is
-/// told when it is awaited, as a [`ConnectError`].
+/// told when it is awaited, as a [`ConnectError`]. A clone connects again: keep one to reconnect.
 ///
 /// ```
 /// # #[cfg(feature = "tokio")] {
@@ -37,6 +37,7 @@ use super::upgrade::Upgrade;
 /// # drop(connect);
 /// # }
 /// ```
+#[derive(Clone)]
 #[must_use = "nothing is connected before it is awaited"]
 pub struct Connect<R> {
     pub(crate) settings: Settings,

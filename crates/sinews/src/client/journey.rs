@@ -13,7 +13,7 @@ use super::tunnel::Tunnel;
 use super::upgrade::Upgrade;
 
 /// Settings of the way to the server.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Network {
     pub(crate) proxy: ProxyChoice,
     pub(crate) redirects: u8,

@@ -100,7 +100,7 @@ mod tests {
         for (before, head) in [
             ("", "HTTP/1.1 200 Connection established\r\n\r\n"),
             ("", "HTTP/1.0 200 OK\r\nContent-Length: 10\r\n\r\n"),
-            ("HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 204 \r\n\r\n"),
+            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\n\r\n", "HTTP/1.1 204 \r\n\r\n"),
         ] {
             let input = format!("{before}{head}what follows");
             for piece in 1..=input.len() {
