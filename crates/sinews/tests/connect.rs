@@ -3,7 +3,6 @@
 
 mod servers;
 
-use std::future::IntoFuture as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -151,43 +150,6 @@ async fn a_refusal_says_why() {
     assert!(matches!(&short, ConnectError::Rejected(response) if response.body() == b"\n no "), "{short:?}");
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_refusal_without_an_end_is_not_waited_for() {
-    let (client, mut server) = tokio::io::duplex(1024);
-    let opening = tokio::spawn(connect("ws://example.com/").over(client).into_future());
-    read_head(&mut server).await;
-    server.write_all(b"HTTP/1.1 503 Service Unavailable\r\n\r\nlater").await.expect("the client reads");
-    let start = tokio::time::Instant::now();
-    let error = opening.await.expect("no panic").expect_err("refused");
-    assert!(matches!(&error, ConnectError::Rejected(response) if response.body() == b"later"), "{error:?}");
-    assert_eq!(start.elapsed().as_secs(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_server_that_says_nothing_is_left() {
-    let (client, server) = tokio::io::duplex(1024);
-    let opening = connect("ws://example.com/").timeout(Duration::from_secs(3)).over(client);
-    let start = tokio::time::Instant::now();
-    let error = opening.await.expect_err("no answer");
-    assert!(error.is_timeout() && start.elapsed() >= Duration::from_secs(3));
-    assert_eq!(
-        error.to_string(),
-        "WebSocket handshake with example.com:80 was not done when the timeout of 3s was over (Connect::timeout)"
-    );
-    assert!(matches!(error, ConnectError::TimedOut { phase: Phase::Handshake, .. }));
-    drop(server);
-
-    // Each byte of a drip gains no time.
-    let (client, mut server) = tokio::io::duplex(1024);
-    let opening = tokio::spawn(connect("ws://example.com/").over(client).into_future());
-    let start = tokio::time::Instant::now();
-    while server.write_all(b"H").await.is_ok() {
-        tokio::time::sleep(Duration::from_millis(1900)).await;
-    }
-    assert!(opening.await.expect("no panic").expect_err("no answer").is_timeout());
-    assert!(start.elapsed() < Duration::from_secs(22));
-}
-
 #[cfg(target_os = "linux")]
 #[tokio::test(start_paused = true)]
 async fn a_server_that_does_not_accept_is_left() {
@@ -213,18 +175,6 @@ async fn a_timeout_may_be_as_long_as_one_likes() {
     for timeout in [None, Some(Duration::MAX)] {
         connect.clone().timeout(timeout).await.expect("connected");
     }
-}
-
-#[tokio::test]
-async fn your_own_stream_needs_no_socket() {
-    let (client, server) = tokio::io::duplex(1024);
-    let echo = tokio::spawn(echo(server));
-    let opening = connect("wss://example.com/chat").subprotocol("v1").config(Config::default()).over(client);
-    let (mut ws, response) = opening.open().await.expect("connected");
-    assert_eq!(response.subprotocol(), Some("v1"));
-    assert_echoes(&mut ws).await;
-    ws.close(CloseCode::NORMAL, "").await.expect("in order");
-    assert_eq!(header(&echo.await.expect("no panic"), "host"), Some("example.com"));
 }
 
 #[tokio::test]
