@@ -315,6 +315,25 @@ impl Session {
         pulled
     }
 
+    /// [`pull`](Self::pull) for the most frequent case, at less cost: a whole message at the beginning of the input.
+    /// Answers its kind and where its payload is, with whose end it is consumed. `None`: [`pull`](Self::pull).
+    #[inline]
+    pub fn pull_whole(
+        &mut self,
+        input: &mut [u8],
+        resources: &mut Resources,
+        now: Time,
+    ) -> Option<(Kind, std::ops::Range<usize>)> {
+        if self.assembly.capacity() > 0 {
+            return None;
+        }
+        self.connection.receive_whole(input, now).unwrap_or_else(|fault| {
+            self.fault(fault);
+            self.after_tx(resources, now);
+            None
+        })
+    }
+
     /// [`receive_appended`](Self::receive_appended) for an owner that pulls: the message that is whole by it.
     pub fn pull_appended(
         &mut self,

@@ -170,6 +170,28 @@ impl Link {
         Some(event.behind(start))
     }
 
+    /// The next event, if it is a whole message in what came, as most are: its kind and where it is. `None`:
+    /// [`pull`](Self::pull).
+    #[inline]
+    pub(crate) fn pull_whole(&mut self) -> Option<(Kind, Range<usize>)> {
+        if self.dry || self.parked.is_some() || self.session.is_congested() {
+            return None;
+        }
+        let (start, now) = (self.at, self.now);
+        let input = &mut self.block[start..];
+        let (kind, at) = resources::with(|shared| self.session.pull_whole(input, shared, now))?;
+        self.at = start + at.end;
+        Some((kind, start + at.start..start + at.end))
+    }
+
+    /// A message as one of the application's own.
+    #[inline(always)]
+    pub(crate) fn own_whole(&mut self, (kind, at): (Kind, Range<usize>)) -> Message {
+        let message = message(kind, self.detach(Place::Input(at)));
+        self.keep_tight();
+        message
+    }
+
     /// The application has what it was given: the block goes home, or, if little is left of it, into memory of that
     /// size.
     #[inline]
@@ -403,9 +425,7 @@ impl Link {
         match message {
             Message::Ping(payload) => self.send_with(|tx| tx.send_ping(&payload)),
             Message::Pong(payload) => self.send_with(|tx| tx.send_pong(&payload)),
-            Message::Close(Some(CloseFrame { code, reason })) => {
-                self.close(code, &reason).map(|()| Sent::Queued)
-            }
+            Message::Close(Some(frame)) => self.close(frame.code(), frame.reason()).map(|()| Sent::Queued),
             _ => self.close(CloseCode::NORMAL, "").map(|()| Sent::Queued),
         }
     }
@@ -465,7 +485,13 @@ impl Link {
     /// application should not pay for the clock at each message.
     #[inline]
     pub(crate) fn is_urgent(&mut self, event: &Arrived, now: impl FnOnce() -> Time) -> bool {
-        if *event == Arrived::Close || self.owes_pong && !self.is_amid_burst() {
+        *event == Arrived::Close || self.is_overdue(now)
+    }
+
+    /// The same for any event but a Close.
+    #[inline]
+    pub(crate) fn is_overdue(&mut self, now: impl FnOnce() -> Time) -> bool {
+        if self.owes_pong && !self.is_amid_burst() {
             return true;
         }
         let Some(queued) = self.queued_at else { return false };
@@ -617,7 +643,7 @@ impl Link {
 
     fn close_frame(&self) -> Option<CloseFrame> {
         let closed = self.closed()?;
-        Some(CloseFrame { code: closed.code()?, reason: Utf8Bytes::from(closed.reason()) })
+        Some(CloseFrame::new(closed.code()?, closed.reason()))
     }
 }
 

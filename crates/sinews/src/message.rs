@@ -25,13 +25,29 @@ pub enum Message {
 
 /// What a Close frame says (RFC 6455 section 5.5.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_structs, reason = "the RFC knows a code and a reason")]
-pub struct CloseFrame {
+pub struct CloseFrame(Box<(CloseCode, Utf8Bytes)>);
+
+impl CloseFrame {
+    /// A code, and a reason of at most 123 bytes, which may be empty.
+    pub fn new(code: CloseCode, reason: impl Into<Utf8Bytes>) -> Self {
+        Self(Box::new((code, reason.into())))
+    }
+
     /// Why.
-    pub code: CloseCode,
-    /// The same for people, possibly empty; at most 123 bytes.
-    pub reason: Utf8Bytes,
+    #[must_use]
+    pub fn code(&self) -> CloseCode {
+        self.0.0
+    }
+
+    /// The same for people, possibly empty.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        &self.0.1
+    }
 }
+
+/// A message is moved often, so that it should be made of whole words and not too many.
+const _: () = assert!(size_of::<Message>() == 40);
 
 impl Message {
     /// A text message.

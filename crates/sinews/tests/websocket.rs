@@ -257,7 +257,7 @@ async fn a_close_of_the_peer_is_shown_answered_and_told() {
     let server = tokio::spawn(async move {
         assert_eq!(server.next().await.unwrap().unwrap(), Message::text("last"));
         let Message::Close(Some(frame)) = server.next().await.unwrap().unwrap() else { panic!("a Close") };
-        assert_eq!((frame.code.as_u16(), &*frame.reason), (4000, "bye"));
+        assert_eq!((frame.code().as_u16(), frame.reason()), (4000, "bye"));
         let error = server.send("nobody listens").await.unwrap_err();
         assert_eq!((error.at_fault(), error.close_code().unwrap().as_u16()), (AtFault::Nobody, 4000));
         assert!(server.next().await.is_none());

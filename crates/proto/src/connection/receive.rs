@@ -138,6 +138,38 @@ impl Connection {
         }
     }
 
+    /// Reads one message, if the input begins with all of it in one uncompressed frame, as most do: the same as
+    /// [`receive`](Self::receive) for less. Answers its kind and where the payload is; with the end of that, the
+    /// frame ends. `None`: ask [`receive`](Self::receive).
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    #[inline]
+    pub fn receive_whole(
+        &mut self,
+        input: &mut [u8],
+        now: Time,
+    ) -> Result<Option<(Kind, Range<usize>)>, PeerMisbehaved> {
+        if self.receiving != Receiving::Open || !matches!(self.stage, Stage::Head) {
+            return Ok(None);
+        }
+        let Ok(Parsed::Head(head)) = frame::parse(input, self.role) else { return Ok(None) };
+        if head.len > self.config.max_frame {
+            return Ok(None);
+        }
+        match self.whole_message(&head, input, 0) {
+            Ok(None) => Ok(None),
+            Ok(whole) => {
+                self.keepalive.heard(now);
+                Ok(whole)
+            }
+            Err(fault) => {
+                self.fail(fault, now);
+                Err(fault)
+            }
+        }
+    }
+
     /// Payload bytes of the frame under way that are still to come and that only have to be appended to the
     /// assembly: a driver may receive them there itself, and saves a copy. 0 when no frame is under way, or its
     /// message is compressed or delivered in pieces.
@@ -401,25 +433,37 @@ impl Connection {
         if head.len > self.config.max_frame {
             return Err(PeerMisbehaved::FrameTooBig);
         }
-        let start = at + head.size;
-        if let (None, Some(kind), true, false) =
-            (&self.message, data_kind(head.opcode), head.fin && !self.fragments, head.compressed)
-        {
-            if head.len > self.config.max_message {
-                return Err(PeerMisbehaved::MessageTooBig);
-            }
-            if let Some(end) = whole(start, head.len, input.len()) {
-                let payload = &mut input[start..end];
-                sinews_simd::mask(payload, head.key, 0);
-                if kind == Kind::Text && sinews_simd::validate_utf8(payload).is_err() {
-                    return Err(PeerMisbehaved::InvalidUtf8);
-                }
-                return Ok((end - at, Some(Event::Message { kind, at: Place::Input(start..end) })));
-            }
+        if let Some((kind, payload)) = self.whole_message(&head, input, at)? {
+            let used = payload.end - at;
+            return Ok((used, Some(Event::Message { kind, at: Place::Input(payload) })));
         }
         self.admit_frame(head, assembly)?;
         self.stage = Stage::Payload(Frame { remaining: head.len, key: head.key, fin: head.fin });
         Ok((head.size, None))
+    }
+
+    /// A message that is one uncompressed frame, if all of it lies in the input: unmasked and checked there. Its frame
+    /// is within the limit.
+    #[inline(always)]
+    fn whole_message(
+        &self,
+        head: &Head,
+        input: &mut [u8],
+        at: usize,
+    ) -> Result<Option<(Kind, Range<usize>)>, PeerMisbehaved> {
+        let is_alone = head.fin && !head.compressed && !self.fragments && self.message.is_none();
+        let Some(kind) = data_kind(head.opcode).filter(|_| is_alone) else { return Ok(None) };
+        if head.len > self.config.max_message {
+            return Err(PeerMisbehaved::MessageTooBig);
+        }
+        let start = at + head.size;
+        let Some(end) = whole(start, head.len, input.len()) else { return Ok(None) };
+        let payload = &mut input[start..end];
+        sinews_simd::mask(payload, head.key, 0);
+        if kind == Kind::Text && sinews_simd::validate_utf8(payload).is_err() {
+            return Err(PeerMisbehaved::InvalidUtf8);
+        }
+        Ok(Some((kind, start..end)))
     }
 
     /// Checks a data frame against the message it begins or continues, and against the limits.

@@ -4,13 +4,14 @@
 
 use std::future::Future as _;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::sync::OnceLock;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::BufMut as _;
-use sinews_proto::Time;
+use sinews_proto::{Kind, Time};
 use sinews_session::Arrived;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
@@ -49,6 +50,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
     pub(super) fn new(io: S, link: Link) -> Self {
         let asked = link.now;
         Self { io, link, timer: None, armed: None, unflushed: false, blocked: false, sent: 0, asked }
+    }
+
+    /// The next event, if it is a whole message in what came.
+    #[inline]
+    pub(super) fn poll_whole(&mut self, cx: &mut Context<'_>) -> Option<(Kind, Range<usize>)> {
+        let whole = self.link.pull_whole()?;
+        if self.link.is_overdue(now) {
+            let _ = self.poll_send(cx);
+        }
+        Some(whole)
     }
 
     /// The next event; `None`: the connection is over.

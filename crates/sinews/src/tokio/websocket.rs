@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use futures_core::{FusedStream, Stream};
 use futures_sink::Sink;
-use sinews_proto::{CloseCode, Config, Negotiated, Role};
+use sinews_proto::{CloseCode, Config, Kind, Negotiated, Role};
 use sinews_session::{Closed, Sent};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -55,12 +55,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, Error>>> {
         self.leave_reading();
         self.drive.link.expect_pieces(false);
-        while let Some(event) = ready!(self.drive.poll_event(cx)) {
-            if let Some(message) = self.drive.link.own(event) {
-                return Poll::Ready(Some(Ok(message)));
+        loop {
+            if let Some(whole) = self.drive.poll_whole(cx) {
+                return Poll::Ready(Some(Ok(self.drive.link.own_whole(whole))));
+            }
+            match ready!(self.drive.poll_event(cx)) {
+                Some(event) => {
+                    if let Some(message) = self.drive.link.own(event) {
+                        return Poll::Ready(Some(Ok(message)));
+                    }
+                }
+                None => return Poll::Ready(self.last_words().map(Err)),
             }
         }
-        Poll::Ready(self.last_words().map(Err))
     }
 
     /// Why a message has no end.
@@ -143,6 +150,38 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         }
         self.drive.poll_aside(cx);
         self.drive.poll_timer(cx)
+    }
+
+    /// Sends text that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    ///
+    /// Cancel-safe, as [`send`](Self::send) is.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn send_text(&mut self, text: &str) -> Result<(), Error> {
+        self.send_lent(Kind::Text, text.as_bytes()).await
+    }
+
+    /// Sends a binary message that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    ///
+    /// Cancel-safe, as [`send`](Self::send) is.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn send_binary(&mut self, payload: &[u8]) -> Result<(), Error> {
+        self.send_lent(Kind::Binary, payload).await
+    }
+
+    async fn send_lent(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
+        let burst = self.drive.link.is_amid_burst();
+        if self.drive.link.is_congested() {
+            poll_fn(|cx| self.poll_room(cx)).await;
+        }
+        self.drive.link.queue_lent(kind, payload)?;
+        if burst && !self.drive.link.is_congested() {
+            return Ok(());
+        }
+        poll_fn(|cx| self.poll_out(cx)).await
     }
 
     /// Queues a message, without sending it: it leaves with the next [`flush`](Self::flush), [`send`](Self::send) or
