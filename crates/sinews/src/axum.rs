@@ -1,1 +1,233 @@
-//! Under way.
+//! WebSocket in axum: [`WebSocketUpgrade`], an extractor.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use axum::Router;
+//! use axum::response::Response;
+//! use axum::routing::any;
+//! use sinews::axum::{WebSocket, WebSocketUpgrade};
+//!
+//! async fn chat(upgrade: WebSocketUpgrade) -> Response {
+//!     upgrade.protocols(["v2.chat", "v1.chat"]).max_message_size(1 << 20).on_upgrade(echo)
+//! }
+//!
+//! async fn echo(mut websocket: WebSocket) {
+//!     while let Some(Ok(message)) = websocket.next().await {
+//!         if message.is_data() && websocket.send(message).await.is_err() {
+//!             break;
+//!         }
+//!     }
+//! }
+//!
+//! let app: Router = Router::new().route("/chat", any(chat));
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+//! # let address = listener.local_addr()?;
+//! # let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+//! # let server =
+//! axum::serve(listener, app)
+//! # .with_graceful_shutdown(async { let _ = stopped.await; });
+//! # let server = tokio::spawn(async move { server.await });
+//! # use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+//! # let mut stream = tokio::net::TcpStream::connect(address).await?;
+//! # stream.write_all(
+//! #     b"GET /chat HTTP/1.1\r\nHost: example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+//! #       Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n\
+//! #       \x81\x85\x00\x00\x00\x00hello\x88\x80\x00\x00\x00\x00",
+//! # ).await?;
+//! # let mut answer = Vec::new();
+//! # stream.read_to_end(&mut answer).await?;
+//! # assert!(answer.ends_with(b"\x81\x05hello\x88\x00"));
+//! # let _ = stop.send(());
+//! # server.await??;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is different from `axum::extract::ws`
+//!
+//! * **Pages of other origins are refused with 403** unless [`origin`](WebSocketUpgrade::origin) lists them, since a
+//!   browser would send the user's cookies along with their requests. Clients that are no browsers, which name no
+//!   origin, pass. Behind a proxy that rewrites `Host` no page has the same origin: list the public one there, or
+//!   allow [any](crate::OriginPolicy::any) if nothing hangs on cookies. The check is made by
+//!   [`on_upgrade`](WebSocketUpgrade::on_upgrade), as it can be set until then: your handler runs before it.
+//! * **Requests are checked by the letter** of RFC 6455 section 4.2.1: a key that is not 16 bytes or a `Host` that
+//!   is missing is a 400, what is not for WebSocket at all a 426.
+//! * **A connection that is idle is pinged, and ends** if nothing comes; see [`Config`](crate::Config).
+//! * [`deflate`](WebSocketUpgrade::deflate) there is.
+
+use std::fmt;
+use std::future::Future;
+
+use axum_core::body::Body;
+use axum_core::extract::{FromRequestParts, OptionalFromRequestParts};
+use axum_core::response::{IntoResponse, Response};
+use http::Request;
+use http::request::Parts;
+use hyper::upgrade::OnUpgrade;
+
+use crate::hyper::{self as ours, Upgraded, View};
+use crate::server::{AcceptError, OriginPolicy, Settings, setters};
+
+/// A WebSocket of axum's.
+pub type WebSocket = crate::WebSocket<Upgraded>;
+
+/// Extracts a request for a WebSocket; [`on_upgrade`](Self::on_upgrade) makes it one.
+///
+/// For HTTP/1.1 the route answers GET, for HTTP/2 CONNECT (with the feature `http2`, here and of
+/// axum): `any` has both. An
+/// `Option<WebSocketUpgrade>` is `None` for a request that does not ask to change the protocol, so that one path has a
+/// page and a WebSocket.
+#[must_use = "the request is not answered until `on_upgrade` is called and its response returned"]
+pub struct WebSocketUpgrade<F = DefaultOnFailedUpgrade> {
+    /// What the handshake needs of it, and hyper's promise of the connection.
+    request: Request<()>,
+    settings: Settings,
+    on_failed_upgrade: F,
+}
+
+impl<F> WebSocketUpgrade<F> {
+    setters!(protocols);
+
+    fn settings_mut(&mut self) -> &mut Settings {
+        &mut self.settings
+    }
+
+    /// Bytes in one message ([`Config::max_message`](crate::Config::max_message)). Default 16 MiB. Above that,
+    /// [`max_frame_size`](Self::max_frame_size) has to grow with it: a message may come in one frame.
+    pub fn max_message_size(mut self, bytes: usize) -> Self {
+        self.settings.change_config(|config| config.with_max_message(bytes as u64));
+        self
+    }
+
+    /// Bytes in one frame ([`Config::max_frame`](crate::Config::max_frame)). Default 16 MiB.
+    pub fn max_frame_size(mut self, bytes: usize) -> Self {
+        self.settings.change_config(|config| config.with_max_frame(bytes as u64));
+        self
+    }
+
+    /// The subprotocols that the client offers, in its order of preference.
+    pub fn requested_protocols(&self) -> impl Iterator<Item = &str> {
+        let lines = self.request.headers().get_all(http::header::SEC_WEBSOCKET_PROTOCOL).iter();
+        let lines = lines.filter_map(|line| line.to_str().ok());
+        lines.flat_map(|line| line.split(',')).map(str::trim).filter(|name| !name.is_empty())
+    }
+
+    /// The first of the [`protocols`](Self::protocols) named until now that the client offers; `None` if there is none,
+    /// or if the request is to be refused.
+    #[must_use]
+    pub fn selected_protocol(&self) -> Option<&str> {
+        self.settings.subprotocol(&View::of(&self.request))
+    }
+
+    /// What to do if there is no WebSocket in the end: the response was never sent, since the connection broke; or
+    /// there was none to send, since the origin is not allowed or a setting cannot be. Default: nothing.
+    pub fn on_failed_upgrade<C: FnOnce(AcceptError) + Send + 'static>(
+        self,
+        callback: C,
+    ) -> WebSocketUpgrade<C> {
+        let Self { request, settings, .. } = self;
+        WebSocketUpgrade { request, settings, on_failed_upgrade: callback }
+    }
+
+    /// Answers the request, and calls back with the WebSocket once the response has left, in a task of its own.
+    pub fn on_upgrade<C, Fut>(mut self, callback: C) -> Response
+    where
+        C: FnOnce(WebSocket) -> Fut + Send + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+        F: OnFailedUpgrade,
+    {
+        let (response, upgrading) = match ours::start(&self.settings, &mut self.request) {
+            Ok(started) => started,
+            Err(error) => {
+                let response = error.to_response::<Body>();
+                self.on_failed_upgrade.call(error);
+                return response;
+            }
+        };
+        let on_failed_upgrade = self.on_failed_upgrade;
+        tokio::spawn(async move {
+            match upgrading.await {
+                Ok(websocket) => callback(websocket).await,
+                Err(error) => on_failed_upgrade.call(error),
+            }
+        });
+        response
+    }
+}
+
+/// Shows no headers of the request: their values may be secrets.
+impl<F> fmt::Debug for WebSocketUpgrade<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebSocketUpgrade")
+            .field("path", &self.request.uri().path())
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is done about an upgrade that fails: any function of the error.
+pub trait OnFailedUpgrade: Send + 'static {
+    /// Is told the error.
+    fn call(self, error: AcceptError);
+}
+
+impl<F: FnOnce(AcceptError) + Send + 'static> OnFailedUpgrade for F {
+    fn call(self, error: AcceptError) {
+        self(error);
+    }
+}
+
+/// Does nothing about it.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct DefaultOnFailedUpgrade;
+
+impl OnFailedUpgrade for DefaultOnFailedUpgrade {
+    fn call(self, _: AcceptError) {}
+}
+
+/// The rejection is [`AcceptError::Refused`], or [`AcceptError::NotUpgradable`] if another extractor took the
+/// connection.
+impl<S: Send + Sync> FromRequestParts<S> for WebSocketUpgrade {
+    type Rejection = AcceptError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, AcceptError> {
+        let mut request = Request::new(());
+        *request.method_mut() = parts.method.clone();
+        *request.uri_mut() = parts.uri.clone();
+        *request.version_mut() = parts.version;
+        *request.headers_mut() = parts.headers.clone();
+        #[cfg(feature = "http2")]
+        if let Some(protocol) = parts.extensions.get::<::hyper::ext::Protocol>() {
+            request.extensions_mut().insert(protocol.clone());
+        }
+        let any_origin = {
+            let mut settings = Settings::default();
+            settings.change(|options| Ok(options.with_origin(OriginPolicy::any())));
+            settings
+        };
+        any_origin.accept(&View::of(&request), None)?;
+        let on = parts.extensions.remove::<OnUpgrade>().ok_or(AcceptError::NotUpgradable)?;
+        request.extensions_mut().insert(on);
+        Ok(Self { request, settings: Settings::default(), on_failed_upgrade: DefaultOnFailedUpgrade })
+    }
+}
+
+impl<S: Send + Sync> OptionalFromRequestParts<S> for WebSocketUpgrade {
+    type Rejection = AcceptError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Option<Self>, AcceptError> {
+        let asks = parts.headers.contains_key(http::header::UPGRADE) || parts.method == http::Method::CONNECT;
+        if !asks {
+            return Ok(None);
+        }
+        <Self as FromRequestParts<S>>::from_request_parts(parts, state).await.map(Some)
+    }
+}
+
+impl IntoResponse for AcceptError {
+    fn into_response(self) -> Response {
+        self.to_response::<Body>()
+    }
+}

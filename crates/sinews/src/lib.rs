@@ -26,6 +26,8 @@ pub mod hyper;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 
+#[cfg(any(feature = "tokio", feature = "compio"))]
+pub use self::server::{AcceptError, OriginPolicy};
 pub use bytes::Bytes;
 pub use error::{AtFault, Error};
 pub use message::{CloseFrame, Filled, Message, MessageRef};
@@ -43,4 +45,4 @@ pub use client::{Connect, ConnectError};
 pub use tls::Tls;
 
 #[cfg(feature = "tokio")]
-pub use self::tokio::{WebSocket, connect};
+pub use self::tokio::{WebSocket, accept, connect};

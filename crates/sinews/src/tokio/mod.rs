@@ -1,5 +1,6 @@
 //! WebSocket on Tokio: over anything that is `AsyncRead + AsyncWrite`.
 
+mod accept;
 mod connect;
 mod drive;
 mod pieces;
@@ -7,6 +8,7 @@ mod pieces;
 mod stream;
 mod websocket;
 
+pub use self::accept::{Accepting, accept};
 pub use self::connect::{Tokio, connect};
 pub use self::pieces::{MessageReader, MessageWriter};
 #[cfg(feature = "url-connect")]

@@ -1,0 +1,190 @@
+//! WebSocket behind hyper's HTTP: [`upgrade`] answers a request and gives the WebSocket that follows.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use http_body_util::Full;
+//! use hyper::body::Incoming;
+//! use hyper::service::service_fn;
+//! use hyper::{Request, Response};
+//! use hyper_util::rt::TokioIo;
+//! use sinews::Bytes;
+//!
+//! async fn answer(mut request: Request<Incoming>) -> Result<Response<Full<Bytes>>, sinews::Error> {
+//!     let (response, websocket) = match sinews::hyper::upgrade(&mut request) {
+//!         Ok(upgraded) => upgraded,
+//!         Err(error) => return Ok(error.to_response()),
+//!     };
+//!     // It begins once the response has left, thus not before this function returns.
+//!     tokio::spawn(async move {
+//!         let mut websocket = websocket.await?;
+//!         while let Some(message) = websocket.next().await {
+//!             let message = message?;
+//!             if message.is_data() {
+//!                 websocket.send(message).await?;
+//!             }
+//!         }
+//!         Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+//!     });
+//!     Ok(response)
+//! }
+//!
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+//! # let address = listener.local_addr()?;
+//! # let client = tokio::spawn(async move {
+//! #     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+//! #     let mut stream = tokio::net::TcpStream::connect(address).await?;
+//! #     stream.write_all(
+//! #         b"GET / HTTP/1.1\r\nHost: example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+//! #           Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n\
+//! #           \x81\x85\x00\x00\x00\x00hello\x88\x80\x00\x00\x00\x00",
+//! #     ).await?;
+//! #     let mut answer = Vec::new();
+//! #     stream.read_to_end(&mut answer).await.map(|_| answer)
+//! # });
+//! let (stream, _) = listener.accept().await?;
+//! hyper::server::conn::http1::Builder::new()
+//!     .serve_connection(TokioIo::new(stream), service_fn(answer))
+//!     .with_upgrades() // without it, no request can become anything else
+//!     .await?;
+//! # assert!(client.await??.ends_with(b"\x81\x05hello\x88\x00"));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! hyper bounds the time that a head may take to come ([`header_read_timeout`]), and its size.
+//!
+//! With the feature `http2`, extended CONNECT becomes a WebSocket by the same call (RFC 8441): serve with
+//! [`enable_connect_protocol`]. Without that feature, requests over HTTP/2 are refused with 400.
+//!
+//! [`header_read_timeout`]: hyper::server::conn::http1::Builder::header_read_timeout
+//! [`enable_connect_protocol`]: https://docs.rs/hyper/latest/hyper/server/conn/http2/struct.Builder.html#method.enable_connect_protocol
+
+mod respond;
+mod upgraded;
+mod view;
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::{Request, Response};
+use hyper::upgrade::OnUpgrade;
+use sinews_proto::{Config, Negotiated};
+
+pub use self::upgraded::Upgraded;
+pub(crate) use self::view::View;
+use crate::WebSocket;
+use crate::server::{AcceptError, Phase, Settings, setters};
+
+/// Answers a request that asks for a WebSocket: the response to return, and what becomes the WebSocket once that
+/// has left. [`Upgrade`] has settings.
+///
+/// # Errors
+/// [`AcceptError::Refused`] for a request that cannot become one, and [`AcceptError::NotUpgradable`] for a connection
+/// that cannot. [`AcceptError::to_response`] makes the response.
+pub fn upgrade<B, R: Default>(request: &mut Request<B>) -> Result<(Response<R>, UpgradeFut), AcceptError> {
+    Upgrade::new().upgrade(request)
+}
+
+/// How a request becomes a WebSocket.
+///
+/// ```
+/// use sinews::{Config, OriginPolicy};
+///
+/// # fn answer(mut request: http::Request<()>) -> Result<(), Box<dyn std::error::Error>> {
+/// let (response, websocket) = sinews::hyper::Upgrade::new()
+///     .subprotocols(["v2.chat", "v1.chat"])
+///     .origin(OriginPolicy::list(["https://example.com"])?)
+///     .config(Config::default().with_max_message(1 << 20))
+///     .upgrade::<_, String>(&mut request)?;
+/// # let _ = (response, websocket);
+/// # Ok(())
+/// # }
+/// # assert!(answer(http::Request::new(())).is_err());
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct Upgrade {
+    settings: Settings,
+}
+
+impl Upgrade {
+    /// No subprotocols, no compression, pages of the same origin, default limits.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    setters!(subprotocols);
+
+    fn settings_mut(&mut self) -> &mut Settings {
+        &mut self.settings
+    }
+
+    /// Answers a request, as [`upgrade`] does. You may add headers to the response.
+    ///
+    /// # Errors
+    /// As [`upgrade`]; and [`AcceptError::Misuse`] and [`AcceptError::Config`] for settings that cannot be.
+    pub fn upgrade<B, R: Default>(
+        &self,
+        request: &mut Request<B>,
+    ) -> Result<(Response<R>, UpgradeFut), AcceptError> {
+        start(&self.settings, request)
+    }
+}
+
+pub(crate) fn start<B, R: Default>(
+    settings: &Settings,
+    request: &mut Request<B>,
+) -> Result<(Response<R>, UpgradeFut), AcceptError> {
+    let accepted = settings.accept(&View::of(request), None)?;
+    let on = request.extensions_mut().remove::<OnUpgrade>().ok_or(AcceptError::NotUpgradable)?;
+    let upgrading = UpgradeFut {
+        on,
+        negotiated: accepted.negotiated(),
+        config: Arc::clone(settings.config()),
+        subprotocol: accepted.subprotocol().map(str::to_owned),
+    };
+    Ok((respond::accepted(&accepted), upgrading))
+}
+
+/// Becomes the WebSocket once the response has left, or fails if that never does, since the connection broke. hyper
+/// ends the wait with the connection.
+///
+/// hyper does not look which response it sent. If something between here and it answers otherwise, with a 500 for
+/// instance, a WebSocket may come all the same once that exchange is over: it ends with its first read, or, if the
+/// client stays, by [`Config::pong_timeout`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct UpgradeFut {
+    on: OnUpgrade,
+    negotiated: Negotiated,
+    config: Arc<Config>,
+    subprotocol: Option<String>,
+}
+
+impl UpgradeFut {
+    /// The subprotocol that was chosen.
+    #[must_use]
+    pub fn subprotocol(&self) -> Option<&str> {
+        self.subprotocol.as_deref()
+    }
+}
+
+impl Future for UpgradeFut {
+    type Output = Result<WebSocket<Upgraded>, AcceptError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let upgraded = match ready!(Pin::new(&mut self.on).poll(cx)) {
+            Ok(upgraded) => upgraded,
+            Err(error) => {
+                return Poll::Ready(Err(AcceptError::Io(Phase::Response, io::Error::other(error))));
+            }
+        };
+        let (io, received) = Upgraded::new(upgraded);
+        let websocket = WebSocket::from_negotiated(io, self.negotiated, Arc::clone(&self.config), &received);
+        Poll::Ready(Ok(websocket.with_subprotocol(self.subprotocol.as_deref())))
+    }
+}

@@ -1,0 +1,48 @@
+//! Responses of the `http` crate.
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use sinews_proto::handshake::Accepted;
+
+use crate::server::AcceptError;
+
+/// The response that makes a request a WebSocket.
+pub(super) fn accepted<R: Default>(accepted: &Accepted) -> Response<R> {
+    let mut response = Response::new(R::default());
+    set(&mut response, accepted.status(), accepted.headers());
+    response
+}
+
+fn set<'h, R>(
+    response: &mut Response<R>,
+    status: u16,
+    headers: impl Iterator<Item = (impl AsRef<str>, &'h str)>,
+) {
+    // Both were checked when they were given, by the same grammar.
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    for (name, value) in headers {
+        if let (Ok(name), Ok(value)) = (name.as_ref().parse::<HeaderName>(), HeaderValue::from_str(value)) {
+            response.headers_mut().append(name, value);
+        }
+    }
+}
+
+impl AcceptError {
+    /// The response that tells a client of hyper's why its request became no WebSocket: the status of the refusal,
+    /// 500 for what is our side's fault. Over HTTP/1.1 it ends the connection, since the client may have sent frames
+    /// already; over HTTP/2, hyper leaves that header out.
+    #[must_use]
+    pub fn to_response<R: From<Bytes>>(&self) -> Response<R> {
+        let Some(refusal) = self.refusal() else {
+            // The client is gone.
+            let mut response = Response::new(R::from(Bytes::new()));
+            *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+            return response;
+        };
+        let mut response = Response::new(R::from(Bytes::copy_from_slice(refusal.body())));
+        set(&mut response, refusal.status(), refusal.headers());
+        let connection = HeaderValue::from_static(refusal.connection());
+        response.headers_mut().insert(header::CONNECTION, connection);
+        response
+    }
+}

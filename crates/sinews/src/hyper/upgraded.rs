@@ -1,0 +1,108 @@
+//! The transport behind a request that hyper has read.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper_util::rt::TokioIo;
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// A connection that hyper has served before.
+///
+/// hyper hands it over as something behind a pointer. A [`TcpStream`] is taken out, so that its reads and writes
+/// are its own; a stream of another kind, TLS or HTTP/2, stays behind the pointer. It is found if hyper was given it in
+/// a [`TokioIo`], as `axum::serve`, [`auto::Builder`] and hyper's own examples do.
+#[derive(Debug)]
+pub struct Upgraded(Transport);
+
+#[derive(Debug)]
+enum Transport {
+    Tcp(TcpStream),
+    Other(TokioIo<hyper::upgrade::Upgraded>),
+}
+
+impl Upgraded {
+    /// The transport, and what hyper has read of it already.
+    pub(super) fn new(upgraded: hyper::upgrade::Upgraded) -> (Self, Bytes) {
+        let upgraded = match upgraded.downcast::<TokioIo<TcpStream>>() {
+            Ok(parts) => return (Self::tcp_of(parts.io), parts.read_buf),
+            Err(upgraded) => upgraded,
+        };
+        match auto::upgrade::downcast::<TokioIo<TcpStream>>(upgraded) {
+            Ok(parts) => (Self::tcp_of(parts.io), parts.read_buf),
+            Err(upgraded) => (Self(Transport::Other(TokioIo::new(upgraded))), Bytes::new()),
+        }
+    }
+
+    /// Small packets are not held back: what belongs together leaves together here.
+    fn tcp_of(io: TokioIo<TcpStream>) -> Self {
+        let stream = io.into_inner();
+        // It may have failed already, which the first read tells.
+        let _ = stream.set_nodelay(true);
+        Self(Transport::Tcp(stream))
+    }
+
+    /// The TCP stream, if it is one and nothing else is in between: for its addresses and options. `TCP_NODELAY` is
+    /// set.
+    #[must_use]
+    pub fn tcp(&self) -> Option<&TcpStream> {
+        match &self.0 {
+            Transport::Tcp(stream) => Some(stream),
+            Transport::Other(_) => None,
+        }
+    }
+}
+
+/// Calls the same method of whichever transport it is.
+macro_rules! delegate {
+    ($self:ident, $io:ident => $call:expr) => {
+        match &mut $self.get_mut().0 {
+            Transport::Tcp(io) => {
+                let $io = Pin::new(io);
+                $call
+            }
+            Transport::Other(io) => {
+                let $io = Pin::new(io);
+                $call
+            }
+        }
+    };
+}
+
+impl AsyncRead for Upgraded {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        delegate!(self, io => io.poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Upgraded {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        delegate!(self, io => io.poll_write(cx, buf))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        delegate!(self, io => io.poll_write_vectored(cx, bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.0 {
+            Transport::Tcp(io) => io.is_write_vectored(),
+            Transport::Other(io) => io.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        delegate!(self, io => io.poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        delegate!(self, io => io.poll_shutdown(cx))
+    }
+}

@@ -1,0 +1,107 @@
+//! The handshake as a machine over bytes: what came goes in, a request comes out; the decision on it goes in, the
+//! response comes out.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sinews_proto::http::{HeadLimits, HeadScanner, HeaderSlots, RequestHead};
+use sinews_proto::{Config, Negotiated};
+
+use super::settings::Settings;
+use super::{AcceptError, Reject, Reply, Request};
+
+/// One handshake, from the first byte to the response.
+#[derive(Clone, Debug)]
+pub(crate) struct Handshake {
+    pub(super) settings: Settings,
+    pub(super) limits: HeadLimits,
+    pub(super) timeout: Duration,
+    pub(super) peer: Option<SocketAddr>,
+    scanner: HeadScanner,
+    /// What came. It never holds more than a head of the greatest length and one receive.
+    received: Vec<u8>,
+    head_len: usize,
+}
+
+/// What a WebSocket is made of.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) negotiated: Negotiated,
+    pub(crate) subprotocol: Option<String>,
+    pub(crate) config: Arc<Config>,
+    /// What came behind the head: frames.
+    pub(crate) received: Vec<u8>,
+}
+
+/// How long a handshake may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Handshake {
+    pub(super) fn new() -> Self {
+        Self {
+            settings: Settings::default(),
+            limits: HeadLimits::new(),
+            timeout: TIMEOUT,
+            peer: None,
+            scanner: HeadScanner::new(),
+            received: Vec::new(),
+            head_len: 0,
+        }
+    }
+
+    /// How long all of it may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// How long a client that was refused may take to read why and to leave.
+    pub(crate) fn end_timeout(&self) -> Duration {
+        self.settings.config().close_timeout()
+    }
+
+    /// More bytes. Answers the request once its head is whole: one that is sound and of an allowed origin.
+    pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<Option<Request>, AcceptError> {
+        self.received.extend_from_slice(bytes);
+        let scanned = self.scanner.scan(&self.received, &self.limits);
+        let Some(head_len) = scanned.map_err(AcceptError::Head)? else {
+            return Ok(None);
+        };
+        self.head_len = head_len;
+        let mut slots = HeaderSlots::new();
+        let head = RequestHead::parse(&self.received[..head_len], &self.limits, &mut slots);
+        let request = Request::new(&head.map_err(AcceptError::Head)?, self.peer);
+        self.settings.accept(&request, None)?;
+        Ok(Some(request))
+    }
+
+    /// The client sends no more.
+    pub(crate) fn receive_end(&self) -> AcceptError {
+        AcceptError::ClientLeft { received: self.received.len() }
+    }
+
+    /// The decision on the request. Appends the response of a connection that begins; for an error there is
+    /// [`AcceptError::refusal`].
+    pub(crate) fn decide(
+        &mut self,
+        request: &Request,
+        decision: Result<Reply, Reject>,
+        out: &mut Vec<u8>,
+    ) -> Result<Opened, AcceptError> {
+        let reply = match decision {
+            Ok(reply) => reply,
+            Err(Reject(Ok(refusal))) => return Err(AcceptError::Refused(refusal)),
+            Err(Reject(Err(misuse))) => return Err(AcceptError::Misuse(misuse)),
+        };
+        let accepted = self.settings.accept(request, reply.subprotocol.as_deref())?;
+        let headers: Vec<(&str, &str)> =
+            reply.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        accepted.write_response(&headers, out).map_err(AcceptError::Misuse)?;
+        Ok(Opened {
+            negotiated: accepted.negotiated(),
+            subprotocol: accepted.subprotocol().map(str::to_owned),
+            config: Arc::clone(self.settings.config()),
+            received: std::mem::take(&mut self.received).split_off(self.head_len),
+        })
+    }
+}

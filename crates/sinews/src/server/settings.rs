@@ -1,0 +1,132 @@
+//! What every front of a server can set.
+
+use std::sync::Arc;
+
+use sinews_proto::Config;
+use sinews_proto::handshake::{Accepted, HandshakeMisuse, RequestView, ServerOptions, accept};
+
+use super::AcceptError;
+
+/// What is offered, and the limits of the connection. Misuse is kept until there is somebody to tell.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    options: Arc<ServerOptions>,
+    config: Arc<Config>,
+    misuse: Option<HandshakeMisuse>,
+}
+
+impl Settings {
+    pub(crate) fn set_options(&mut self, options: Arc<ServerOptions>) {
+        self.options = options;
+    }
+
+    pub(crate) fn set_config(&mut self, config: Arc<Config>) {
+        self.config = config;
+    }
+
+    pub(crate) fn config(&self) -> &Arc<Config> {
+        &self.config
+    }
+
+    /// Changes the limits.
+    #[cfg(feature = "axum")]
+    pub(crate) fn change_config(&mut self, change: impl FnOnce(Config) -> Config) {
+        self.config = Arc::new(change(Arc::unwrap_or_clone(std::mem::take(&mut self.config))));
+    }
+
+    /// Changes what is offered.
+    pub(crate) fn change(
+        &mut self,
+        change: impl FnOnce(ServerOptions) -> Result<ServerOptions, HandshakeMisuse>,
+    ) {
+        match change(Arc::unwrap_or_clone(std::mem::take(&mut self.options))) {
+            Ok(options) => self.options = Arc::new(options),
+            Err(misuse) => self.misuse = self.misuse.or(Some(misuse)),
+        }
+    }
+
+    /// Adds subprotocols, behind those that are there in preference.
+    pub(crate) fn add_subprotocols<I: IntoIterator<Item: Into<String>>>(&mut self, names: I) {
+        let add = |options: ServerOptions, name: I::Item| options.with_subprotocol(name);
+        self.change(|options| names.into_iter().try_fold(options, add));
+    }
+
+    /// The subprotocol that the request would get.
+    #[cfg(feature = "axum")]
+    pub(crate) fn subprotocol(&self, request: &impl RequestView) -> Option<&str> {
+        let accepted = accept(request, &self.options).ok()?;
+        let chosen = accepted.subprotocol()?;
+        self.options.subprotocols().find(|name| *name == chosen)
+    }
+
+    /// Decides on a request; `chosen` is the application's choice of a subprotocol, instead of the list's.
+    pub(crate) fn accept(
+        &self,
+        request: &impl RequestView,
+        chosen: Option<&str>,
+    ) -> Result<Accepted, AcceptError> {
+        self.config.check().map_err(AcceptError::Config)?;
+        if let Some(misuse) = self.misuse {
+            return Err(AcceptError::Misuse(misuse));
+        }
+        let Some(chosen) = chosen else {
+            return accept(request, &self.options).map_err(AcceptError::Refused);
+        };
+        let options = ServerOptions::new().with_origin(self.options.origin().clone());
+        let options = match self.options.deflate() {
+            Some(deflate) => options.with_deflate(deflate.clone()),
+            None => options,
+        };
+        let options = options.with_subprotocol(chosen).map_err(AcceptError::Misuse)?;
+        let accepted = accept(request, &options).map_err(AcceptError::Refused)?;
+        if accepted.subprotocol().is_none() {
+            // The client would have to fail the connection (RFC 6455 section 4.1).
+            return Err(AcceptError::Misuse(HandshakeMisuse::Subprotocol));
+        }
+        Ok(accepted)
+    }
+}
+
+/// Defines the setters that each front has, over its `settings_mut`.
+macro_rules! setters {
+    ($subprotocols:ident) => {
+        /// Speaks these subprotocols, the preferred one first, behind those named before. The first that the client
+        /// offers is chosen; a client that offers none of them gets a connection without. Default: none.
+        pub fn $subprotocols<I: IntoIterator<Item: Into<String>>>(mut self, names: I) -> Self {
+            self.settings_mut().add_subprotocols(names);
+            self
+        }
+
+        /// Accepts permessage-deflate (RFC 7692). Default: not, since compression costs more time than it saves
+        /// where messages are small or the network is near.
+        #[cfg(feature = "deflate")]
+        pub fn deflate(mut self, config: crate::DeflateConfig) -> Self {
+            self.settings_mut().change(|options| Ok(options.with_deflate(config)));
+            self
+        }
+
+        /// From which pages browsers may connect; others get 403. Default: those of the
+        /// [same origin](crate::OriginPolicy::same_origin), since a browser sends the user's cookies along whichever
+        /// page asks (RFC 6455 section 10.2). Clients that are no browsers name no origin, and pass.
+        pub fn origin(mut self, policy: crate::OriginPolicy) -> Self {
+            self.settings_mut().change(|options| Ok(options.with_origin(policy)));
+            self
+        }
+
+        /// Limits and waits of the connection. An `Arc` is shared by those who get it. Default:
+        /// [`Config::default`](crate::Config).
+        pub fn config(mut self, config: impl Into<std::sync::Arc<crate::Config>>) -> Self {
+            self.settings_mut().set_config(config.into());
+            self
+        }
+
+        /// Subprotocols, deflate and origin at once, instead of what was set before: made once, and shared by all
+        /// connections.
+        pub fn options(mut self, options: impl Into<std::sync::Arc<crate::server::ServerOptions>>) -> Self {
+            self.settings_mut().set_options(options.into());
+            self
+        }
+    };
+}
+
+pub(crate) use setters;
