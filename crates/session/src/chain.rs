@@ -45,6 +45,13 @@ impl Chain {
         self.len == 0
     }
 
+    /// What leaves next, if that is one piece: all that is left of the arena, with nothing large behind it.
+    #[must_use]
+    #[inline]
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        (self.large_sent == self.large.len()).then(|| &self.arena[self.arena_sent..])
+    }
+
     /// Fills `out` with what leaves next and answers how many entries it filled.
     pub fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
         let mut filled = 0;

@@ -562,7 +562,16 @@ impl Link {
 /// What is next.
 impl Link {
     /// What to do with the transport.
+    #[inline]
     pub(crate) fn next(&self) -> Next {
+        if self.session.is_open() && !self.end.receiving {
+            return Next::Go;
+        }
+        self.next_in_closing()
+    }
+
+    #[cold]
+    fn next_in_closing(&self) -> Next {
         match self.session.fate() {
             Fate::Drop => Next::Over,
             _ if (self.end.receiving || self.is_given_up()) && !self.wants_send() => Next::Over,

@@ -126,7 +126,7 @@ async fn large_messages_and_their_limit() {
     // Whether it is taken or not.
     let _ = client.send(vec![0; (20 << 20) + 1]).await;
     let Message::Close(Some(close)) = next(&mut client).await else { panic!("the server ends it") };
-    assert_eq!(close.code, sinews::CloseCode::TOO_BIG);
+    assert_eq!(close.code(), sinews::CloseCode::TOO_BIG);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::sync::OnceLock;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::BufMut as _;
@@ -26,8 +26,9 @@ pub(super) struct Drive<S> {
     pub(super) link: Link,
     /// Wakes for the link's deadline, or to free spare memory; made when first needed.
     timer: Option<Pin<Box<Sleep>>>,
-    /// When the timer rings, if it is set.
+    /// When the timer rings, if it is set, and whom it wakes then.
     armed: Option<Time>,
+    waker: Option<Waker>,
     /// Bytes that the transport has taken may be in a buffer of its own.
     unflushed: bool,
     /// The transport takes nothing for now.
@@ -49,7 +50,7 @@ const SLICES: usize = 16;
 impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
     pub(super) fn new(io: S, link: Link) -> Self {
         let asked = link.now;
-        Self { io, link, timer: None, armed: None, unflushed: false, blocked: false, sent: 0, asked }
+        Self { io, link, timer: None, armed: None, waker: None, unflushed: false, blocked: false, sent: 0, asked }
     }
 
     /// The next event, if it is a whole message in what came.
@@ -120,13 +121,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
 
     fn poll_send_all(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Some(chain) = self.link.next_send() {
-            let mut slices = [IoSlice::new(&[]); SLICES];
-            let filled = chain.slices(&mut slices);
             let io = Pin::new(&mut self.io);
-            let sent = match filled {
-                0 => Ok(0),
-                1 => ready!(io.poll_write(cx, &slices[0])),
-                _ => ready!(io.poll_write_vectored(cx, &slices[..filled])),
+            let sent = match chain.as_slice() {
+                Some(bytes) => ready!(io.poll_write(cx, bytes)),
+                None => {
+                    let mut slices = [IoSlice::new(&[]); SLICES];
+                    let filled = chain.slices(&mut slices);
+                    ready!(io.poll_write_vectored(cx, &slices[..filled]))
+                }
             };
             match sent {
                 Ok(0) => self.link.send_failed(io::ErrorKind::WriteZero.into()),
@@ -233,29 +235,42 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
     /// Ready: the deadline came, and what was due is done.
     pub(super) fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            if self.link.take_recheck() || self.armed.is_none() {
-                self.link.now = now();
-                let release = resources::release(self.link.now);
-                let next = [self.link.deadline(), release].into_iter().flatten().min();
-                match next {
-                    Some(next) if self.armed.is_none_or(|armed| next < armed) => self.arm(next),
-                    _ => {}
-                }
+            if self.link.take_recheck() {
+                self.recheck();
             }
             let (Some(timer), Some(_)) = (&mut self.timer, self.armed) else { return Poll::Pending };
-            ready!(timer.as_mut().poll(cx));
-            self.armed = None;
+            let is_known = self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
+            if is_known && !timer.is_elapsed() {
+                return Poll::Pending;
+            }
+            if timer.as_mut().poll(cx).is_pending() {
+                self.waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            (self.armed, self.waker) = (None, None);
             self.link.now = now();
             if self.link.deadline().is_some_and(|deadline| deadline <= self.link.now) {
                 self.link.timeout();
                 return Poll::Ready(());
             }
+            self.recheck();
+        }
+    }
+
+    /// Sets the timer, if it would ring too late.
+    #[cold]
+    fn recheck(&mut self) {
+        self.link.now = now();
+        let release = resources::release(self.link.now);
+        let next = [self.link.deadline(), release].into_iter().flatten().min();
+        if let Some(next) = next.filter(|next| self.armed.is_none_or(|armed| *next < armed)) {
+            self.arm(next);
         }
     }
 
     fn arm(&mut self, next: Time) {
         let at = epoch() + next.since(Time::ZERO);
-        self.armed = Some(next);
+        (self.armed, self.waker) = (Some(next), None);
         match &mut self.timer {
             Some(timer) => timer.as_mut().reset(at),
             None => self.timer = Some(Box::pin(tokio::time::sleep_until(at))),

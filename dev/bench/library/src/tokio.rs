@@ -1,12 +1,7 @@
 //! On Tokio.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
-use sinews::WebSocket;
-use sinews_proto::handshake::{ServerOptions, accept};
-use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 
@@ -34,25 +29,8 @@ pub(crate) fn run(address: SocketAddr, threads: Threads) -> Result<(), Error> {
     })
 }
 
-async fn open(mut stream: TcpStream) -> Result<WebSocket<TcpStream>, Error> {
-    let mut received = Vec::new();
-    let end = loop {
-        stream.read_buf(&mut received).await?;
-        if let Some(at) = received.windows(4).position(|window| window == b"\r\n\r\n") {
-            break at + 4;
-        }
-    };
-    let mut slots = HeaderSlots::new();
-    let head = RequestHead::parse(&received[..end], &HeadLimits::new(), &mut slots)?;
-    let accepted = accept(&head, &ServerOptions::new())?;
-    let mut answer = Vec::new();
-    accepted.write_response(&[], &mut answer)?;
-    stream.write_all(&answer).await?;
-    Ok(WebSocket::from_negotiated(stream, accepted.negotiated(), Arc::new(config()), &received[end..]))
-}
-
 async fn echo(stream: TcpStream) -> Result<(), Error> {
-    let mut socket = open(stream).await?;
+    let mut socket = sinews::accept(stream).config(config()).await?;
     while let Some(message) = socket.next().await {
         let message = message?;
         if message.is_data() {
