@@ -50,7 +50,17 @@ const SLICES: usize = 16;
 impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
     pub(super) fn new(io: S, link: Link) -> Self {
         let asked = link.now;
-        Self { io, link, timer: None, armed: None, waker: None, unflushed: false, blocked: false, sent: 0, asked }
+        Self {
+            io,
+            link,
+            timer: None,
+            armed: None,
+            waker: None,
+            unflushed: false,
+            blocked: false,
+            sent: 0,
+            asked,
+        }
     }
 
     /// The next event, if it is a whole message in what came.
@@ -126,8 +136,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
                 Some(bytes) => ready!(io.poll_write(cx, bytes)),
                 None => {
                     let mut slices = [IoSlice::new(&[]); SLICES];
-                    let filled = chain.slices(&mut slices);
-                    ready!(io.poll_write_vectored(cx, &slices[..filled]))
+                    match chain.slices(&mut slices) {
+                        1 => ready!(io.poll_write(cx, &slices[0])),
+                        filled => ready!(io.poll_write_vectored(cx, &slices[..filled])),
+                    }
                 }
             };
             match sent {

@@ -87,7 +87,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Cut<S> {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let all: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
+        let all = bufs.iter().map(|buf| &**buf).collect::<Vec<&[u8]>>().concat();
         self.poll_write(cx, &all)
     }
 
