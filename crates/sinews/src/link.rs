@@ -226,8 +226,8 @@ impl Link {
     pub(crate) fn own(&mut self, event: Arrived) -> Option<Message> {
         let message = match event {
             Arrived::Message { kind, at } => message(kind, self.detach(at)),
-            Arrived::Fragment { kind, at, last, .. } => {
-                if !self.gather(at, last) {
+            Arrived::Fragment { kind, at, first, last } => {
+                if !self.gather(first, at, last) {
                     return None;
                 }
                 message(kind, Bytes::from(std::mem::take(&mut self.gathered)))
@@ -250,11 +250,10 @@ impl Link {
 
     /// A data message, lent where it lies; `None` for what is none, or not a whole one.
     pub(crate) fn borrow(&mut self, event: Arrived) -> Option<Lent> {
-        self.gathered = Vec::new();
         match event {
             Arrived::Message { kind, at } => Some(Lent { kind, at: Some(at) }),
-            Arrived::Fragment { kind, at, last, .. } => {
-                self.gather(at, last).then_some(Lent { kind, at: None })
+            Arrived::Fragment { kind, at, first, last } => {
+                self.gather(first, at, last).then_some(Lent { kind, at: None })
             }
             Arrived::Ping(_) | Arrived::Pong { .. } | Arrived::Close => None,
         }
@@ -272,12 +271,16 @@ impl Link {
     /// Keeps a piece that no reader waits for; answers whether that makes a whole message. What bounds it is
     /// [`Config::max_message`], as for any other.
     #[cold]
-    fn gather(&mut self, at: Place, last: bool) -> bool {
+    fn gather(&mut self, first: bool, at: Place, last: bool) -> bool {
         if self.skipping {
             self.skipping = !last;
             return false;
         }
         let mut gathered = std::mem::take(&mut self.gathered);
+        if first {
+            // What was lent whole may still be there.
+            gathered.clear();
+        }
         gathered.extend_from_slice(self.lend(at));
         self.gathered = gathered;
         last

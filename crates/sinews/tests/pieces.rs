@@ -7,7 +7,7 @@ use std::task::Poll;
 use common::{deflating_pair, pair, pair_with, poll_once, server_and_raw};
 use sinews::{Cause, CloseCode, Config, Error, Kind, Message, Misuse};
 use sinews_testkit::{Frame, Rng};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 fn noise(len: usize) -> Vec<u8> {
     Rng::new(len as u64).bytes(len)
@@ -89,7 +89,7 @@ async fn whole_messages_have_readers_too() {
     sent.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_a_reader_leaves_is_passed_over() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     let send = async |frames: &[Frame], raw: &mut tokio::io::DuplexStream| {
@@ -111,12 +111,26 @@ async fn what_a_reader_leaves_is_passed_over() {
     // A reader that never came leaves nothing.
     assert!(poll_once(server.next_reader()).is_pending());
     send(&[Frame::text("half").fin(false)], &mut raw).await;
-    server.send("looks for what came").await.unwrap();
+    look_aside(&mut server).await;
     send(&[Frame::continuation(" and half")], &mut raw).await;
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("half and half"));
+    assert!(poll_once(server.next_reader()).is_pending());
+    send(&[Frame::text("lent").fin(false)], &mut raw).await;
+    look_aside(&mut server).await;
+    send(&[Frame::continuation(" in").fin(false), Frame::continuation(" pieces")], &mut raw).await;
+    let message = server.next_borrowed().await.unwrap().unwrap();
+    assert_eq!(message.text(), Some("lent in pieces"));
     send(&[Frame::text("last")], &mut raw).await;
     let message = server.next_borrowed().await.unwrap().unwrap();
     assert_eq!(message.text(), Some("last"));
+}
+
+/// Who only sends looks for what came, now and then.
+async fn look_aside<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut sinews::WebSocket<S>) {
+    for _ in 0..2 {
+        tokio::time::advance(std::time::Duration::from_millis(20)).await;
+        socket.send("sent").await.unwrap();
+    }
 }
 
 /// Memory of a direct write to a disk: its address is a multiple of 4,096.

@@ -78,7 +78,7 @@ impl<R> Connect<R> {
             headers: Vec::new(),
             subprotocols: Vec::new(),
             deflate: None,
-            config: Arc::default(),
+            config: crate::server::default_config(),
             timeout: Some(Duration::from_secs(20)),
             limits: HeadLimits::new(),
             body_max: 64 << 10,

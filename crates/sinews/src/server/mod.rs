@@ -65,6 +65,7 @@ pub use error::{AcceptError, Phase};
 pub(crate) use handshake::{Handshake, Opened};
 pub use reply::{AcceptAll, Decide, OnRequest, OnRequestAsync, Reject, Reply};
 pub use request::Request;
+pub(crate) use settings::default_config;
 #[cfg(feature = "hyper")]
 pub(crate) use settings::{Settings, setters};
 pub use sinews_proto::handshake::{HandshakeMisuse, OriginPolicy, Refusal, ServerOptions, same_origin};

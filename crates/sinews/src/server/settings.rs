@@ -1,6 +1,6 @@
 //! What every front of a server can set.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use sinews_proto::Config;
 use sinews_proto::handshake::{Accepted, HandshakeMisuse, RequestView, ServerOptions, accept};
@@ -8,11 +8,23 @@ use sinews_proto::handshake::{Accepted, HandshakeMisuse, RequestView, ServerOpti
 use super::AcceptError;
 
 /// What is offered, and the limits of the connection. Misuse is kept until there is somebody to tell.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Settings {
     options: Arc<ServerOptions>,
     config: Arc<Config>,
     misuse: Option<HandshakeMisuse>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { options: Arc::default(), config: default_config(), misuse: None }
+    }
+}
+
+/// One for all connections that do not have their own.
+pub(crate) fn default_config() -> Arc<Config> {
+    static DEFAULT: LazyLock<Arc<Config>> = LazyLock::new(Arc::default);
+    Arc::clone(&DEFAULT)
 }
 
 impl Settings {

@@ -37,7 +37,7 @@ where
     /// See [`AcceptError`]. The client was answered then, and the stream is closed.
     pub async fn open(self) -> Result<(WebSocket<S>, Request), AcceptError> {
         let mut accepting = self.into_future();
-        poll_fn(|cx| accepting.poll_open(cx)).await
+        poll_fn(|cx| accepting.0.poll_open(cx)).await
     }
 }
 
@@ -51,7 +51,7 @@ where
 
     fn into_future(self) -> Self::IntoFuture {
         let Self { stream, decide, handshake, .. } = self;
-        Accepting {
+        Accepting(Box::new(State {
             io: Some(stream),
             handshake,
             stage: Stage::Head(Some(decide)),
@@ -59,13 +59,16 @@ where
             written: 0,
             timer: None,
             refused: None,
-        }
+        }))
     }
 }
 
 /// A handshake under way.
 #[must_use = "futures do nothing unless polled"]
-pub struct Accepting<S, D: Decide> {
+pub struct Accepting<S, D: Decide>(Box<State<S, D>>);
+
+/// Boxed, since a task that awaits it keeps room for it as long as the connection lives.
+struct State<S, D: Decide> {
     /// There until the handshake is over.
     io: Option<S>,
     handshake: Handshake,
@@ -103,11 +106,11 @@ where
     type Output = Result<WebSocket<S>, AcceptError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.poll_open(cx).map_ok(|(websocket, _)| websocket)
+        self.0.poll_open(cx).map_ok(|(websocket, _)| websocket)
     }
 }
 
-impl<S, D> Accepting<S, D>
+impl<S, D> State<S, D>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     D: Decide,
@@ -257,6 +260,6 @@ where
 
 impl<S, D: Decide> fmt::Debug for Accepting<S, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Accepting").field("refused", &self.refused).finish_non_exhaustive()
+        f.debug_struct("Accepting").field("refused", &self.0.refused).finish_non_exhaustive()
     }
 }

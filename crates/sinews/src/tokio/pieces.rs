@@ -78,7 +78,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             let Some(event) = ready!(self.drive.poll_event(cx)) else { return Poll::Ready(None) };
             match &mut self.reading {
                 Some(reading) => reading.go_on(&mut self.drive.link, event),
-                None => self.reading = Reading::begin(&mut self.drive.link, event),
+                None => self.reading = Reading::begin(&mut self.drive.link, event).map(Box::new),
             }
         }
     }

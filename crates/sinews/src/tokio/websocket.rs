@@ -25,7 +25,7 @@ pub struct WebSocket<S> {
     /// How far [`recv_into`](Self::recv_into) has filled its buffer.
     pub(super) filled: usize,
     /// The message that it receives.
-    pub(super) reading: Option<Reading>,
+    pub(super) reading: Option<Box<Reading>>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
@@ -110,16 +110,57 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn send(&mut self, message: impl Into<Message>) -> Result<(), Error> {
+    pub fn send(&mut self, message: impl Into<Message>) -> impl Future<Output = Result<(), Error>> {
+        // Written by hand, since the compiler would keep a message in several places.
+        let mut message = Some(message.into());
+        poll_fn(move |cx| self.poll_queue(cx, |link| message.take().map(|message| link.queue(message))))
+    }
+
+    /// Sends text that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    ///
+    /// Cancel-safe, as [`send`](Self::send) is.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn send_text(&mut self, text: &str) -> impl Future<Output = Result<(), Error>> {
+        self.send_lent(Kind::Text, text.as_bytes())
+    }
+
+    /// Sends a binary message that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    ///
+    /// Cancel-safe, as [`send`](Self::send) is.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn send_binary(&mut self, payload: &[u8]) -> impl Future<Output = Result<(), Error>> {
+        self.send_lent(Kind::Binary, payload)
+    }
+
+    fn send_lent(&mut self, kind: Kind, payload: &[u8]) -> impl Future<Output = Result<(), Error>> {
+        let mut payload = Some(payload);
+        poll_fn(move |cx| {
+            self.poll_queue(cx, |link| payload.take().map(|payload| link.queue_lent(kind, payload)))
+        })
+    }
+
+    /// Queues once, when there is room, and sends, unless more follows.
+    #[inline]
+    fn poll_queue(
+        &mut self,
+        cx: &mut Context<'_>,
+        queue: impl FnOnce(&mut Link) -> Option<Result<Sent, Error>>,
+    ) -> Poll<Result<(), Error>> {
         let burst = self.drive.link.is_amid_burst();
         if self.drive.link.is_congested() {
-            poll_fn(|cx| self.poll_room(cx)).await;
+            ready!(self.poll_room(cx));
         }
-        self.drive.link.queue(message.into())?;
-        if burst && !self.drive.link.is_congested() {
-            return Ok(());
+        if let Some(queued) = queue(&mut self.drive.link) {
+            queued?;
+            if burst && !self.drive.link.is_congested() {
+                return Poll::Ready(Ok(()));
+            }
         }
-        poll_fn(|cx| self.poll_out(cx)).await
+        self.poll_out(cx)
     }
 
     /// Waits until there is room for a message.
@@ -150,38 +191,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         }
         self.drive.poll_aside(cx);
         self.drive.poll_timer(cx)
-    }
-
-    /// Sends text that is lent, copied once, behind its head; otherwise [`send`](Self::send).
-    ///
-    /// Cancel-safe, as [`send`](Self::send) is.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub async fn send_text(&mut self, text: &str) -> Result<(), Error> {
-        self.send_lent(Kind::Text, text.as_bytes()).await
-    }
-
-    /// Sends a binary message that is lent, copied once, behind its head; otherwise [`send`](Self::send).
-    ///
-    /// Cancel-safe, as [`send`](Self::send) is.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub async fn send_binary(&mut self, payload: &[u8]) -> Result<(), Error> {
-        self.send_lent(Kind::Binary, payload).await
-    }
-
-    async fn send_lent(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
-        let burst = self.drive.link.is_amid_burst();
-        if self.drive.link.is_congested() {
-            poll_fn(|cx| self.poll_room(cx)).await;
-        }
-        self.drive.link.queue_lent(kind, payload)?;
-        if burst && !self.drive.link.is_congested() {
-            return Ok(());
-        }
-        poll_fn(|cx| self.poll_out(cx)).await
     }
 
     /// Queues a message, without sending it: it leaves with the next [`flush`](Self::flush), [`send`](Self::send) or
