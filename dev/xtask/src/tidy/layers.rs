@@ -12,7 +12,7 @@ struct Layer {
     why: &'static str,
 }
 
-const LAYERS: [Layer; 3] = [
+const LAYERS: [Layer; 5] = [
     Layer {
         dir: "crates/proto/src/",
         paths: &[
@@ -41,6 +41,18 @@ const LAYERS: [Layer; 3] = [
         // "Opcode" is a word of io_uring, too.
         words: &["close_code", "ping", "pong", "websocket", "web_socket"],
         why: "the engine moves bytes and does not know the protocol",
+    },
+    Layer {
+        dir: "crates/sinews/src/tokio/drive",
+        paths: &[],
+        words: &["opcode", "close_code", "ping", "pong"],
+        why: "a driver moves bytes; the protocol is the link's",
+    },
+    Layer {
+        dir: "crates/sinews/src/compio/drive",
+        paths: &[],
+        words: &["opcode", "close_code", "ping", "pong"],
+        why: "a driver moves bytes; the protocol is the link's",
     },
 ];
 
