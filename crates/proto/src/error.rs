@@ -122,6 +122,9 @@ pub enum Misuse {
     MessageOpen,
     /// A client must mask what it sends, so its payload cannot be sent by reference (RFC 6455 5.3).
     MustMask,
+    /// The sending of data was split off this connection
+    /// ([`Connection::split_data`](crate::Connection::split_data)).
+    SplitOff,
 }
 
 impl fmt::Display for Misuse {
@@ -132,6 +135,7 @@ impl fmt::Display for Misuse {
             Self::ReasonTooLong => "close reason over 123 bytes",
             Self::MessageOpen => "a fragmented message is being sent",
             Self::MustMask => "a client cannot send by reference",
+            Self::SplitOff => "sending was split off",
         })
     }
 }

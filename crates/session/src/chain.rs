@@ -106,6 +106,16 @@ impl Chain {
         result
     }
 
+    /// Moves what has not left of another chain behind the end of this one.
+    pub(crate) fn append(&mut self, other: &mut Self) {
+        let (start, sent) = (self.arena.len(), other.arena_sent);
+        self.arena.extend_from_slice(&other.arena[sent..]);
+        let moved = other.large.drain(other.large_sent..);
+        self.large.extend(moved.map(|large| Large { at: large.at - sent + start, ..large }));
+        self.len += other.len;
+        other.clear(0);
+    }
+
     /// Appends by reference.
     pub fn push_bytes(&mut self, bytes: Bytes) {
         self.push(bytes, false);
@@ -188,6 +198,24 @@ mod tests {
                 assert_eq!(content(&chain), expected[first + second..], "{first} then {second}");
                 assert_eq!(chain.len(), expected.len() - first - second);
             }
+        }
+    }
+
+    #[test]
+    fn a_chain_follows_another_whatever_has_left_of_both() {
+        let (_, expected) = sample();
+        for (first, second) in (0..=expected.len()).flat_map(|a| (0..=expected.len()).map(move |b| (a, b))) {
+            let ((mut chain, _), (mut other, _)) = (sample(), sample());
+            chain.advance(first);
+            other.advance(second);
+            chain.append(&mut other);
+            assert!(other.is_empty());
+            let mut sent = Vec::new();
+            while !chain.is_empty() {
+                sent.push(content(&chain)[0]);
+                chain.advance(1);
+            }
+            assert_eq!(sent, [&expected[first..], &expected[second..]].concat());
         }
     }
 

@@ -81,6 +81,7 @@ mod closed;
 mod held;
 mod masks;
 mod outbound;
+mod parts;
 mod payload;
 mod pool;
 mod prepared;

@@ -103,6 +103,21 @@ impl Outbound {
         oldest
     }
 
+    /// A chain of which part may have left already is the send in flight.
+    pub(crate) fn adopt(&mut self, chain: &Chain) {
+        self.in_flight = chain.len();
+        self.sending = true;
+    }
+
+    /// What another gathers and holds follows. None of its own may be in flight.
+    pub(crate) fn append(&mut self, mut other: Self, resources: &mut Resources) {
+        if let Some(mut chain) = other.gathering.take() {
+            self.gathering(resources).append(&mut chain);
+            resources.pool.give_chain(chain);
+        }
+        self.overflowed |= other.overflowed;
+    }
+
     /// Nothing may be sent any more: what is held never leaves.
     #[inline]
     pub(crate) fn forget_held(&mut self) {

@@ -187,18 +187,20 @@ pub enum Flow {
 /// [`deadline`](Self::deadline), [`take_closed`](Self::take_closed).
 #[derive(Debug)]
 pub struct Session {
-    connection: Connection,
-    outbound: Outbound,
+    pub(crate) connection: Connection,
+    pub(crate) outbound: Outbound,
     /// Input that could not be used yet: part of a head or of a control frame, or, while paused, the
     /// rest of a chunk.
-    rest: Vec<u8>,
+    pub(crate) rest: Vec<u8>,
     /// A message that is not whole yet.
-    assembly: Vec<u8>,
-    paused: bool,
+    pub(crate) assembly: Vec<u8>,
+    pub(crate) paused: bool,
     /// The peer ended the transport.
-    ended: bool,
-    dropped: bool,
-    closed: ClosedState,
+    pub(crate) ended: bool,
+    pub(crate) dropped: bool,
+    /// Bytes that wait outside of this session, to the same peer.
+    pub(crate) elsewhere: usize,
+    pub(crate) closed: ClosedState,
 }
 
 /// Bytes to come for which lending the assembly is worth what it takes.
@@ -211,7 +213,7 @@ const LARGE_FACTOR: usize = 4;
 const LARGE_PIECE: usize = 1 << 20;
 
 #[derive(Debug)]
-enum ClosedState {
+pub(crate) enum ClosedState {
     Open,
     /// Over, and not yet told.
     Due(Box<Closed>),
@@ -252,6 +254,7 @@ impl Session {
             paused: false,
             ended: false,
             dropped: false,
+            elsewhere: 0,
             closed: ClosedState::Open,
         }
     }
@@ -759,11 +762,11 @@ impl Session {
     }
 
     #[inline]
-    fn note_outbound(&mut self, moved: bool, now: Time) {
-        self.connection.note_outbound(self.outbound.len(), moved, now);
+    pub(crate) fn note_outbound(&mut self, moved: bool, now: Time) {
+        self.connection.note_outbound(self.outbound.len() + self.elsewhere, moved, now);
     }
 
-    fn over(&mut self, closed: Closed) {
+    pub(crate) fn over(&mut self, closed: Closed) {
         if matches!(self.closed, ClosedState::Open) {
             self.closed = ClosedState::Due(Box::new(closed));
         }

@@ -17,6 +17,8 @@ pub(crate) struct Keepalive {
     /// When our Close was decided.
     closing: Option<Time>,
     ping_budget: Budget,
+    /// Nothing is received here, so that silence means nothing.
+    only_sends: bool,
 }
 
 /// What a deadline that has come asks for.
@@ -38,7 +40,13 @@ impl Keepalive {
             stalled: None,
             closing: None,
             ping_budget: Budget { left: config.ping_rate.burst, since: now },
+            only_sends: false,
         }
+    }
+
+    /// The waits of a part that only sends.
+    pub(crate) const fn for_sending(config: &Config, now: Time) -> Self {
+        Self { only_sends: true, ..Self::new(config, now) }
     }
 
     #[inline]
@@ -99,6 +107,9 @@ impl Keepalive {
         // ping or a Close would stand behind them.
         if let Some(at) = self.stalled {
             return Some((at + config.write_timeout, Due::Drop(Expired::Write)));
+        }
+        if self.only_sends {
+            return None;
         }
         if let Some(at) = self.closing {
             return Some((at + config.close_timeout, Due::Drop(Expired::Close)));

@@ -3,6 +3,7 @@
 mod closing;
 mod control;
 mod keepalive;
+mod parts;
 mod receive;
 mod send;
 mod spares;
@@ -17,6 +18,7 @@ pub use self::closing::Transport;
 use self::closing::{Receiving, Sending, Signal};
 use self::control::Pending;
 use self::keepalive::{Due, Keepalive};
+use self::parts::Part;
 use self::receive::{Inflate, Stage};
 pub use self::send::write_prepared;
 use self::send::{Deflate, OpenMessage};
@@ -43,6 +45,7 @@ use crate::{CloseCode, Config, Expired, Misuse, Negotiated, PeerMisbehaved, Role
 pub struct Connection {
     config: Arc<Config>,
     role: Role,
+    part: Part,
     receiving: Receiving,
     sending: Sending,
     /// Deliver pieces as they come instead of whole messages.
@@ -205,6 +208,7 @@ impl Connection {
         let deflate = negotiated.deflate;
         Self {
             role,
+            part: Part::Whole,
             receiving: Receiving::Open,
             sending: Sending::Open,
             fragments: false,

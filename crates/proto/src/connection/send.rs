@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::closing::Sending;
+use super::parts::Part;
 use super::{Connection, Kind, PerThread};
 use crate::deflate::{DeflateClass, DeflateSetup, Deflater};
 use crate::frame::{self, Opcode, Outgoing};
@@ -76,7 +77,7 @@ impl Connection {
     /// was checked on receipt.
     ///
     /// # Errors
-    /// [`Misuse::Closing`], [`Misuse::MessageOpen`]: nothing was appended.
+    /// [`Misuse::Closing`], [`Misuse::MessageOpen`], [`Misuse::SplitOff`]: nothing was appended.
     #[inline]
     pub fn send(
         &mut self,
@@ -126,7 +127,7 @@ impl Connection {
     /// negotiated, whatever the piece's length.
     ///
     /// # Errors
-    /// [`Misuse::MessageOpen`] if `kind` differs from the piece before; [`Misuse::Closing`].
+    /// [`Misuse::MessageOpen`] if `kind` differs from the piece before; [`Misuse::Closing`], [`Misuse::SplitOff`].
     pub fn send_fragment(
         &mut self,
         kind: Kind,
@@ -135,9 +136,7 @@ impl Connection {
         shared: &mut PerThread,
         out: &mut Vec<u8>,
     ) -> Result<(), Misuse> {
-        if self.sending != Sending::Open {
-            return Err(Misuse::Closing);
-        }
+        self.may_send()?;
         let (opcode, compressed) = match self.open_message {
             Some(open) if open.kind != kind => return Err(Misuse::MessageOpen),
             Some(open) => (Opcode::Continuation, open.compressed),
@@ -182,10 +181,15 @@ impl Connection {
     }
 
     fn may_start(&self) -> Result<(), Misuse> {
+        self.may_send()?;
+        if self.open_message.is_some() { Err(Misuse::MessageOpen) } else { Ok(()) }
+    }
+
+    fn may_send(&self) -> Result<(), Misuse> {
         if self.sending != Sending::Open {
             Err(Misuse::Closing)
-        } else if self.open_message.is_some() {
-            Err(Misuse::MessageOpen)
+        } else if self.part == Part::Control {
+            Err(Misuse::SplitOff)
         } else {
             Ok(())
         }

@@ -1,0 +1,179 @@
+//! A session in two parts, for halves that live on different tasks.
+
+use sinews_proto::{Connection, Expired, Time};
+
+use crate::chain::Chain;
+use crate::closed::{Cause, Closed};
+use crate::outbound::Outbound;
+use crate::session::{ClosedState, Resources, Session};
+
+impl Session {
+    /// Takes the sending of data out of this session ([`Connection::split_data`]), with everything that is queued.
+    /// What is left here receives, keeps the deadlines, and queues control frames of its own. `None` if this is a
+    /// part already.
+    pub fn split_data(&mut self, now: Time) -> Option<Self> {
+        let connection = self.connection.split_data(now)?;
+        let mut data = Self::from_parts(connection, std::mem::take(&mut self.outbound));
+        data.note_outbound(false, now);
+        self.note_outbound(false, now);
+        Some(data)
+    }
+
+    /// Puts the part that [`split_data`](Self::split_data) has taken out back, with what both have queued. A chain
+    /// of the other part that is in flight is then one of this session; there must be none of this part's own.
+    pub fn join_data(&mut self, mut data: Self, resources: &mut Resources, now: Time) {
+        let own = std::mem::replace(&mut self.outbound, std::mem::take(&mut data.outbound));
+        self.outbound.append(own, resources);
+        self.elsewhere = 0;
+        self.connection.join_data(data.connection, now);
+        if let ClosedState::Due(closed) = data.closed {
+            self.over(*closed);
+        }
+        self.dropped |= data.dropped;
+        self.after_tx(resources, now);
+    }
+
+    /// Tells how many bytes wait outside of this session, in the other part or with the transport that both use, and
+    /// whether the transport took some since the last call: as long as it does the peer is alive.
+    pub fn note_elsewhere(&mut self, waiting: usize, moved: bool, now: Time) {
+        self.elsewhere = waiting;
+        self.note_outbound(moved, now);
+    }
+
+    /// The other part's Close frame has left ([`Connection::note_close_left`]): what is queued here never will.
+    pub fn note_close_left(&mut self, resources: &mut Resources, now: Time) {
+        self.connection.note_close_left(now);
+        self.outbound.discard(resources);
+        self.outbound.forget_held();
+        self.note_outbound(false, now);
+    }
+
+    /// The other part has waited for [`Config::write_timeout`](sinews_proto::Config::write_timeout): it is over.
+    pub fn expire_write(&mut self, resources: &mut Resources) {
+        self.dropped = true;
+        self.outbound.discard(resources);
+        let wait = Expired::Write;
+        self.over(Closed::new(None, wait.reason().to_owned(), Cause::Expired(wait)));
+    }
+
+    /// A chain of which part may have left already is the send in flight.
+    pub fn adopt_send(&mut self, chain: &Chain) {
+        self.outbound.adopt(chain);
+    }
+
+    /// Whether a message is being sent in fragments, so that no other may begin.
+    #[must_use]
+    #[inline]
+    pub fn is_mid_message(&self) -> bool {
+        self.connection.is_mid_message()
+    }
+
+    fn from_parts(connection: Connection, outbound: Outbound) -> Self {
+        Self {
+            connection,
+            outbound,
+            rest: Vec::new(),
+            assembly: Vec::new(),
+            paused: false,
+            ended: false,
+            dropped: false,
+            elsewhere: 0,
+            closed: ClosedState::Open,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use sinews_proto::handshake::{ServerOptions, accept};
+    use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
+    use sinews_proto::{CloseCode, Config};
+
+    use super::*;
+
+    fn server() -> Session {
+        let request = b"GET / HTTP/1.1\r\nHost: example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+            Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+        let mut slots = HeaderSlots::new();
+        let head = RequestHead::parse(request, &HeadLimits::new(), &mut slots).expect("a sound head");
+        let negotiated = accept(&head, &ServerOptions::new()).expect("a sound request").negotiated();
+        Session::new(negotiated, Arc::new(Config::default()), Time::ZERO)
+    }
+
+    fn send(session: &mut Session, text: &str, resources: &mut Resources) {
+        session.tx(resources, Time::ZERO).send_text(text).expect("open");
+        session.after_tx(resources, Time::ZERO);
+    }
+
+    fn bytes(session: &mut Session, resources: &mut Resources) -> Vec<u8> {
+        let mut sent = Vec::new();
+        while let Some(mut chain) = session.start_send() {
+            let mut slices = [std::io::IoSlice::new(&[]); 8];
+            let filled = chain.slices(&mut slices);
+            sent.extend(slices[..filled].iter().flat_map(|slice| slice.to_vec()));
+            chain.advance(chain.len());
+            session.finish_send(chain, resources, Time::ZERO);
+        }
+        sent
+    }
+
+    #[test]
+    fn what_is_queued_goes_with_the_data_and_comes_back_in_front() {
+        let (mut control, resources) = (server(), &mut Resources::new());
+        send(&mut control, "a", resources);
+        let mut data = control.split_data(Time::ZERO).expect("a whole one");
+        assert_eq!((control.buffered(), data.buffered()), (0, 3));
+        send(&mut data, "b", resources);
+        let mut ping = [0x89, 0x80, 0, 0, 0, 0];
+        let _ = control.pull(&mut ping, resources, Time::ZERO);
+        assert_eq!(control.buffered(), 2, "a pong");
+        control.join_data(data, resources, Time::ZERO);
+        send(&mut control, "c", resources);
+        assert_eq!(bytes(&mut control, resources), b"\x81\x01a\x81\x01b\x8a\x00\x81\x01c");
+    }
+
+    #[test]
+    fn a_send_in_flight_is_adopted() {
+        let (mut control, resources) = (server(), &mut Resources::new());
+        let mut data = control.split_data(Time::ZERO).expect("a whole one");
+        send(&mut data, "abc", resources);
+        let mut chain = data.start_send().expect("a message");
+        chain.advance(2);
+        data.adopt_send(&chain);
+        control.join_data(data, resources, Time::ZERO);
+        assert_eq!((control.buffered(), control.wants_send()), (3, false));
+        control.finish_send(chain, resources, Time::ZERO);
+        send(&mut control, "d", resources);
+        assert_eq!(bytes(&mut control, resources), b"\x81\x01d");
+    }
+
+    #[test]
+    fn bytes_that_wait_elsewhere_put_pings_off_and_end_the_connection_when_they_stand_still() {
+        let (mut control, resources) = (server(), &mut Resources::new());
+        let data = control.split_data(Time::ZERO).expect("a whole one");
+        control.note_elsewhere(100, false, Time::ZERO);
+        assert_eq!(control.deadline(), Some(Time::ZERO + Duration::from_secs(30)));
+        control.note_elsewhere(50, true, Time::from_millis(20_000));
+        assert_eq!(control.deadline(), Some(Time::from_millis(50_000)));
+        control.note_elsewhere(0, true, Time::from_millis(21_000));
+        assert_eq!(control.deadline(), Some(Time::from_millis(46_000)), "a ping after silence");
+        control.expire_write(resources);
+        assert_eq!(control.take_closed().map(|closed| closed.cause()), Some(Cause::Expired(Expired::Write)));
+        drop(data);
+    }
+
+    #[test]
+    fn nothing_leaves_behind_the_close_of_the_other_part() {
+        let (mut control, resources) = (server(), &mut Resources::new());
+        let mut data = control.split_data(Time::ZERO).expect("a whole one");
+        send(&mut data, "late", resources);
+        control.tx(resources, Time::ZERO).close(CloseCode::NORMAL, "").expect("open");
+        control.after_tx(resources, Time::ZERO);
+        data.note_close_left(resources, Time::ZERO);
+        assert!(!data.is_open() && !data.wants_send());
+        assert_eq!(bytes(&mut control, resources), [0x88, 2, 3, 0xe8]);
+    }
+}
