@@ -61,13 +61,6 @@ impl Session {
         self.outbound.adopt(chain);
     }
 
-    /// Whether a message is being sent in fragments, so that no other may begin.
-    #[must_use]
-    #[inline]
-    pub fn is_mid_message(&self) -> bool {
-        self.connection.is_mid_message()
-    }
-
     fn from_parts(connection: Connection, outbound: Outbound) -> Self {
         Self {
             connection,

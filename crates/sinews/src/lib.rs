@@ -13,6 +13,8 @@ mod reading;
 #[cfg(any(feature = "tokio", feature = "compio"))]
 mod resources;
 #[cfg(any(feature = "tokio", feature = "compio"))]
+mod sender;
+#[cfg(any(feature = "tokio", feature = "compio"))]
 pub mod server;
 #[cfg(all(feature = "url-connect", any(feature = "tokio", feature = "compio")))]
 mod tls;
@@ -31,6 +33,8 @@ pub use self::server::{AcceptError, OriginPolicy};
 pub use bytes::Bytes;
 pub use error::{AtFault, Error};
 pub use message::{CloseFrame, Filled, Message, MessageRef};
+#[cfg(any(feature = "tokio", feature = "compio"))]
+pub use sender::{SendError, Sender};
 #[cfg(feature = "deflate")]
 pub use sinews_proto::deflate::DeflateConfig;
 pub use sinews_proto::{

@@ -6,6 +6,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use sinews_proto::{CloseCode, Config, Kind, Misuse, Negotiated, Place, Role, Time};
@@ -15,6 +16,7 @@ use sinews_simd::Utf8Bytes;
 use crate::error::Error;
 use crate::message::{CloseFrame, Message, MessageRef};
 use crate::resources::{self, BLOCK};
+use crate::sender::{Inbox, Sender};
 
 /// One connection: its session, what came and was not looked at, what is on its way out.
 #[derive(Debug)]
@@ -29,6 +31,8 @@ pub(crate) struct Link {
     parked: Option<Arrived>,
     /// The send under way.
     sending: Option<Box<Chain>>,
+    /// What others want to send, once somebody does.
+    inbox: Option<Box<Inbox>>,
     end: End,
     /// Whether the messages that begin from now on are delivered in pieces.
     pieces: bool,
@@ -115,6 +119,7 @@ impl Link {
             dry: false,
             parked: None,
             sending: None,
+            inbox: None,
             end: End::default(),
             pieces: false,
             skipping: false,
@@ -474,7 +479,75 @@ impl Link {
 
     /// Begins the closing handshake behind what is queued.
     pub(crate) fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        if !self.end.sending {
+            self.collect_last();
+        }
         self.send_with(|tx| tx.close(code, reason))
+    }
+
+    /// A handle for a producer. The first one decides how many messages may wait.
+    pub(crate) fn sender(&mut self, capacity: usize) -> Sender {
+        let inbox = self.inbox.get_or_insert_with(|| Box::new(Inbox::new(capacity)));
+        match &self.end.closed {
+            Some(closed) => inbox.ended(closed),
+            None if !self.session.is_open() || self.end.sending => inbox.close(),
+            None => {}
+        }
+        inbox.sender()
+    }
+
+    /// Whether there are producers.
+    #[inline]
+    pub(crate) fn has_inbox(&self) -> bool {
+        self.inbox.is_some()
+    }
+
+    /// Queues what producers have sent, as long as there is room. Answers whether more may be there; if not, the next
+    /// message wakes.
+    #[inline]
+    pub(crate) fn collect(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.inbox.is_none() { false } else { self.collect_queued(cx) }
+    }
+
+    fn collect_queued(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(mut inbox) = self.inbox.take() else { return false };
+        let more = loop {
+            if !self.session.is_open() || self.end.sending {
+                inbox.close();
+                break false;
+            }
+            if self.session.is_mid_message() {
+                break false;
+            }
+            if self.session.is_congested() {
+                break true;
+            }
+            match inbox.poll_next(cx) {
+                // It was checked, and the connection is open.
+                Poll::Ready(message) => drop(self.queue(message)),
+                Poll::Pending => break false,
+            }
+        };
+        self.inbox = Some(inbox);
+        more
+    }
+
+    /// What producers have queued leaves before our Close, as far as [`Config::max_outbound`] allows.
+    fn collect_last(&mut self) {
+        let Some(mut inbox) = self.inbox.take() else { return };
+        let most = self.session.config().max_outbound();
+        while self.session.is_open() && !self.session.is_mid_message() && self.session.buffered() < most {
+            let Some(message) = inbox.next() else { break };
+            let _ = self.queue(message);
+        }
+        inbox.close();
+        self.inbox = Some(inbox);
+    }
+
+    /// Whether messages of producers wait and may leave.
+    #[inline]
+    fn holds_queued(&self) -> bool {
+        self.inbox.as_ref().is_some_and(|inbox| !inbox.is_empty()) && !self.session.is_mid_message()
     }
 
     /// Whether no further message should be queued before some have left.
@@ -506,7 +579,7 @@ impl Link {
     /// Whether something waits to leave.
     #[inline]
     pub(crate) fn wants_send(&self) -> bool {
-        !self.end.sending && (self.sending.is_some() || self.session.wants_send())
+        !self.end.sending && (self.sending.is_some() || self.session.wants_send() || self.holds_queued())
     }
 
     /// What leaves next. [`sent`](Self::sent) tells how far it came.
@@ -649,6 +722,9 @@ impl Link {
     fn note_closed(&mut self) {
         if let Some(closed) = self.session.take_closed() {
             self.recheck = true;
+            if let Some(inbox) = &mut self.inbox {
+                inbox.ended(&closed);
+            }
             self.end.closed = Some(Box::new(closed));
         }
     }

@@ -47,6 +47,9 @@ const DIRECT_MIN: usize = 16 << 10;
 /// Slices in one send; what is more follows in the next.
 const SLICES: usize = 16;
 
+/// How often in a row what producers have queued is sent, before what came has its turn.
+const COLLECTED_MAX: usize = 8;
+
 impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
     pub(super) fn new(io: S, link: Link) -> Self {
         let asked = link.now;
@@ -116,7 +119,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
     /// Sends what is queued, all of it, and flushes it. Failures are the link's to tell.
     #[inline]
     pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.link.wants_send() && !self.unflushed {
+        if !self.link.wants_send() && !self.unflushed && !self.link.has_inbox() {
             return Poll::Ready(());
         }
         let sent = self.poll_send_all(cx);
@@ -130,6 +133,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
     }
 
     fn poll_send_all(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        for _ in 0..COLLECTED_MAX {
+            let more = self.link.collect(cx);
+            ready!(self.poll_queued(cx));
+            if !more {
+                return Poll::Ready(());
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Ready(())
+    }
+
+    fn poll_queued(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Some(chain) = self.link.next_send() {
             let io = Pin::new(&mut self.io);
             let sent = match chain.as_slice() {

@@ -4,6 +4,7 @@ mod accept;
 mod connect;
 mod drive;
 mod pieces;
+mod sender;
 #[cfg(feature = "url-connect")]
 mod stream;
 mod websocket;
