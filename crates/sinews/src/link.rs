@@ -216,9 +216,23 @@ impl Link {
         self.parked.is_some() || !self.dry && self.session.holds_event(&self.block[self.at..])
     }
 
+    /// Whether what is sent now can wait for the rest of the answers to a burst. It cannot where an event waits that
+    /// came aside: nobody receives.
+    #[inline]
+    pub(crate) fn is_answering(&self) -> bool {
+        self.parked.is_none() && self.is_amid_burst()
+    }
+
     /// Keeps an event for whoever receives next.
     pub(crate) fn park(&mut self, event: Arrived) {
         self.parked = Some(event);
+    }
+
+    /// Drops what is kept if it is handled already and nobody came to see it: the next ping is behind it.
+    pub(crate) fn pass_over_handled(&mut self) {
+        if matches!(self.parked, Some(Arrived::Ping(_) | Arrived::Pong { .. })) {
+            self.parked = None;
+        }
     }
 
     /// Whether an event waits for whoever receives next.

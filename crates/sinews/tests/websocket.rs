@@ -248,6 +248,20 @@ async fn who_only_sends_answers_pings_and_closes() {
     assert!(server.next().await.unwrap().unwrap().is_close());
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_only_sends_answers_every_ping() {
+    let (mut server, mut raw) = server_and_raw(&Config::default());
+    for number in 0..5u8 {
+        raw.write_all(&wire(&[Frame::ping([number])])).await.unwrap();
+        tokio::time::advance(Duration::from_millis(20)).await;
+        server.send("tick").await.unwrap();
+        server.send("tick").await.unwrap();
+        let mut bytes = [0; 6 + 6 + 3];
+        assert!(poll_once(raw.read_exact(&mut bytes)).is_ready(), "ping {number}");
+        assert_eq!(&bytes[12..], [0x8a, 1, number]);
+    }
+}
+
 #[tokio::test]
 async fn a_close_of_the_peer_is_shown_answered_and_told() {
     let (mut client, mut server) = pair();

@@ -239,6 +239,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
 
     /// For a caller that sends: handles what came without it, and keeps the first thing that is not ours to handle.
     pub(super) fn poll_aside(&mut self, cx: &mut Context<'_>) {
+        self.link.pass_over_handled();
         while !self.link.is_parked() && !self.link.is_congested() && self.link.receives() {
             if let Some(event) = self.link.pull() {
                 self.link.park(event);
