@@ -109,6 +109,15 @@ impl Outbound {
         self.sending = true;
     }
 
+    /// A send of which nothing has left is gathered again, in front of the rest.
+    pub(crate) fn recall(&mut self, mut chain: Box<Chain>) {
+        (self.in_flight, self.sending) = (0, false);
+        if let Some(mut behind) = self.gathering.take() {
+            chain.append(&mut behind);
+        }
+        self.gathering = Some(chain);
+    }
+
     /// What another gathers and holds follows. None of its own may be in flight.
     pub(crate) fn append(&mut self, mut other: Self, resources: &mut Resources) {
         if let Some(mut chain) = other.gathering.take() {

@@ -1,6 +1,6 @@
 //! A session in two parts, for halves that live on different tasks.
 
-use sinews_proto::{Connection, Expired, Time};
+use sinews_proto::{Connection, Time};
 
 use crate::chain::Chain;
 use crate::closed::{Cause, Closed};
@@ -21,13 +21,13 @@ impl Session {
 
     /// Puts the part that [`split_data`](Self::split_data) has taken out back, with what both have queued. A chain
     /// of the other part that is in flight is then one of this session; there must be none of this part's own.
-    pub fn join_data(&mut self, mut data: Self, resources: &mut Resources, now: Time) {
+    pub fn join_data(&mut self, data: &mut Self, resources: &mut Resources, now: Time) {
         let own = std::mem::replace(&mut self.outbound, std::mem::take(&mut data.outbound));
         self.outbound.append(own, resources);
         self.elsewhere = 0;
-        self.connection.join_data(data.connection, now);
-        if let ClosedState::Due(closed) = data.closed {
-            self.over(*closed);
+        self.connection.join_data(&mut data.connection, now);
+        if let Some(closed) = data.take_closed() {
+            self.over(closed);
         }
         self.dropped |= data.dropped;
         self.after_tx(resources, now);
@@ -48,12 +48,18 @@ impl Session {
         self.note_outbound(false, now);
     }
 
-    /// The other part has waited for [`Config::write_timeout`](sinews_proto::Config::write_timeout): it is over.
-    pub fn expire_write(&mut self, resources: &mut Resources) {
-        self.dropped = true;
-        self.outbound.discard(resources);
-        let wait = Expired::Write;
-        self.over(Closed::new(None, wait.reason().to_owned(), Cause::Expired(wait)));
+    /// The other part has ended the connection: its wait is over, or its queue.
+    pub fn end_by(&mut self, closed: Closed, resources: &mut Resources) {
+        if matches!(closed.cause(), Cause::Expired(_)) {
+            self.dropped = true;
+            self.outbound.discard(resources);
+        }
+        self.over(closed);
+    }
+
+    /// A send of which nothing has left is queued again, in front of the rest.
+    pub fn recall_send(&mut self, chain: Box<Chain>) {
+        self.outbound.recall(chain);
     }
 
     /// A chain of which part may have left already is the send in flight.
@@ -83,7 +89,7 @@ mod tests {
 
     use sinews_proto::handshake::{ServerOptions, accept};
     use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
-    use sinews_proto::{CloseCode, Config};
+    use sinews_proto::{CloseCode, Config, Expired};
 
     use super::*;
 
@@ -123,7 +129,7 @@ mod tests {
         let mut ping = [0x89, 0x80, 0, 0, 0, 0];
         let _ = control.pull(&mut ping, resources, Time::ZERO);
         assert_eq!(control.buffered(), 2, "a pong");
-        control.join_data(data, resources, Time::ZERO);
+        control.join_data(&mut data, resources, Time::ZERO);
         send(&mut control, "c", resources);
         assert_eq!(bytes(&mut control, resources), b"\x81\x01a\x81\x01b\x8a\x00\x81\x01c");
     }
@@ -136,7 +142,7 @@ mod tests {
         let mut chain = data.start_send().expect("a message");
         chain.advance(2);
         data.adopt_send(&chain);
-        control.join_data(data, resources, Time::ZERO);
+        control.join_data(&mut data, resources, Time::ZERO);
         assert_eq!((control.buffered(), control.wants_send()), (3, false));
         control.finish_send(chain, resources, Time::ZERO);
         send(&mut control, "d", resources);
@@ -153,7 +159,9 @@ mod tests {
         assert_eq!(control.deadline(), Some(Time::from_millis(50_000)));
         control.note_elsewhere(0, true, Time::from_millis(21_000));
         assert_eq!(control.deadline(), Some(Time::from_millis(46_000)), "a ping after silence");
-        control.expire_write(resources);
+        let wait = Expired::Write;
+        control.end_by(Closed::new(None, String::new(), Cause::Expired(wait)), resources);
+        assert_eq!(control.fate(), crate::Fate::Drop);
         assert_eq!(control.take_closed().map(|closed| closed.cause()), Some(Cause::Expired(Expired::Write)));
         drop(data);
     }

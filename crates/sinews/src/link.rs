@@ -3,6 +3,9 @@
 //! A driver receives into [`Link::take_room`], sends what [`Link::next_send`] gives, and asks what is next. It knows
 //! no opcode, no close code and no ping.
 
+#[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "only Tokio's connections come apart"))]
+mod halves;
+
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,6 +16,9 @@ use sinews_proto::{CloseCode, Config, Kind, Misuse, Negotiated, Place, Role, Tim
 use sinews_session::{Arrived, Cause, Chain, Closed, Fate, Sent, Session, Tx};
 use sinews_simd::Utf8Bytes;
 
+use self::halves::Half;
+#[cfg(feature = "tokio")]
+pub(crate) use self::halves::{Pair, Side};
 use crate::error::Error;
 use crate::message::{CloseFrame, Message, MessageRef};
 use crate::resources::{self, BLOCK};
@@ -33,6 +39,8 @@ pub(crate) struct Link {
     sending: Option<Box<Chain>>,
     /// What others want to send, once somebody does.
     inbox: Option<Box<Inbox>>,
+    /// The other half lives elsewhere.
+    half: Option<Box<Half>>,
     end: End,
     /// Whether the messages that begin from now on are delivered in pieces.
     pieces: bool,
@@ -112,14 +120,19 @@ const HAND_OVER_MIN: usize = 16 << 10;
 impl Link {
     /// A connection behind a handshake, and what was received behind that.
     pub(crate) fn new(negotiated: Negotiated, config: Arc<Config>, received: &[u8], now: Time) -> Self {
+        Self::of(Session::new(negotiated, config, now), received, now)
+    }
+
+    fn of(session: Session, received: &[u8], now: Time) -> Self {
         Self {
-            session: Session::new(negotiated, config, now),
+            session,
             block: received.to_vec(),
             at: 0,
             dry: false,
             parked: None,
             sending: None,
             inbox: None,
+            half: None,
             end: End::default(),
             pieces: false,
             skipping: false,
@@ -155,6 +168,7 @@ impl Link {
     /// The next event among what came; `None`: receive more.
     #[inline]
     pub(crate) fn pull(&mut self) -> Option<Arrived> {
+        self.sync();
         if let Some(parked) = self.parked.take() {
             return Some(parked);
         }
@@ -599,7 +613,7 @@ impl Link {
     /// What leaves next. [`sent`](Self::sent) tells how far it came.
     #[inline]
     pub(crate) fn next_send(&mut self) -> Option<&Chain> {
-        if self.end.sending {
+        if self.end.sending || !self.may_send() {
             return None;
         }
         if self.sending.is_none() {
@@ -740,6 +754,7 @@ impl Link {
                 inbox.ended(&closed);
             }
             self.end.closed = Some(Box::new(closed));
+            self.tell_pair();
         }
     }
 

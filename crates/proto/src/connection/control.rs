@@ -91,7 +91,7 @@ impl Connection {
     }
 
     fn application_control(
-        &mut self,
+        &self,
         opcode: Opcode,
         payload: &[u8],
         shared: &mut PerThread,

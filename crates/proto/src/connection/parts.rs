@@ -50,7 +50,7 @@ impl Connection {
 
     /// Puts the part that [`split_data`](Self::split_data) has taken out of this connection back. A Close that either
     /// has decided stays decided.
-    pub fn join_data(&mut self, mut data: Self, now: Time) {
+    pub fn join_data(&mut self, data: &mut Self, now: Time) {
         if (self.part, data.part) != (Part::Control, Part::Data) {
             return;
         }
@@ -60,7 +60,7 @@ impl Connection {
         match data.sending {
             Sending::Open => {}
             Sending::Closing if self.sending == Sending::Open => {
-                self.pending = data.pending;
+                self.pending = core::mem::take(&mut data.pending);
                 self.signal(Signal::WeClose, now);
             }
             Sending::Closing => {}
@@ -124,7 +124,7 @@ mod tests {
         assert!(matches!(receive(&mut control, &[0x89, 0x80, 0, 0, 0, 0]), Event::Ping(_)));
         assert_eq!(receive(&mut data, CLOSE_1000), Event::NeedMore(1), "it hears nothing");
         control.write_control(&mut shared, &mut out, Time::ZERO);
-        control.join_data(data, Time::ZERO);
+        control.join_data(&mut data, Time::ZERO);
         control.send_fragment(Kind::Text, b"c", true, &mut shared, &mut out).expect("and is whole again");
         assert_eq!(out, b"\x01\x01a\x00\x01b\x8a\x00\x80\x01c");
         assert!(control.is_open() && control.split_data(Time::ZERO).is_some());
@@ -154,7 +154,7 @@ mod tests {
         assert!(matches!(receive(&mut control, CLOSE_1000), Event::Close { answers: true, .. }));
         assert!(!control.wants_control(), "one Close is enough");
         assert_eq!(control.transport(), Transport::Finish);
-        control.join_data(data, Time::ZERO);
+        control.join_data(&mut data, Time::ZERO);
         assert_eq!(control.transport(), Transport::Finish);
     }
 
@@ -177,7 +177,7 @@ mod tests {
         let (mut control, mut shared, mut out) = (server(), shared(), Vec::new());
         let mut data = control.split_data(Time::ZERO).expect("a whole one");
         data.close(CloseCode::NORMAL, "", Time::ZERO).expect("open");
-        control.join_data(data, Time::ZERO);
+        control.join_data(&mut data, Time::ZERO);
         assert_eq!(control.close(CloseCode::NORMAL, "", Time::ZERO), Err(Misuse::Closing));
         control.write_control(&mut shared, &mut out, Time::ZERO);
         assert_eq!(out, [0x88, 2, 0x03, 0xe8]);

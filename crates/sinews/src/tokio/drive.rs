@@ -30,7 +30,7 @@ pub(super) struct Drive<S> {
     armed: Option<Time>,
     waker: Option<Waker>,
     /// Bytes that the transport has taken may be in a buffer of its own.
-    unflushed: bool,
+    pub(super) unflushed: bool,
     /// The transport takes nothing for now.
     blocked: bool,
     /// Calls that sent since the transport was last asked for what came, and when that was.
@@ -39,13 +39,13 @@ pub(super) struct Drive<S> {
 }
 
 /// A caller that only sends looks this often for what came: pings, and a Close.
-const ASK_EVERY: Duration = Duration::from_millis(10);
+pub(super) const ASK_EVERY: Duration = Duration::from_millis(10);
 
 /// Payload to come for which a receive of its own is worth it: less comes with what follows it.
 const DIRECT_MIN: usize = 16 << 10;
 
 /// Slices in one send; what is more follows in the next.
-const SLICES: usize = 16;
+pub(super) const SLICES: usize = 16;
 
 /// How often in a row what producers have queued is sent, before what came has its turn.
 const COLLECTED_MAX: usize = 8;
@@ -297,7 +297,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
     }
 
     fn arm(&mut self, next: Time) {
-        let at = epoch() + next.since(Time::ZERO);
+        let at = instant(next);
         (self.armed, self.waker) = (Some(next), None);
         match &mut self.timer {
             Some(timer) => timer.as_mut().reset(at),
@@ -311,6 +311,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drive<S> {
 pub(super) fn now() -> Time {
     let since = Instant::now().saturating_duration_since(epoch());
     Time::from_micros(since.as_secs() * 1_000_000 + u64::from(since.subsec_micros()))
+}
+
+/// The same for Tokio.
+pub(super) fn instant(time: Time) -> Instant {
+    epoch() + time.since(Time::ZERO)
 }
 
 fn epoch() -> Instant {

@@ -5,6 +5,7 @@ mod connect;
 mod drive;
 mod pieces;
 mod sender;
+mod split;
 #[cfg(feature = "url-connect")]
 mod stream;
 mod websocket;
@@ -12,6 +13,7 @@ mod websocket;
 pub use self::accept::{Accepting, accept};
 pub use self::connect::{Tokio, connect};
 pub use self::pieces::{MessageReader, MessageWriter};
+pub use self::split::{Locked, ReadHalf, ReuniteError, Split, WriteHalf};
 #[cfg(feature = "url-connect")]
 pub use self::stream::Stream;
 pub use self::websocket::WebSocket;

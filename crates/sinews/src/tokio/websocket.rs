@@ -33,7 +33,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// already.
     pub fn from_negotiated(stream: S, negotiated: Negotiated, config: Arc<Config>, received: &[u8]) -> Self {
         let link = Link::new(negotiated, config, received, drive::now());
-        Self { drive: Drive::new(stream, link), over: false, filled: 0, reading: None }
+        Self::of(Drive::new(stream, link), false)
+    }
+
+    pub(super) fn of(drive: Drive<S>, over: bool) -> Self {
+        Self { drive, over, filled: 0, reading: None }
     }
 
     pub(crate) fn with_subprotocol(mut self, subprotocol: Option<&str>) -> Self {

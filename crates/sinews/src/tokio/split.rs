@@ -1,0 +1,126 @@
+//! Two halves of a connection, for two tasks.
+
+mod outlet;
+mod read;
+mod transport;
+mod write;
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use self::outlet::{Handover, Outlet};
+pub use self::read::ReadHalf;
+use self::read::Source;
+pub use self::transport::{Locked, Split};
+pub use self::write::WriteHalf;
+use super::WebSocket;
+use super::drive::{self, Drive};
+
+/// What the reading half drives, wherever it lies.
+type Reader<T> = Drive<Source<<T as Split>::Read, <T as Split>::Write>>;
+
+impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
+    /// Splits the connection into halves that may live on different tasks, and run at the same time: neither waits
+    /// for the other, and no lock is taken for a message.
+    ///
+    /// The writer sends, the reader receives and answers; [`reunite`](ReadHalf::reunite) makes them one again. Their
+    /// order is that of [`futures::StreamExt::split`](https://docs.rs/futures/0.3/futures/stream/trait.StreamExt.html).
+    /// Streams that cannot be split by themselves, such as TLS, are split by [`split_locked`](Self::split_locked).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use sinews::WebSocket;
+    /// # let agreed = sinews_testkit::negotiate(None, None);
+    /// # let (io, peer) = tokio::io::duplex(1 << 10);
+    /// # let ws = WebSocket::from_negotiated(io, agreed.server, Default::default(), &[]);
+    /// # let mut peer = WebSocket::from_negotiated(peer, agreed.client, Default::default(), &[]);
+    /// let (mut write, mut read) = ws.split();
+    /// let reader = tokio::spawn(async move {
+    ///     let first = read.next().await;
+    ///     (first, read)
+    /// });
+    /// write.send("from the writer").await?;
+    /// # assert_eq!(peer.next().await.expect("open")?.as_text(), Some("from the writer"));
+    /// # peer.send("to the reader").await?;
+    /// let (first, read) = reader.await?;
+    /// assert_eq!(first.expect("open")?.as_text(), Some("to the reader"));
+    /// let ws = read.reunite(write)?;
+    /// # drop(ws);
+    /// # Ok(()) }
+    /// ```
+    pub fn split(self) -> (WriteHalf<S>, ReadHalf<S>)
+    where
+        S: Split<Stream = S>,
+    {
+        self.split_as()
+    }
+
+    /// The same for any stream. Its sides share a lock that is held while the system is called, for receiving and for
+    /// sending; what is encoded, decoded, checked and compressed is outside of it.
+    pub fn split_locked(self) -> (WriteHalf<Locked<S>>, ReadHalf<Locked<S>>) {
+        self.split_as()
+    }
+
+    fn split_as<T: Split<Stream = S>>(mut self) -> (WriteHalf<T>, ReadHalf<T>) {
+        self.leave_reading();
+        let mut link = self.drive.link;
+        link.now = drive::now();
+        // A whole connection has both halves.
+        let (write, sending, pair) = link.split().expect("no half is driven by a WebSocket");
+        let (reader, writer) = T::split(self.drive.io);
+        let outlet = Arc::new(Outlet::new(writer, sending, self.drive.unflushed, pair));
+        let drive = Drive::new(Source { io: reader, outlet: outlet.clone() }, link);
+        let handover = Arc::new(Handover::new(drive));
+        let read = ReadHalf::new(outlet.clone(), handover.clone());
+        (WriteHalf::new(outlet, handover, write), read)
+    }
+}
+
+impl<T: Split> ReadHalf<T> {
+    /// Makes the connection whole again, with everything that both halves had queued.
+    ///
+    /// # Errors
+    /// Both, if they are not of one connection.
+    pub fn reunite(self, write: WriteHalf<T>) -> Result<WebSocket<T::Stream>, ReuniteError<T>> {
+        if !write.is_of(&self) {
+            return Err(ReuniteError { write, read: self });
+        }
+        let over = self.is_over();
+        let (mut link, outlet) = write.into_parts();
+        let Drive { io: Source { io: reader, outlet: own }, link: mut whole, .. } = self.into_drive();
+        drop(own);
+        let out = Arc::into_inner(outlet).expect("both halves are here").into_out();
+        let (writer, sending, unflushed) = out.settle(&mut link);
+        whole.now = drive::now();
+        whole.join(link, sending);
+        let stream = T::reunite(reader, writer);
+        let mut drive = Drive::new(stream, whole);
+        drive.unflushed = unflushed;
+        Ok(WebSocket::of(drive, over))
+    }
+}
+
+/// Halves that are not of one connection.
+#[allow(clippy::exhaustive_structs, reason = "two halves")]
+pub struct ReuniteError<T: Split> {
+    /// The one.
+    pub write: WriteHalf<T>,
+    /// The other.
+    pub read: ReadHalf<T>,
+}
+
+impl<T: Split> fmt::Debug for ReuniteError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReuniteError").finish_non_exhaustive()
+    }
+}
+
+impl<T: Split> fmt::Display for ReuniteError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the halves are not of one connection")
+    }
+}
+
+impl<T: Split> std::error::Error for ReuniteError<T> {}

@@ -1,0 +1,262 @@
+//! The half that receives, and answers.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_core::{FusedStream, Stream};
+use sinews_proto::{CloseCode, Misuse};
+use sinews_session::{Arrived, Closed};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::outlet::{Handover, Outlet};
+use super::{Reader, Split};
+use crate::error::Error;
+use crate::link::{Link, Side};
+use crate::message::{Message, MessageRef};
+use crate::tokio::drive::now;
+
+/// The transport as the reader sees it: it receives by itself, and what it answers goes where the writer's messages
+/// go.
+#[derive(Debug)]
+pub(super) struct Source<R, W> {
+    pub(super) io: R,
+    pub(super) outlet: Arc<Outlet<W>>,
+}
+
+impl<R: AsyncRead + Unpin, W: Unpin> AsyncRead for Source<R, W> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl<R: Unpin, W: AsyncWrite + Unpin> AsyncWrite for Source<R, W> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.outlet.poll_answer(cx, &[IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.outlet.poll_answer(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.outlet.poll_help(cx).map(Ok)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.outlet.poll_shut(cx)
+    }
+}
+
+/// The half of a [`WebSocket`](crate::WebSocket) that receives: messages come from here, and pings and the peer's
+/// Close are answered while it is waited on, whatever the other half does.
+///
+/// It keeps the connection's deadlines: keepalive, idle and closing. While its owner waits for a message, or has not
+/// asked for one, the [`WriteHalf`](super::WriteHalf) answers too when it sends. When it is dropped, that goes on with
+/// it: messages that still come are dropped.
+pub struct ReadHalf<T: Split> {
+    /// In use; otherwise it lies where the writer finds it too.
+    drive: Option<Box<Reader<T>>>,
+    handover: Arc<Handover<Reader<T>>>,
+    pub(super) outlet: Arc<Outlet<T::Write>>,
+    over: bool,
+}
+
+impl<T: Split> ReadHalf<T> {
+    pub(super) fn new(outlet: Arc<Outlet<T::Write>>, handover: Arc<Handover<Reader<T>>>) -> Self {
+        Self { drive: None, handover, outlet, over: false }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// What it drives. The writer is gone, and has put it back.
+    pub(super) fn into_drive(mut self) -> Reader<T> {
+        let drive = self.drive.take().or_else(|| self.handover.borrow().map(|(drive, _)| drive));
+        *drive.expect("either half puts it back")
+    }
+
+    /// The next message; `None` when the connection is over in order.
+    ///
+    /// Cancel-safe: a future that is dropped loses nothing.
+    ///
+    /// # Errors
+    /// Once, how the connection ended, if not in order; then `None`.
+    pub async fn next(&mut self) -> Option<Result<Message, Error>> {
+        poll_fn(|cx| self.poll_message(cx)).await
+    }
+
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, Error>>> {
+        let own = ready!(self.poll_some(cx, Link::own));
+        Poll::Ready(own.map(Ok).or_else(|| self.last_words().map(Err)))
+    }
+
+    /// The next text or binary message where it lies, without a copy; pings, pongs and Close are passed over.
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn next_borrowed(&mut self) -> Option<Result<MessageRef<'_>, Error>> {
+        let found = poll_fn(|cx| self.poll_some(cx, Link::borrow)).await;
+        if found.is_none() {
+            return self.last_words().map(Err);
+        }
+        let link = &mut self.drive.as_mut()?.link;
+        Some(Ok(link.borrowed(found?)))
+    }
+
+    /// The next event of which `take` makes something; `None`: the connection is over.
+    fn poll_some<R>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut take: impl FnMut(&mut Link, Arrived) -> Option<R>,
+    ) -> Poll<Option<R>> {
+        let drive = match &mut self.drive {
+            Some(drive) => drive,
+            place => {
+                let Some(drive) = self.handover.take(&self.outlet.pair, cx) else { return Poll::Pending };
+                place.insert(drive)
+            }
+        };
+        drive.link.expect_pieces(false);
+        loop {
+            match poll_event::<T>(drive, &self.outlet, cx) {
+                Poll::Ready(Some(event)) => {
+                    if let Some(taken) = take(&mut drive.link, event) {
+                        return Poll::Ready(Some(taken));
+                    }
+                }
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Pending => break,
+            }
+        }
+        if let Some(drive) = self.drive.take() {
+            self.handover.put(drive);
+        }
+        Poll::Pending
+    }
+
+    fn last_words(&mut self) -> Option<Error> {
+        self.over = true;
+        self.drive.as_mut()?.link.last_words()
+    }
+
+    /// Closes the connection and waits for the end of it, at most
+    /// [`Config::close_timeout`](crate::Config::close_timeout) once the Close has left; messages that still come are
+    /// dropped. Answers how it ended. If a Close is decided already, it only waits.
+    ///
+    /// Nothing that the writer sends from now on leaves, nor what it has queued and not sent.
+    ///
+    /// Cancel-safe: call it again, or [`next`](Self::next).
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for a reason over 123 bytes; how the connection ended, if not in order.
+    pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<Closed, Error> {
+        let mut begun = None;
+        poll_fn(|cx| {
+            if begun.is_none() {
+                begun = Some(ready!(self.poll_close(cx, code, reason)));
+            }
+            Poll::Ready(())
+        })
+        .await;
+        match begun {
+            None | Some(Ok(()) | Err(Error::Closed(_) | Error::Misuse(Misuse::Closing))) => {}
+            Some(Err(error)) => return Err(error),
+        }
+        while let Some(message) = self.next().await {
+            message?;
+        }
+        self.closed().cloned().ok_or(Error::Misuse(Misuse::Closing))
+    }
+
+    fn poll_close(&mut self, cx: &Context<'_>, code: CloseCode, reason: &str) -> Poll<Result<(), Error>> {
+        if self.drive.is_none() {
+            self.drive = self.handover.take(&self.outlet.pair, cx);
+        }
+        let Some(drive) = &mut self.drive else { return Poll::Pending };
+        drive.link.now = now();
+        drive.link.sync();
+        Poll::Ready(drive.link.close(code, reason))
+    }
+
+    /// How the connection ended, if it did: code, reason and which side.
+    #[must_use]
+    pub fn closed(&self) -> Option<&Closed> {
+        self.outlet.pair.closed()
+    }
+}
+
+/// The next event. Pending: whatever the writer has left behind is on its way too.
+fn poll_event<T: Split>(
+    drive: &mut Reader<T>,
+    outlet: &Outlet<T::Write>,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Arrived>> {
+    loop {
+        if drive.link.is_beside_sends() {
+            drive.link.now = now();
+        }
+        if let Poll::Ready(event) = drive.poll_event(cx) {
+            return Poll::Ready(event);
+        }
+        // First it can be woken, then it looks: what the writer leaves behind from here on wakes.
+        outlet.pair.register(Side::Read, cx.waker());
+        if !outlet.wants_help() {
+            return Poll::Pending;
+        }
+        if outlet.poll_help(cx).is_ready() && drive.unflushed() {
+            continue;
+        }
+        drive.link.now = now();
+        drive.link.sync();
+        ready!(drive.poll_timer(cx));
+    }
+}
+
+/// The writer goes on with it, if it is there.
+impl<T: Split> Drop for ReadHalf<T> {
+    fn drop(&mut self) {
+        self.handover.leave(self.drive.take());
+        self.outlet.pair.wake_side(Side::Write);
+    }
+}
+
+impl<T: Split> Stream for ReadHalf<T> {
+    type Item = Result<Message, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_message(cx)
+    }
+}
+
+impl<T: Split> FusedStream for ReadHalf<T> {
+    fn is_terminated(&self) -> bool {
+        self.over
+    }
+}
+
+impl<T: Split> Unpin for ReadHalf<T> {}
+
+impl<T: Split> fmt::Debug for ReadHalf<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadHalf").field("closed", &self.closed()).finish_non_exhaustive()
+    }
+}

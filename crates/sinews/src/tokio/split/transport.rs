@@ -1,0 +1,80 @@
+//! Transports that come apart.
+
+use std::marker::PhantomData;
+
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
+
+/// How a stream is split into a side that receives and one that sends.
+///
+/// Sockets do without a lock. For any other stream there is [`Locked`], by
+/// [`WebSocket::split_locked`](crate::WebSocket::split_locked).
+pub trait Split {
+    /// The whole.
+    type Stream: AsyncRead + AsyncWrite + Unpin;
+    /// What receives.
+    type Read: AsyncRead + Unpin;
+    /// What sends. Dropping it must not end anything: that is done by shutting it down.
+    type Write: AsyncWrite + Unpin;
+
+    /// Splits it.
+    fn split(stream: Self::Stream) -> (Self::Read, Self::Write);
+
+    /// Makes it whole again. Only called with sides of one stream.
+    fn reunite(read: Self::Read, write: Self::Write) -> Self::Stream;
+}
+
+/// Any stream, split by [`tokio::io::split`]: both sides share a lock, which each holds while it is polled. For
+/// streams whose sides share a state anyway, such as TLS.
+#[derive(Debug)]
+pub struct Locked<S>(PhantomData<S>);
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Split for Locked<S> {
+    type Stream = S;
+    type Read = tokio::io::ReadHalf<S>;
+    type Write = tokio::io::WriteHalf<S>;
+
+    fn split(stream: S) -> (Self::Read, Self::Write) {
+        tokio::io::split(stream)
+    }
+
+    fn reunite(read: Self::Read, write: Self::Write) -> S {
+        read.unsplit(write)
+    }
+}
+
+impl Split for DuplexStream {
+    type Stream = Self;
+    type Read = tokio::io::ReadHalf<Self>;
+    type Write = tokio::io::WriteHalf<Self>;
+
+    fn split(stream: Self) -> (Self::Read, Self::Write) {
+        tokio::io::split(stream)
+    }
+
+    fn reunite(read: Self::Read, write: Self::Write) -> Self {
+        read.unsplit(write)
+    }
+}
+
+/// Defines the split of a socket, whose sides need no lock.
+macro_rules! socket {
+    ($module:ident, $stream:ident) => {
+        impl Split for tokio::net::$stream {
+            type Stream = Self;
+            type Read = tokio::net::$module::OwnedReadHalf;
+            type Write = tokio::net::$module::OwnedWriteHalf;
+
+            fn split(stream: Self) -> (Self::Read, Self::Write) {
+                stream.into_split()
+            }
+
+            fn reunite(read: Self::Read, write: Self::Write) -> Self {
+                read.reunite(write).expect("both are sides of one stream")
+            }
+        }
+    };
+}
+
+socket!(tcp, TcpStream);
+#[cfg(unix)]
+socket!(unix, UnixStream);

@@ -1,0 +1,348 @@
+//! The half that sends.
+
+use std::fmt;
+use std::future::{Future as _, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use futures_sink::Sink;
+use sinews_proto::{CloseCode, Misuse, Time};
+use sinews_session::{Closed, Sent};
+use tokio::time::Sleep;
+
+use super::outlet::{Handover, Outlet};
+use super::read::ReadHalf;
+use super::{Reader, Split};
+use crate::error::Error;
+use crate::link::{Link, Side};
+use crate::message::Message;
+use crate::sender::Sender;
+use crate::tokio::drive::{ASK_EVERY, instant, now};
+
+/// The half of a [`WebSocket`](crate::WebSocket) that sends. A message leaves at once; what is queued while another is
+/// on its way leaves with the next, in one write.
+///
+/// While the [`ReadHalf`] is not in use, sending also answers pings and the peer's Close, and keeps the deadlines.
+/// What is queued when it is dropped leaves while the reader waits for messages. Dropping it closes nothing.
+pub struct WriteHalf<T: Split> {
+    /// Its own, unless others use it too.
+    link: Option<Box<Link>>,
+    outlet: Arc<Outlet<T::Write>>,
+    handover: Arc<Handover<Reader<T>>>,
+    /// For the write timeout.
+    alarm: Alarm,
+    /// When it last looked for what came.
+    asked: Time,
+}
+
+impl<T: Split> WriteHalf<T> {
+    pub(super) fn new(outlet: Arc<Outlet<T::Write>>, handover: Arc<Handover<Reader<T>>>, link: Link) -> Self {
+        let asked = link.now;
+        let shares = link.has_inbox();
+        let mut half = Self { link: Some(Box::new(link)), outlet, handover, alarm: Alarm::default(), asked };
+        if shares {
+            half.share();
+        }
+        half
+    }
+
+    /// Lets the reader send what is queued here.
+    fn share(&mut self) {
+        if let Some(link) = self.link.take() {
+            self.outlet.share(link);
+        }
+    }
+
+    /// The link, wherever it is.
+    fn with<R>(&mut self, work: impl FnOnce(&mut Link) -> R) -> R {
+        match &mut self.link {
+            Some(link) => work(link),
+            None => {
+                work(self.outlet.data().as_mut().expect("it is shared for as long as both halves are there"))
+            }
+        }
+    }
+
+    pub(super) fn is_of(&self, read: &ReadHalf<T>) -> bool {
+        Arc::ptr_eq(&self.outlet, &read.outlet)
+    }
+
+    pub(super) fn into_parts(mut self) -> (Link, Arc<Outlet<T::Write>>) {
+        let link = self.link.take().or_else(|| self.outlet.data().take());
+        (*link.expect("it is shared for as long as both halves are there"), self.outlet.clone())
+    }
+
+    /// Sends a message. It leaves at once, behind what is queued.
+    ///
+    /// Cancel-safe: a dropped future has queued the message whole or not at all.
+    ///
+    /// # Errors
+    /// See [`Error`]; [`Error::Closed`] once the reader knows how the connection ended, [`Misuse::Closing`] once a
+    /// Close is decided.
+    pub async fn send(&mut self, message: impl Into<Message>) -> Result<(), Error> {
+        let mut message = Some(message.into());
+        poll_fn(|cx| {
+            if message.is_some() {
+                ready!(self.poll_room(cx));
+                if let Some(message) = message.take() {
+                    self.queue(message)?;
+                }
+            }
+            self.poll_out(cx)
+        })
+        .await
+    }
+
+    /// Queues a message, without sending it: it leaves with the next [`flush`](Self::flush) or [`send`](Self::send).
+    /// Waits only while more than [`Config::high_water`](crate::Config::high_water) bytes are queued.
+    ///
+    /// Cancel-safe, as [`send`](Self::send) is.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub async fn feed(&mut self, message: impl Into<Message>) -> Result<(), Error> {
+        poll_fn(|cx| self.poll_room(cx)).await;
+        self.queue(message.into()).map(drop)
+    }
+
+    /// Queues a message without waiting. Where [`Config::max_outbound`](crate::Config::max_outbound) bytes wait
+    /// already, it meets [`Config::overflow`](crate::Config::overflow).
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn try_send(&mut self, message: impl Into<Message>) -> Result<Sent, Error> {
+        self.queue(message.into())
+    }
+
+    /// Sends everything that is queued.
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub async fn flush(&mut self) -> Result<(), Error> {
+        poll_fn(|cx| self.poll_out(cx)).await
+    }
+
+    /// Begins the closing handshake behind what is queued (RFC 6455 section 7.1.2), and waits until the Close has
+    /// left. The [`ReadHalf`] hears the answer, and waits for it no longer than
+    /// [`Config::close_timeout`](crate::Config::close_timeout). If a Close is decided already, there is nothing to do.
+    ///
+    /// Cancel-safe: call [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for a reason over 123 bytes; [`Error::Io`].
+    pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        fine_if_closing(self.start_close(code, reason))?;
+        fine_if_closing(self.flush().await)
+    }
+
+    fn start_close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        self.with(|link| {
+            link.now = now();
+            link.sync();
+            link.close(code, reason)
+        })
+    }
+
+    /// A handle by which any task may send on this connection, as [`WebSocket::sender`](crate::WebSocket::sender) has
+    /// it. What is queued there leaves while either half is waited on. For that the halves share a lock from now on,
+    /// taken while a message is encoded.
+    pub fn sender(&mut self) -> Sender {
+        self.sender_with_capacity(Sender::CAPACITY)
+    }
+
+    /// The same with room for `capacity` messages, at least one. The first call for a connection decides.
+    pub fn sender_with_capacity(&mut self, capacity: usize) -> Sender {
+        self.share();
+        let sender = self.with(|link| link.sender(capacity));
+        self.outlet.pair.wake_side(Side::Read);
+        sender
+    }
+
+    /// How the connection ended, if the reader knows: code, reason and which side.
+    #[must_use]
+    pub fn closed(&self) -> Option<&Closed> {
+        self.outlet.pair.closed()
+    }
+
+    fn queue(&mut self, message: Message) -> Result<Sent, Error> {
+        self.with(|link| {
+            link.now = now();
+            link.sync();
+            link.queue(message)
+        })
+    }
+
+    /// Waits until there is room for a message.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.with(|link| {
+            link.sync();
+            link.is_congested()
+        }) {
+            ready!(self.poll_progress(cx));
+        }
+        Poll::Ready(())
+    }
+
+    /// Sends all that is queued.
+    fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let sent = loop {
+            match self.poll_progress(cx) {
+                Poll::Ready(true) => break Poll::Ready(()),
+                Poll::Ready(false) => {}
+                Poll::Pending => break Poll::Pending,
+            }
+        };
+        self.look_aside(cx);
+        ready!(sent);
+        Poll::Ready(self.with(|link| {
+            link.sync();
+            link.check_sending()
+        }))
+    }
+
+    /// Sends; keeps the write timeout meanwhile. Answers whether all has left; if not, a wait has ended.
+    fn poll_progress(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        let (link, outlet) = (&mut self.link, &self.outlet);
+        let sent = outlet.poll_send(Side::Write, cx, |out, both| match link {
+            Some(link) => {
+                link.now = now();
+                out.exchange(link, both);
+            }
+            None => {
+                if let Some(link) = outlet.data().as_mut() {
+                    link.now = now();
+                    out.exchange(link, both);
+                }
+            }
+        });
+        if sent.is_ready() {
+            return Poll::Ready(true);
+        }
+        loop {
+            let Some(next) = self.with(|link| link.deadline()) else { return Poll::Pending };
+            ready!(self.alarm.poll(cx, next));
+            let due = self.with(|link| {
+                link.now = now();
+                let due = link.deadline().is_some_and(|deadline| deadline <= link.now);
+                link.timeout();
+                due
+            });
+            if due {
+                return Poll::Ready(false);
+            }
+        }
+    }
+
+    /// Handles what came while nobody reads, now and then.
+    fn look_aside(&mut self, cx: &mut Context<'_>) {
+        let now = now();
+        if now.since(self.asked) <= ASK_EVERY {
+            return;
+        }
+        self.asked = now;
+        let Some((mut drive, is_left)) = self.handover.borrow() else { return };
+        drive.link.now = now;
+        drive.link.sync();
+        if is_left {
+            drop_messages::<T>(&mut drive, cx);
+        } else {
+            // It is the reader's waker that the transport and the timer must know.
+            let waker = self.outlet.pair.waker(Side::Read);
+            let cx = &mut Context::from_waker(waker.as_ref().unwrap_or(Waker::noop()));
+            drive.poll_aside(cx);
+            let _ = drive.poll_send(cx);
+            let _ = drive.poll_timer(cx);
+        }
+        let has_news = drive.link.is_parked() || drive.link.closed().is_some();
+        if self.handover.put(drive) || has_news {
+            self.outlet.pair.wake_side(Side::Read);
+        }
+    }
+}
+
+/// Wakes for a deadline that mostly comes to lie later unnoticed.
+#[derive(Default)]
+struct Alarm {
+    /// Made when first needed.
+    timer: Option<Pin<Box<Sleep>>>,
+    /// When it rings, if it is set.
+    armed: Option<Time>,
+}
+
+impl Alarm {
+    /// Ready: a deadline that was waited for has come, if it does not lie later by now.
+    fn poll(&mut self, cx: &mut Context<'_>, next: Time) -> Poll<()> {
+        if self.armed.is_none_or(|armed| next < armed) {
+            self.armed = Some(next);
+            match &mut self.timer {
+                Some(timer) => timer.as_mut().reset(instant(next)),
+                None => self.timer = Some(Box::pin(tokio::time::sleep_until(instant(next)))),
+            }
+        }
+        let Some(timer) = &mut self.timer else { return Poll::Pending };
+        ready!(timer.as_mut().poll(cx));
+        self.armed = None;
+        Poll::Ready(())
+    }
+}
+
+/// Messages that are dropped in a row, before the task goes on with what it sends.
+const DROPPED_MAX: usize = 64;
+
+/// The reader was dropped: pings and a Close are answered, deadlines kept, and messages dropped.
+fn drop_messages<T: Split>(drive: &mut Reader<T>, cx: &mut Context<'_>) {
+    for _ in 0..DROPPED_MAX {
+        if !matches!(drive.poll_event(cx), Poll::Ready(Some(_))) {
+            break;
+        }
+    }
+}
+
+/// A Close that is decided already is as good.
+fn fine_if_closing(result: Result<(), Error>) -> Result<(), Error> {
+    match result {
+        Err(Error::Closed(_) | Error::Misuse(Misuse::Closing)) => Ok(()),
+        result => result,
+    }
+}
+
+/// What is queued leaves with the reader.
+impl<T: Split> Drop for WriteHalf<T> {
+    fn drop(&mut self) {
+        self.share();
+    }
+}
+
+impl<T: Split> Sink<Message> for WriteHalf<T> {
+    type Error = Error;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        ready!(self.poll_room(cx));
+        Poll::Ready(self.with(|link| link.check_sending()))
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), Error> {
+        self.queue(message).map(drop)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.poll_out(cx)
+    }
+
+    /// As [`close`](WriteHalf::close) with 1000.
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        fine_if_closing(self.start_close(CloseCode::NORMAL, ""))?;
+        self.poll_out(cx).map(fine_if_closing)
+    }
+}
+
+impl<T: Split> Unpin for WriteHalf<T> {}
+
+impl<T: Split> fmt::Debug for WriteHalf<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WriteHalf").field("closed", &self.closed()).finish_non_exhaustive()
+    }
+}

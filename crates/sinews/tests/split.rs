@@ -1,0 +1,510 @@
+//! Halves on different tasks.
+
+mod common;
+
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use common::{Cut, deflating_pair, pair, pair_with, poll_once};
+use futures_util::{SinkExt, StreamExt as _};
+use sinews::tokio::{Locked, ReadHalf, Split, WebSocket, WriteHalf};
+use sinews::{Cause, CloseCode, Config, Error, Expired, Message, Misuse, Role};
+use sinews_testkit::{Frame, RawFrame, Rng, negotiate, split_frames};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::net::{TcpListener, TcpStream};
+
+type Server = (WriteHalf<DuplexStream>, ReadHalf<DuplexStream>, DuplexStream);
+
+/// The halves of a server, against a peer that is only bytes; the link holds so many in each direction.
+fn halves_and_raw(config: &Config, capacity: usize) -> Server {
+    let (raw, server) = tokio::io::duplex(capacity);
+    let negotiated = negotiate(None, None).server;
+    let (write, read) = WebSocket::from_negotiated(server, negotiated, Arc::new(config.clone()), &[]).split();
+    (write, read, raw)
+}
+
+async fn send_raw(raw: &mut DuplexStream, frame: Frame) {
+    raw.write_all(&frame.encode(Role::Client)).await.unwrap();
+}
+
+/// What comes until nothing more does.
+async fn frames(raw: &mut DuplexStream) -> Vec<RawFrame> {
+    let (mut all, mut buffer) = (Vec::new(), [0; 4096]);
+    while let Poll::Ready(Ok(count @ 1..)) = poll_once(raw.read(&mut buffer)) {
+        all.extend_from_slice(&buffer[..count]);
+    }
+    let (frames, rest) = split_frames(&all);
+    assert_eq!(rest, all.len(), "whole frames");
+    frames
+}
+
+fn opcodes(frames: &[RawFrame]) -> Vec<u8> {
+    frames.iter().map(|frame| frame.opcode).collect()
+}
+
+#[test]
+fn halves_go_where_their_stream_goes() {
+    fn movable<T: Send + Sync + Unpin + 'static>() {}
+    movable::<WriteHalf<TcpStream>>();
+    movable::<ReadHalf<TcpStream>>();
+    movable::<WriteHalf<Locked<DuplexStream>>>();
+}
+
+#[tokio::test]
+async fn who_only_reads_answers_pings() {
+    let (_write, mut read, mut raw) = halves_and_raw(&Config::default(), 1 << 16);
+    for payload in ["one", "two"] {
+        send_raw(&mut raw, Frame::ping(payload)).await;
+        assert_eq!(read.next().await.unwrap().unwrap(), Message::Ping(payload.into()));
+        assert!(poll_once(read.next()).is_pending());
+        let answers = frames(&mut raw).await;
+        assert_eq!((answers.len(), &*answers[0].payload), (1, payload.as_bytes()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_only_writes_answers_pings_and_a_close() {
+    for reader in ["unused", "waiting", "dropped"] {
+        let (mut write, mut read, mut raw) = halves_and_raw(&Config::default(), 1 << 16);
+        let mut read = match reader {
+            "unused" => Some(read),
+            "waiting" => {
+                assert!(poll_once(read.next()).is_pending());
+                Some(read)
+            }
+            _ => None,
+        };
+        for number in 0..3u8 {
+            send_raw(&mut raw, Frame::ping([number])).await;
+            tokio::time::advance(Duration::from_millis(20)).await;
+            write.send("tick").await.unwrap();
+            assert_eq!(opcodes(&frames(&mut raw).await), [1, 10], "{reader}");
+        }
+        send_raw(&mut raw, Frame::close(1001, "")).await;
+        tokio::time::advance(Duration::from_millis(20)).await;
+        write.send("last").await.unwrap();
+        assert_eq!(opcodes(&frames(&mut raw).await), [1, 8], "{reader}");
+        let error = write.send("late").await.unwrap_err();
+        assert!(matches!(&error, Error::Closed(closed) if closed.cause() == Cause::Peer), "{error}");
+        if let Some(read) = &mut read {
+            while let Some(message) = read.next().await {
+                assert!(!message.unwrap().is_data());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_waits_for_the_end_of_a_message_on_its_way_and_needs_no_writer() {
+    let (mut write, mut read, mut raw) = halves_and_raw(&Config::default(), 100);
+    assert!(poll_once(write.send(Message::binary(vec![7; 1000]))).is_pending());
+    send_raw(&mut raw, Frame::ping("hello")).await;
+    assert!(matches!(poll_once(read.next()), Poll::Ready(Some(Ok(Message::Ping(_))))));
+    assert!(poll_once(read.next()).is_pending());
+    // The writer is left alone from here on; the reader sends what it has left behind.
+    let reader = tokio::spawn(async move { read.next().await });
+    let mut bytes = vec![0; 4 + 1000 + 7];
+    raw.read_exact(&mut bytes).await.unwrap();
+    let (frames, _) = split_frames(&bytes);
+    assert_eq!(opcodes(&frames), [2, 10]);
+    write.send("more").await.unwrap();
+    raw.read_exact(&mut bytes[..6]).await.unwrap();
+    assert_eq!(&bytes[..6], b"\x81\x04more");
+    reader.abort();
+}
+
+#[tokio::test]
+async fn what_waited_leaves_in_one_write() {
+    let (mut client, server) = pair();
+    let counts = server.get_ref().counts();
+    let (mut write, _read) = server.split_locked();
+    for number in 0..50 {
+        write.feed(number.to_string()).await.unwrap();
+    }
+    assert_eq!(counts.writes(), 0);
+    write.flush().await.unwrap();
+    assert_eq!(counts.writes(), 1);
+    for number in 0..50 {
+        assert_eq!(client.next().await.unwrap().unwrap(), Message::from(number.to_string()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_writer_closes_and_the_reader_hears_the_end() {
+    let (mut client, server) = pair();
+    let (mut write, mut read) = server.split_locked();
+    write.feed("last").await.unwrap();
+    write.close(CloseCode::GOING_AWAY, "restart").await.unwrap();
+    assert!(matches!(write.send("late").await, Err(Error::Misuse(Misuse::Closing))));
+    write.close(CloseCode::NORMAL, "again").await.expect("as good");
+    assert_eq!(client.next().await.unwrap().unwrap(), Message::from("last"));
+    assert!(client.next().await.unwrap().unwrap().is_close());
+    assert!(read.next().await.unwrap().unwrap().is_close());
+    assert!(read.next().await.is_none() && read.next().await.is_none());
+    for closed in [read.closed(), write.closed()] {
+        assert_eq!(closed.map(|closed| closed.cause()), Some(Cause::Local));
+    }
+    assert!(matches!(write.send("late").await, Err(Error::Closed(_))));
+    assert!(client.next().await.is_none());
+    assert_eq!(client.closed().and_then(|closed| closed.code()), Some(CloseCode::GOING_AWAY));
+}
+
+#[tokio::test]
+async fn the_reader_closes_and_the_writer_hears_of_it() {
+    let (mut client, server) = pair();
+    let (mut write, mut read) = server.split_locked();
+    let peer = tokio::spawn(async move {
+        while let Some(message) = client.next().await {
+            message.unwrap();
+        }
+        client
+    });
+    let closed = read.close(CloseCode::NORMAL, "done").await.unwrap();
+    assert_eq!(closed.cause(), Cause::Local);
+    assert!(matches!(write.send("late").await, Err(Error::Closed(_))));
+    write.close(CloseCode::NORMAL, "").await.expect("as good");
+    assert_eq!(
+        peer.await.unwrap().closed().map(|closed| closed.reason().to_owned()).as_deref(),
+        Some("done")
+    );
+}
+
+#[tokio::test]
+async fn one_close_leaves_whoever_wants_it_and_nothing_behind_it() {
+    for seed in 0..64u64 {
+        let (mut write, mut read, mut raw) = halves_and_raw(&Config::default(), 1 << 16);
+        let mut rng = Rng::new(seed);
+        let mut closed = false;
+        for _ in 0..6 {
+            // Polled by hand, a task that never yields would run out of budget.
+            tokio::task::yield_now().await;
+            match rng.below(5) {
+                0 => closed |= poll_once(write.close(CloseCode::NORMAL, "writer")).is_ready(),
+                1 => closed |= poll_once(read.close(CloseCode::GOING_AWAY, "reader")).is_pending(),
+                2 => send_raw(&mut raw, Frame::ping("x")).await,
+                3 => drop(write.try_send("data")),
+                _ => send_raw(&mut raw, Frame::close(1000, "peer")).await,
+            }
+            if rng.below(2) == 0 {
+                let _ = poll_once(read.next());
+            }
+            if rng.below(2) == 0 {
+                let _ = poll_once(write.flush());
+            }
+        }
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+            let _ = poll_once(read.next());
+            let _ = poll_once(write.flush());
+        }
+        let heard = opcodes(&frames(&mut raw).await);
+        let closes = heard.iter().filter(|opcode| **opcode == 8).count();
+        assert!(closes <= 1, "seed {seed}: {heard:?}");
+        assert!(closes == 0 || heard.last() == Some(&8), "seed {seed}: {heard:?}");
+        assert!(!closed || closes == 1, "seed {seed}: {heard:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_takes_nothing_ends_the_connection_for_both() {
+    let (mut write, mut read, _raw) = halves_and_raw(&Config::default(), 100);
+    let error = write.send(Message::binary(vec![0; 1000])).await.expect_err("nobody reads");
+    let expired = Some(Cause::Expired(Expired::Write));
+    assert!(matches!(&error, Error::Closed(closed) if Some(closed.cause()) == expired), "{error}");
+    let error = read.next().await.expect("told once").expect_err("over");
+    assert!(matches!(&error, Error::Closed(closed) if Some(closed.cause()) == expired), "{error}");
+    assert!(read.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_takes_nothing_ends_it_also_when_only_the_reader_waits() {
+    let (mut write, mut read, _raw) = halves_and_raw(&Config::default(), 100);
+    assert!(poll_once(write.send(Message::binary(vec![0; 1000]))).is_pending());
+    let error = read.next().await.expect("told once").expect_err("over");
+    let expired = Cause::Expired(Expired::Write);
+    assert!(matches!(&error, Error::Closed(closed) if closed.cause() == expired), "{error}");
+    assert!(matches!(write.send("late").await, Err(Error::Closed(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_reader_pings_a_silent_peer_and_gives_it_up() {
+    let (mut write, mut read, mut raw) = halves_and_raw(&Config::default(), 1 << 16);
+    write.send("hello").await.unwrap();
+    let error = read.next().await.expect("told once").expect_err("over");
+    let expired = Cause::Expired(Expired::Pong);
+    assert!(matches!(&error, Error::Closed(closed) if closed.cause() == expired), "{error}");
+    assert_eq!(opcodes(&frames(&mut raw).await), [1, 9, 8]);
+}
+
+#[tokio::test]
+async fn a_waiting_writer_hears_that_the_connection_is_over() {
+    let (mut write, mut read, raw) = halves_and_raw(&Config::default(), 100);
+    let writer = tokio::spawn(async move { write.send(Message::binary(vec![0; 1000])).await });
+    tokio::task::yield_now().await;
+    drop(raw);
+    assert!(read.next().await.expect("told once").is_err());
+    assert!(writer.await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn halves_of_different_connections_come_back() {
+    let (first, _a, _raw) = halves_and_raw(&Config::default(), 100);
+    let (_b, second, _raw) = halves_and_raw(&Config::default(), 100);
+    let error = second.reunite(first).expect_err("strangers");
+    assert_eq!(error.to_string(), "the halves are not of one connection");
+    let sinews::tokio::ReuniteError { .. } = error;
+}
+
+#[tokio::test]
+async fn split_and_reunited_at_any_moment_every_message_comes_once() {
+    for seed in 0..40u64 {
+        let (mut client, server) = match seed % 2 {
+            0 => pair_with(&Config::default().with_high_water(500), 300, Some(seed)),
+            _ => deflating_pair(&Config::default().with_high_water(500), 300, Some(seed)),
+        };
+        let peer = tokio::spawn(async move {
+            let mut heard = 0u32;
+            while heard < 200 {
+                let message = client.next().await.unwrap().unwrap();
+                let Message::Text(text) = message else { continue };
+                assert_eq!(*text, format!("message {heard} {}", "x".repeat(heard as usize)));
+                heard += 1;
+                if heard.is_multiple_of(7) {
+                    client.feed(Message::Ping("p".into())).await.unwrap();
+                }
+                client.send(text).await.unwrap();
+            }
+            client.flush().await.unwrap();
+            client
+        });
+        let mut rng = Rng::new(seed);
+        let (mut server, mut sent, mut heard) = (server, 0u32, 0u32);
+        while heard < 200 {
+            let (mut write, mut read) = server.split_locked();
+            for _ in 0..rng.below(8) {
+                if sent < 200 && rng.below(2) == 0 {
+                    let text = format!("message {sent} {}", "x".repeat(sent as usize));
+                    let _ = write.try_send(text).unwrap();
+                    sent += 1;
+                    let _ = poll_once(write.flush());
+                }
+                if let Poll::Ready(message) = poll_once(read.next())
+                    && let Message::Text(text) = message.unwrap().unwrap()
+                {
+                    assert!(text.starts_with(&format!("message {heard} ")), "seed {seed}");
+                    heard += 1;
+                }
+                tokio::task::yield_now().await;
+            }
+            server = read.reunite(write).unwrap();
+            if rng.below(2) == 0 {
+                let _ = poll_once(server.flush());
+            }
+        }
+        server.flush().await.unwrap();
+        let mut client = peer.await.unwrap();
+        let (closed, ()) = tokio::join!(server.close(CloseCode::NORMAL, ""), async {
+            while client.next().await.is_some() {}
+        });
+        assert_eq!(closed.unwrap().cause(), Cause::Local);
+    }
+}
+
+/// Both halves on tasks of their own, each future dropped now and then.
+async fn echo_in_halves<T: Split + 'static>(write: WriteHalf<T>, read: ReadHalf<T>, seed: u64)
+where
+    WriteHalf<T>: Send,
+    ReadHalf<T>: Send,
+{
+    let (to_writer, mut answers) = tokio::sync::mpsc::channel::<Message>(4);
+    let (mut write, mut read) = (write, read);
+    let reader = tokio::spawn(async move {
+        let mut rng = Rng::new(seed);
+        loop {
+            let next = tokio::select! {
+                biased;
+                next = read.next() => next,
+                () = yields(rng.below(4)) => continue,
+            };
+            match next {
+                Some(Ok(message)) if message.is_data() => to_writer.send(message).await.unwrap(),
+                Some(Ok(_)) => {}
+                Some(Err(error)) => panic!("{error}"),
+                None => return read,
+            }
+        }
+    });
+    let mut rng = Rng::new(seed + 1);
+    while let Some(message) = answers.recv().await {
+        write.feed(message).await.unwrap();
+        while rng.below(3) > 0 {
+            tokio::select! {
+                biased;
+                flushed = write.flush() => { flushed.unwrap(); break }
+                () = yields(rng.below(4)) => {}
+            }
+        }
+        if answers.is_empty() {
+            write.flush().await.unwrap();
+        }
+    }
+    let read = reader.await.unwrap();
+    assert_eq!(read.closed().map(|closed| closed.cause()), Some(Cause::Peer));
+}
+
+async fn yields(count: usize) {
+    for _ in 0..count {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Sends and pings, and expects each message back in order.
+async fn drive<S>(client: WebSocket<S>, count: usize, seed: u64)
+where
+    S: Split<Stream = S> + tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static,
+    WriteHalf<S>: Send,
+    ReadHalf<S>: Send,
+{
+    let (mut write, mut read) = client.split();
+    let payload = move |number: usize| {
+        let len = Rng::new(seed ^ number as u64).below(3000) as usize;
+        let mut payload = number.to_be_bytes().to_vec();
+        payload.resize(8 + len, number as u8);
+        payload
+    };
+    let writer = tokio::spawn(async move {
+        for number in 0..count {
+            write.send(payload(number)).await.unwrap();
+            if number % 16 == 0 {
+                write.send(Message::Ping("ping".into())).await.unwrap();
+            }
+        }
+        write
+    });
+    let (mut heard, mut pongs) = (0, 0);
+    while heard < count {
+        match read.next().await.unwrap().unwrap() {
+            Message::Binary(bytes) => {
+                assert_eq!(bytes, payload(heard));
+                heard += 1;
+            }
+            Message::Pong(_) => pongs += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut write = writer.await.unwrap();
+    write.close(CloseCode::NORMAL, "").await.unwrap();
+    while let Some(message) = read.next().await {
+        pongs += usize::from(matches!(message.unwrap(), Message::Pong(_)));
+    }
+    assert!(pongs > 0, "pings are answered meanwhile");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn in_memory_under_load_nothing_is_lost_or_out_of_order() {
+    for seed in 0..6u64 {
+        let agreed = negotiate(None, None);
+        let (client, server) = tokio::io::duplex(700);
+        let config = Arc::new(
+            Config::default()
+                .with_high_water(2000)
+                .with_ping_rate(sinews::PingRate { per_second: 1_000_000, burst: 1_000_000 }),
+        );
+        let client = WebSocket::from_negotiated(client, agreed.client, config.clone(), &[]);
+        let server = Cut::new(server, Some(seed));
+        let server = WebSocket::from_negotiated(server, agreed.server, config, &[]);
+        let (write, read) = server.split_locked();
+        tokio::join!(drive(client, 400, seed), echo_in_halves(write, read, seed));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn over_sockets_under_load_nothing_is_lost_or_out_of_order() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (server, _) = listener.accept().await.unwrap();
+    let agreed = negotiate(None, None);
+    let config = Arc::new(
+        Config::default()
+            .with_high_water(20_000)
+            .with_ping_rate(sinews::PingRate { per_second: 1_000_000, burst: 1_000_000 }),
+    );
+    let client = WebSocket::from_negotiated(client, agreed.client, config.clone(), &[]);
+    let (write, read) = WebSocket::from_negotiated(server, agreed.server, config, &[]).split();
+    tokio::join!(drive(client, 5000, 1), echo_in_halves(write, read, 1));
+}
+
+#[tokio::test]
+async fn a_stream_and_a_sink() {
+    let (mut client, server) = pair();
+    let (write, read) = server.split_locked();
+    let echo = tokio::spawn(
+        read.filter(|message| {
+            let is_data = message.as_ref().is_ok_and(|message| message.is_data());
+            std::future::ready(is_data)
+        })
+        .forward(write),
+    );
+    client.send("round").await.unwrap();
+    assert_eq!(client.next().await.unwrap().unwrap(), Message::from("round"));
+    client.close(CloseCode::NORMAL, "").await.unwrap();
+    drop(client);
+    echo.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn sink_close_is_a_close() {
+    let (mut client, server) = pair();
+    let (mut write, _read) = server.split_locked();
+    SinkExt::close(&mut write).await.unwrap();
+    assert!(client.next().await.unwrap().unwrap().is_close());
+}
+
+#[tokio::test]
+async fn producers_are_served_by_either_half() {
+    for dropped in [false, true] {
+        let (mut client, server) = pair();
+        let (mut write, mut read) = server.split_locked();
+        let sender = write.sender();
+        sender.try_send("by the writer").unwrap();
+        write.flush().await.unwrap();
+        assert_eq!(client.next().await.unwrap().unwrap(), Message::from("by the writer"));
+        let kept = (!dropped).then_some(write);
+        let reader = tokio::spawn(async move { while read.next().await.is_some() {} });
+        tokio::task::yield_now().await;
+        for number in 0..100 {
+            sender.send(number.to_string()).await.unwrap();
+            assert_eq!(client.next().await.unwrap().unwrap(), Message::from(number.to_string()));
+        }
+        client.close(CloseCode::NORMAL, "").await.unwrap();
+        drop(client);
+        reader.await.unwrap();
+        sender.closed().await;
+        drop(kept);
+    }
+}
+
+#[tokio::test]
+async fn what_a_dropped_writer_had_queued_leaves_with_the_reader() {
+    let (mut client, server) = pair();
+    let (mut write, mut read) = server.split_locked();
+    write.feed("left behind").await.unwrap();
+    drop(write);
+    assert!(poll_once(read.next()).is_pending());
+    assert_eq!(client.next().await.unwrap().unwrap(), Message::from("left behind"));
+}
+
+#[tokio::test]
+async fn producers_go_along_and_come_back() {
+    let (mut client, mut server) = pair();
+    let sender = server.sender();
+    let (write, mut read) = server.split_locked();
+    sender.try_send("split").unwrap();
+    assert!(poll_once(read.next()).is_pending());
+    assert_eq!(client.next().await.unwrap().unwrap(), Message::from("split"));
+    let mut server = read.reunite(write).unwrap();
+    sender.try_send("whole").unwrap();
+    assert!(poll_once(server.next()).is_pending());
+    assert_eq!(client.next().await.unwrap().unwrap(), Message::from("whole"));
+}
