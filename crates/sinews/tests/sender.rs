@@ -188,7 +188,7 @@ async fn what_can_never_be_sent_is_refused_where_somebody_hears_it() {
     assert!(!error.is_full() && !error.is_closed());
     assert_eq!(error.to_string(), "ping payload over 125 bytes");
     assert_eq!(sender.send(ping.clone()).await.expect_err("too long").into_message(), ping);
-    let frame = CloseFrame::new(CloseCode::NORMAL, &"x".repeat(124));
+    let frame = CloseFrame::new(CloseCode::NORMAL, "x".repeat(124));
     assert!(sender.try_send(Message::Close(Some(frame))).is_err());
     assert_eq!(sender.capacity(), Sender::CAPACITY);
 }
