@@ -55,6 +55,8 @@ pub(crate) struct Link {
     queued_at: Option<Time>,
     /// Messages handed out since.
     handed_out: u32,
+    /// Messages sent since the last one was handed out.
+    answers: u32,
     /// The deadline may have come to lie earlier.
     recheck: bool,
     /// The driver's newest time: when something last came, or a wait began.
@@ -141,6 +143,7 @@ impl Link {
             owes_pong: false,
             queued_at: None,
             handed_out: 0,
+            answers: 0,
             recheck: true,
             now,
         }
@@ -185,6 +188,7 @@ impl Link {
             self.keep_tight();
             return None;
         };
+        self.answers = 0;
         self.owes_pong |= matches!(event, Arrived::Ping(_));
         Some(event.behind(start))
     }
@@ -200,6 +204,7 @@ impl Link {
         let input = &mut self.block[start..];
         let (kind, at) = resources::with(|shared| self.session.pull_whole(input, shared, now))?;
         self.at = start + at.end;
+        self.answers = 0;
         Some((kind, start + at.start..start + at.end))
     }
 
@@ -231,10 +236,14 @@ impl Link {
     }
 
     /// Whether what is sent now can wait for the rest of the answers to a burst. It cannot where an event waits that
-    /// came aside: nobody receives.
+    /// came aside, since nobody receives; nor where one message is answered by many for longer than a burst may take.
     #[inline]
-    pub(crate) fn is_answering(&self) -> bool {
-        self.parked.is_none() && self.is_amid_burst()
+    pub(crate) fn is_answering(&mut self, now: impl FnOnce() -> Time) -> bool {
+        if self.parked.is_some() || !self.is_amid_burst() {
+            return false;
+        }
+        self.answers += 1;
+        self.answers == 1 || now().since(self.queued_at.unwrap_or(self.now)) <= BURST_MAX
     }
 
     /// Keeps an event for whoever receives next.

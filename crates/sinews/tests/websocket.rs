@@ -101,6 +101,22 @@ async fn a_slow_handler_does_not_hold_its_answers_back_for_the_burst() {
     assert_eq!(server.get_ref().counts().writes(), 3);
 }
 
+/// Who has read the first message of a burst and then only sends is waited for by nobody.
+#[tokio::test(start_paused = true)]
+async fn one_answer_of_many_messages_is_no_burst() {
+    let (mut client, mut server) = pair();
+    for n in 0..3 {
+        client.feed(text(n)).await.unwrap();
+    }
+    client.flush().await.unwrap();
+    server.next().await.unwrap().unwrap();
+    for n in 0..5 {
+        server.send(text(n)).await.unwrap();
+        assert_eq!(server.get_ref().counts().writes(), n);
+        tokio::time::advance(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test]
 async fn what_was_queued_leaves_when_the_reader_waits() {
     let (mut client, mut server) = pair();

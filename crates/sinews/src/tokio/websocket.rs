@@ -154,7 +154,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         cx: &mut Context<'_>,
         queue: impl FnOnce(&mut Link) -> Option<Result<Sent, Error>>,
     ) -> Poll<Result<(), Error>> {
-        let burst = self.drive.link.is_answering();
+        let burst = self.drive.link.is_answering(drive::now);
         if self.drive.link.is_congested() {
             ready!(self.poll_room(cx));
         }

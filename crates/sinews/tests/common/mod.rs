@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use sinews::Config;
 use sinews::tokio::WebSocket;
-use sinews::{Config, Message};
 use sinews_testkit::{Agreed, Rng, negotiate};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
@@ -51,7 +51,7 @@ impl<S> Cut<S> {
             return None;
         }
         let cut = if rng.below(4) == 0 { 1 << rng.below(16) } else { 1 + rng.below(9) };
-        Some(most.min(cut as usize))
+        Some(most.min(cut))
     }
 }
 
@@ -149,9 +149,9 @@ pub fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
 /// Echoes until the connection is over.
 pub async fn echo<S: AsyncRead + AsyncWrite + Unpin>(mut socket: WebSocket<S>) -> Result<(), sinews::Error> {
     while let Some(message) = socket.next().await {
-        match message? {
-            message @ (Message::Text(_) | Message::Binary(_)) => socket.send(message).await?,
-            _ => {}
+        let message = message?;
+        if message.is_data() {
+            socket.send(message).await?;
         }
     }
     Ok(())
