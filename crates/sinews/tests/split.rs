@@ -368,7 +368,7 @@ where
 {
     let (mut write, mut read) = client.split();
     let payload = move |number: usize| {
-        let len = Rng::new(seed ^ number as u64).below(3000) as usize;
+        let len = Rng::new(seed ^ number as u64).below(3000);
         let mut payload = number.to_be_bytes().to_vec();
         payload.resize(8 + len, number as u8);
         payload
