@@ -74,6 +74,18 @@ impl Chain {
         filled
     }
 
+    /// What leaves next, piece by piece; none is empty.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let large = self.large.range(self.large_sent..);
+        let tail = large.clone().next_back().map_or(self.arena_sent, |large| large.at);
+        let mut at = self.arena_sent;
+        let pairs = large.flat_map(move |large| {
+            let before = &self.arena[std::mem::replace(&mut at, large.at)..large.at];
+            [before, &large.bytes]
+        });
+        pairs.chain([&self.arena[tail..]]).filter(|piece| !piece.is_empty())
+    }
+
     /// The next `count` bytes have left.
     pub fn advance(&mut self, count: usize) {
         debug_assert!(count <= self.len, "more left than was there");
@@ -182,7 +194,10 @@ mod tests {
     fn content(chain: &Chain) -> Vec<u8> {
         let mut slices = [IoSlice::new(&[]); 8];
         let filled = chain.slices(&mut slices);
-        slices[..filled].iter().flat_map(|slice| slice.to_vec()).collect()
+        let content: Vec<u8> = slices[..filled].iter().flat_map(|slice| slice.to_vec()).collect();
+        assert_eq!(chain.pieces().count(), filled);
+        assert_eq!(chain.pieces().collect::<Vec<_>>().concat(), content);
+        content
     }
 
     #[test]

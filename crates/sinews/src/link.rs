@@ -35,12 +35,14 @@ pub(crate) struct Link {
     dry: bool,
     /// What came while somebody sent, and waits for somebody who receives.
     parked: Option<Arrived>,
-    /// The send under way.
+    /// The send under way, unless a driver has it.
     sending: Option<Box<Chain>>,
     /// What others want to send, once somebody does.
     inbox: Option<Box<Inbox>>,
     /// The other half lives elsewhere.
     half: Option<Box<Half>>,
+    /// A driver has it.
+    lent: bool,
     end: End,
     /// Whether the messages that begin from now on are delivered in pieces.
     pieces: bool,
@@ -135,6 +137,7 @@ impl Link {
             sending: None,
             inbox: None,
             half: None,
+            lent: false,
             end: End::default(),
             pieces: false,
             skipping: false,
@@ -404,12 +407,22 @@ impl Link {
     /// Where to receive. It must come home through [`came`](Self::came), also if nothing came.
     #[inline]
     pub(crate) fn take_room(&mut self) -> Room {
-        if self.at == self.block.len()
-            && self.session.awaits_large()
-            && let Some((memory, room)) = resources::with(|shared| self.session.lend_assembly(shared))
-        {
-            return Room::Message(memory, room);
+        self.take_message().unwrap_or_else(|| self.take_block())
+    }
+
+    /// The memory of a large message, if that is where to receive.
+    #[inline]
+    pub(crate) fn take_message(&mut self) -> Option<Room> {
+        if self.at != self.block.len() || !self.session.awaits_large() {
+            return None;
         }
+        let (memory, room) = resources::with(|shared| self.session.lend_assembly(shared))?;
+        Some(Room::Message(memory, room))
+    }
+
+    /// A block to receive into, whatever is under way.
+    #[inline]
+    pub(crate) fn take_block(&mut self) -> Room {
         let mut block = resources::take_block();
         block.extend_from_slice(&self.block[self.at..]);
         Room::Block(block)
@@ -616,7 +629,8 @@ impl Link {
     /// Whether something waits to leave.
     #[inline]
     pub(crate) fn wants_send(&self) -> bool {
-        !self.end.sending && (self.sending.is_some() || self.session.wants_send() || self.holds_queued())
+        !self.end.sending
+            && (self.lent || self.sending.is_some() || self.session.wants_send() || self.holds_queued())
     }
 
     /// What leaves next. [`sent`](Self::sent) tells how far it came.
@@ -631,6 +645,23 @@ impl Link {
             self.owes_pong = false;
         }
         self.sending.as_deref()
+    }
+
+    /// What leaves next, by value. It must come home through [`give_send`](Self::give_send).
+    #[inline]
+    #[cfg(feature = "compio")]
+    pub(crate) fn take_send(&mut self) -> Option<Box<Chain>> {
+        self.next_send()?;
+        self.lent = true;
+        self.sending.take()
+    }
+
+    /// A send comes home; [`sent`](Self::sent) tells how far it came.
+    #[inline]
+    #[cfg(feature = "compio")]
+    pub(crate) fn give_send(&mut self, chain: Box<Chain>) {
+        self.lent = false;
+        self.sending = Some(chain);
     }
 
     /// So many bytes have left.
