@@ -4,6 +4,8 @@
 
 #[cfg(any(feature = "tokio", feature = "compio"))]
 pub mod client;
+#[cfg(feature = "compio")]
+mod driver;
 mod error;
 #[cfg(any(feature = "tokio", feature = "compio"))]
 mod link;

@@ -662,6 +662,8 @@ impl Link {
     pub(crate) fn give_send(&mut self, chain: Box<Chain>) {
         self.lent = false;
         self.sending = Some(chain);
+        // What begins when a message has left may end before what was waited for meanwhile.
+        self.recheck = true;
     }
 
     /// So many bytes have left.

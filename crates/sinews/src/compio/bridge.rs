@@ -1,0 +1,373 @@
+//! For other protocol libraries: `Read` and `Write` over memory, which asynchronous calls fill and flush.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io::{self, Read, Write};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use compio::buf::{BufResult, IntoInner as _, IoBuf};
+use compio::io::util::Splittable;
+use compio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+
+/// What a buffer begins with.
+const START: usize = 8 << 10;
+
+/// A transport of compio's for a synchronous protocol library, such as tungstenite: [`Read`] takes from memory what
+/// [`fill`](Self::fill) has received, and [`Write`] puts into memory what [`flush`](Self::flush) sends. Both answer
+/// [`WouldBlock`](io::ErrorKind::WouldBlock) where they would have to wait.
+///
+/// ```
+/// use std::io::{ErrorKind, Read, Write};
+///
+/// use compio::io::{AsyncReadExt, AsyncWriteExt};
+/// use sinews::compio::SyncBridge;
+///
+/// # let Ok(runtime) = compio::runtime::Runtime::new() else { return Ok(()) };
+/// # runtime.block_on(async {
+/// # let (one, other) = std::os::unix::net::UnixStream::pair()?;
+/// # let stream = compio::net::UnixStream::from_std(one)?;
+/// # let mut peer = compio::net::UnixStream::from_std(other)?;
+/// let mut bridge = SyncBridge::new(stream);
+/// peer.write_all(b"question").await.0?;
+///
+/// let mut buffer = [0; 100];
+/// let count = loop {
+///     match bridge.read(&mut buffer) {
+///         Err(error) if error.kind() == ErrorKind::WouldBlock => bridge.fill().await?,
+///         read => break read?,
+///     };
+/// };
+/// assert_eq!(&buffer[..count], b"question");
+///
+/// bridge.write_all(b"answer")?;
+/// bridge.flush().await?;
+/// assert_eq!(peer.read_exact(vec![0; 6]).await.1, b"answer");
+/// # std::io::Result::Ok(())
+/// # })?;
+/// # std::io::Result::Ok(())
+/// ```
+///
+/// Buffers begin with [`SyncBridge::START`] bytes. What a fill asks for, in one operation, doubles when the last one came
+/// back full, up to the limit, and halves when the last one used less than a quarter. What is written grows as it
+/// must, up to the limit, and a flush sends all of it; memory that was much too large is given back.
+///
+/// [`fill`](Self::fill) and [`flush`](Self::flush) are cancel-safe: the operation in flight belongs to the bridge.
+/// They may be waited for at the same time, from one task, by [`fill_or_flush`](Self::fill_or_flush).
+///
+/// This crate's own connections do not use it: they hand their buffers to the kernel by value, without a copy between.
+pub struct SyncBridge<S: Splittable> {
+    filling: Filling<S::ReadHalf>,
+    flushing: Flushing<S::WriteHalf>,
+}
+
+impl<S> SyncBridge<S>
+where
+    S: Splittable<ReadHalf: AsyncRead + 'static, WriteHalf: AsyncWrite + 'static>,
+{
+    /// What a buffer begins with, 8 KiB: most messages fit, and a thousand connections take 16 MiB.
+    pub const START: usize = START;
+
+    /// How far a buffer grows unless told otherwise, 1 MiB: a fill of 16 MiB takes some twenty operations, beyond
+    /// which larger buffers save little.
+    pub const LIMIT: usize = 1 << 20;
+
+    /// A bridge whose buffers grow to [`LIMIT`](Self::LIMIT). The transport's halves must not wait for each other;
+    /// sockets, and pairs of a reader and a writer, do not.
+    pub fn new(transport: S) -> Self {
+        Self::with_limit(transport, Self::LIMIT)
+    }
+
+    /// A bridge whose buffers grow to this many bytes; each way at least [`START`](Self::START).
+    pub fn with_limit(transport: S, limit: usize) -> Self {
+        let (reader, writer) = transport.split();
+        let limit = limit.max(Self::START);
+        Self { filling: Filling::new(reader, limit), flushing: Flushing::new(writer, limit) }
+    }
+
+    /// Receives once, behind what is there, and answers how many bytes came; 0: the peer has ended its side, once
+    /// and for all.
+    ///
+    /// Cancel-safe: what comes after the future was dropped is there for the next call.
+    ///
+    /// # Errors
+    /// What the transport says; [`io::ErrorKind::OutOfMemory`] if nobody has read what fills the buffer up to its
+    /// limit.
+    pub async fn fill(&mut self) -> io::Result<usize> {
+        poll_fn(|cx| self.filling.poll(cx)).await
+    }
+
+    /// Sends everything that was written.
+    ///
+    /// Cancel-safe: what has left has left once, and the rest follows with the next call.
+    ///
+    /// # Errors
+    /// What the transport says.
+    pub async fn flush(&mut self) -> io::Result<()> {
+        poll_fn(|cx| self.flushing.poll(cx)).await
+    }
+
+    /// Does both until something came: what a library waits for that has said `WouldBlock` while its own bytes are
+    /// still on their way. Answers as [`fill`](Self::fill).
+    ///
+    /// # Errors
+    /// As the two.
+    pub async fn fill_or_flush(&mut self) -> io::Result<usize> {
+        poll_fn(|cx| {
+            if let Poll::Ready(Err(error)) = self.flushing.poll(cx) {
+                return Poll::Ready(Err(error));
+            }
+            self.filling.poll(cx)
+        })
+        .await
+    }
+
+    /// Sends everything that was written, and then ends the sending side.
+    ///
+    /// # Errors
+    /// What the transport says.
+    pub async fn shutdown(&mut self) -> io::Result<()> {
+        self.flush().await?;
+        match &mut self.flushing.state {
+            State::Idle(writer) => writer.shutdown().await,
+            State::Busy(_) | State::Lost => Err(lost()),
+        }
+    }
+}
+
+impl<S: Splittable> SyncBridge<S> {
+    /// Bytes that were received and not read.
+    #[must_use]
+    pub fn readable(&self) -> usize {
+        self.filling.unread().len()
+    }
+
+    /// Bytes that were written and have not left, as far as is known.
+    #[must_use]
+    pub fn unsent(&self) -> usize {
+        self.flushing.unsent()
+    }
+
+    /// What the next [`fill`](Self::fill) asks for, in bytes, if the limit leaves that much room.
+    #[must_use]
+    pub fn fill_size(&self) -> usize {
+        self.filling.size
+    }
+}
+
+impl<S: Splittable> Read for SyncBridge<S> {
+    /// Takes what was received: [`WouldBlock`](io::ErrorKind::WouldBlock) if there is nothing, 0 if nothing follows.
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.filling.unread().is_empty() && !<[u8]>::is_empty(into) && !self.filling.ended {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(self.filling.take(into))
+    }
+}
+
+impl<S: Splittable> Write for SyncBridge<S> {
+    /// Takes as much as fits below the limit: [`WouldBlock`](io::ErrorKind::WouldBlock) if nothing does.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = self.flushing.put(bytes);
+        if taken == 0 && !<[u8]>::is_empty(bytes) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(taken)
+    }
+
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) while something waits for [`SyncBridge::flush`], which has to send
+    /// it.
+    fn flush(&mut self) -> io::Result<()> {
+        if self.unsent() > 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    }
+}
+
+impl<S: Splittable> fmt::Debug for SyncBridge<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SyncBridge")
+            .field("readable", &self.filling.unread().len())
+            .field("unsent", &self.flushing.unsent())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Half of a transport, or its operation in flight.
+enum State<H> {
+    Idle(H),
+    Busy(Pin<Box<dyn Future<Output = (H, BufResult<usize, Vec<u8>>)>>>),
+    /// Only while one becomes the other.
+    Lost,
+}
+
+fn lost() -> io::Error {
+    io::ErrorKind::NotConnected.into()
+}
+
+/// What was received, from an offset on, and where the next bytes go.
+struct Filling<R> {
+    state: State<R>,
+    ready: Vec<u8>,
+    at: usize,
+    /// Memory for the next receive, kept from the last one.
+    spare: Vec<u8>,
+    /// Bytes that the next receive asks for, and that the last one did.
+    size: usize,
+    asked: usize,
+    limit: usize,
+    ended: bool,
+}
+
+impl<R> Filling<R> {
+    fn new(reader: R, limit: usize) -> Self {
+        let state = State::Idle(reader);
+        Self {
+            state,
+            ready: Vec::new(),
+            at: 0,
+            spare: Vec::new(),
+            size: START,
+            asked: 0,
+            limit,
+            ended: false,
+        }
+    }
+
+    fn unread(&self) -> &[u8] {
+        &self.ready[self.at..]
+    }
+
+    fn take(&mut self, into: &mut [u8]) -> usize {
+        let count = into.len().min(self.ready.len() - self.at);
+        into[..count].copy_from_slice(&self.ready[self.at..self.at + count]);
+        self.at += count;
+        count
+    }
+
+    /// Behind what was not read; in its place, if everything was.
+    fn came(&mut self, mut bytes: Vec<u8>) {
+        if bytes.len() == self.asked {
+            self.size = (2 * self.asked).clamp(START, self.limit);
+        } else if bytes.len() < self.size / 4 {
+            self.size = (self.size / 2).max(START);
+        }
+        if self.unread().is_empty() {
+            std::mem::swap(&mut self.ready, &mut bytes);
+        } else {
+            self.ready.drain(..self.at);
+            self.ready.extend_from_slice(&bytes);
+        }
+        self.at = 0;
+        bytes.clear();
+        // Twice as much is what the size was before it was halved.
+        self.spare = if bytes.capacity() < 2 * self.size { bytes } else { Vec::new() };
+    }
+}
+
+impl<R: AsyncRead + 'static> Filling<R> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.ended {
+            return Poll::Ready(Ok(0));
+        }
+        if let State::Idle(_) = self.state {
+            self.start()?;
+        }
+        let State::Busy(op) = &mut self.state else { return Poll::Ready(Err(lost())) };
+        let (reader, BufResult(result, bytes)) = ready!(op.as_mut().poll(cx));
+        self.state = State::Idle(reader);
+        self.ended = matches!(result, Ok(0));
+        if result.is_ok() {
+            self.came(bytes);
+        }
+        Poll::Ready(result)
+    }
+
+    fn start(&mut self) -> io::Result<()> {
+        let unread = self.unread().len();
+        let room = self.size.min(self.limit - unread);
+        if room == 0 {
+            let told = format!("{unread} bytes, the limit, were received and not read");
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, told));
+        }
+        if let State::Idle(mut reader) = std::mem::replace(&mut self.state, State::Lost) {
+            let mut memory = std::mem::take(&mut self.spare);
+            memory.reserve_exact(room);
+            self.asked = room;
+            self.state = State::Busy(Box::pin(async move {
+                let came = reader.read(IoBuf::slice(memory, ..room)).await.into_inner();
+                (reader, came)
+            }));
+        }
+        Ok(())
+    }
+}
+
+/// What was written and waits, while what was written before is on its way.
+struct Flushing<W> {
+    state: State<W>,
+    waits: Vec<u8>,
+    /// Bytes in flight.
+    leaving: usize,
+    limit: usize,
+}
+
+impl<W> Flushing<W> {
+    fn new(writer: W, limit: usize) -> Self {
+        Self { state: State::Idle(writer), waits: Vec::new(), leaving: 0, limit }
+    }
+
+    fn unsent(&self) -> usize {
+        self.waits.len() + self.leaving
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(self.limit - self.unsent());
+        if self.waits.capacity() == 0 && count > 0 {
+            self.waits.reserve_exact(START);
+        }
+        self.waits.extend_from_slice(&bytes[..count]);
+        count
+    }
+
+    /// Memory that was used is used again, if it was not much too large.
+    fn left(&mut self, mut bytes: Vec<u8>) {
+        self.leaving = 0;
+        let fits = bytes.capacity() <= START || bytes.len() >= bytes.capacity() / 4;
+        if fits && self.waits.is_empty() {
+            bytes.clear();
+            self.waits = bytes;
+        }
+    }
+}
+
+impl<W: AsyncWrite + 'static> Flushing<W> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            match &mut self.state {
+                State::Busy(op) => {
+                    let (writer, BufResult(result, bytes)) = ready!(op.as_mut().poll(cx));
+                    self.state = State::Idle(writer);
+                    self.left(bytes);
+                    result?;
+                }
+                State::Idle(_) if self.waits.is_empty() => return Poll::Ready(Ok(())),
+                State::Idle(_) => self.start(),
+                State::Lost => return Poll::Ready(Err(lost())),
+            }
+        }
+    }
+
+    fn start(&mut self) {
+        if let State::Idle(mut writer) = std::mem::replace(&mut self.state, State::Lost) {
+            let bytes = std::mem::take(&mut self.waits);
+            self.leaving = bytes.len();
+            self.state = State::Busy(Box::pin(async move {
+                let BufResult(sent, bytes) = writer.write_all(bytes).await;
+                let sent = match sent {
+                    Ok(()) => writer.flush().await,
+                    failed => failed,
+                };
+                (writer, BufResult(sent.map(|()| 0), bytes))
+            }));
+        }
+    }
+}

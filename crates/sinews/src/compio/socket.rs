@@ -1,0 +1,314 @@
+//! Sockets: sends are submitted by name and lie in the connection itself, and receives of the usual kind share one box
+//! for its whole life.
+#![allow(private_interfaces, unnameable_types, reason = "the other side of a sealed trait")]
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use compio::buf::{BufResult, IntoInner as _, IoBuf, IoBufMut as _, IoVectoredBuf, Slice};
+use compio::driver::op::{Recv, RecvFlags, Send, SendFlags, SendVectored};
+use compio::driver::{BufferRef, SharedFd, ToSharedFd};
+use compio::io::{AsyncRead, AsyncReadManaged, AsyncWrite};
+use compio::net::{TcpStream, UnixStream};
+use compio::runtime::Submit;
+use futures_core::Stream;
+use sinews_session::Chain;
+use socket2::Socket;
+
+use super::transport::sealed::Duplex;
+use super::transport::{Came, Left, Sink, Source};
+use crate::link::Room;
+use crate::resources::BLOCK;
+
+type Fd = SharedFd<Socket>;
+
+/// A future that waits for rare or large operations.
+type Boxed<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// Slices in one send; what is more follows in the next. The kernel takes 1,024.
+const SLICES: usize = 64;
+
+/// Where a socket waits if the runtime's buffers are all taken.
+const SMALL: usize = 1 << 10;
+
+/// What is received at least where much is there.
+const BLOCK_MIN: usize = 16 << 10;
+
+macro_rules! duplex {
+    ($($stream:ty),*) => {$(
+        impl Duplex for $stream {
+            type Source = SocketSource<Self>;
+            type Sink = SocketSink<Self>;
+
+            fn open(self) -> (SocketSource<Self>, SocketSink<Self>) {
+                (SocketSource::new(self.clone()), SocketSink { stream: self, op: None })
+            }
+        }
+    )*};
+}
+
+duplex!(TcpStream, UnixStream);
+
+/// A socket's receiving side.
+///
+/// It waits in the runtime's managed buffers, of which a waiting connection holds none. Was such a buffer filled to
+/// the end, more is there: the next bytes go into a block of the caller, by a receive that does not wait, so that no
+/// block is ever pinned by a connection that waits.
+pub struct SocketSource<S> {
+    stream: S,
+    /// One receive after the other into managed buffers; made when first needed.
+    managed: Option<Managed>,
+    op: Option<Op>,
+    held: Held,
+    /// The last receive had no room for more than this, so that more may be there.
+    full: Option<usize>,
+    /// All managed buffers were taken.
+    exhausted: bool,
+}
+
+type Managed = Pin<Box<dyn Stream<Item = io::Result<Option<BufferRef>>>>>;
+
+enum Op {
+    Managed,
+    /// Into memory of our own.
+    Small(Submit<Recv<Vec<u8>, Fd>>),
+    /// Into a block of the caller, without waiting.
+    Block(Submit<Recv<Slice<Vec<u8>>, Fd>>),
+    /// Into the memory of a message, so many bytes at most.
+    Message(Boxed<BufResult<usize, Slice<Vec<u8>>>>, usize),
+}
+
+/// What a receive without a room has brought.
+enum Held {
+    Nothing,
+    /// A managed buffer, or memory of our own, from an offset on.
+    Managed(BufferRef, usize),
+    Small(Vec<u8>, usize),
+}
+
+impl<S> SocketSource<S>
+where
+    S: AsyncRead + AsyncReadManaged<Buffer = BufferRef> + Clone + ToSharedFd<Socket> + 'static,
+{
+    fn new(stream: S) -> Self {
+        Self { stream, managed: None, op: None, held: Held::Nothing, full: None, exhausted: false }
+    }
+
+    /// Waits in a managed buffer, or in a small one where there was none.
+    fn wait(&mut self) -> Op {
+        if std::mem::take(&mut self.exhausted) {
+            let recv = Recv::new(self.stream.to_shared_fd(), vec![0; SMALL], RecvFlags::empty());
+            return Op::Small(compio::runtime::submit(recv));
+        }
+        self.managed.get_or_insert_with(|| {
+            // The stream moves along, as it remembers whether it was emptied.
+            Box::pin(futures_util::stream::unfold(self.stream.clone(), |mut stream| async move {
+                let came = stream.read_managed(0).await;
+                Some((came, stream))
+            }))
+        });
+        Op::Managed
+    }
+
+    /// Receives behind what is in a block, but does not wait. The memory must be initialised, which costs little
+    /// beside what is received: it grows with what came.
+    fn take_more(&self, mut block: Vec<u8>) -> Op {
+        let start = block.len();
+        let room = self.full.map_or(0, |full| 2 * full).clamp(BLOCK_MIN, BLOCK);
+        let end = (start + room).min(block.capacity());
+        block.resize(end, 0);
+        let recv = Recv::new(self.stream.to_shared_fd(), block.slice(start..end), RecvFlags::DONTWAIT);
+        Op::Block(compio::runtime::submit(recv))
+    }
+
+    fn receive_message(&self, memory: Vec<u8>, most: usize) -> Op {
+        let mut stream = self.stream.clone();
+        let end = memory.len() + most;
+        let start = memory.len();
+        let slice = memory.slice(start..end);
+        Op::Message(Box::pin(async move { stream.read(slice).await }), most)
+    }
+
+    fn came_managed(&mut self, came: io::Result<Option<BufferRef>>) -> Came {
+        match came {
+            Ok(Some(mut buffer)) if !buffer.is_empty() => {
+                self.came_into(buffer.len(), buffer.buf_capacity());
+                self.held = Held::Managed(buffer, 0);
+                Came::Held
+            }
+            Ok(_) => Came::Over(None),
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                self.exhausted = true;
+                Came::Nothing
+            }
+            Err(error) => Came::Over(Some(error)),
+        }
+    }
+
+    fn came_small(&mut self, came: BufResult<usize, Vec<u8>>) -> Came {
+        match came {
+            BufResult(Ok(0), _) => Came::Over(None),
+            BufResult(Ok(count), mut memory) => {
+                self.came_into(count, SMALL);
+                memory.truncate(count);
+                self.held = Held::Small(memory, 0);
+                Came::Held
+            }
+            BufResult(Err(error), _) => Came::Over(Some(error)),
+        }
+    }
+
+    fn came_block(&mut self, came: BufResult<usize, Slice<Vec<u8>>>) -> Came {
+        let BufResult(result, slice) = came;
+        let (start, room) = (slice.begin(), slice.len());
+        let mut block = slice.into_inner();
+        block.truncate(start + result.as_ref().map_or(0, |&count| count));
+        match &result {
+            Ok(count) => self.came_into(*count, room),
+            Err(_) => self.full = None,
+        }
+        Came::Filled(Room::Block(block), result)
+    }
+
+    fn came_into(&mut self, count: usize, room: usize) {
+        self.full = (count == room).then_some(count);
+    }
+}
+
+impl<S> Source for SocketSource<S>
+where
+    S: AsyncRead + AsyncReadManaged<Buffer = BufferRef> + Clone + ToSharedFd<Socket> + 'static,
+{
+    const DIRECT: bool = true;
+
+    fn wants_block(&self) -> bool {
+        self.full.is_some()
+    }
+
+    fn is_busy(&self) -> bool {
+        self.op.is_some() || !matches!(self.held, Held::Nothing)
+    }
+
+    fn start(&mut self, room: Option<Room>) {
+        self.op = Some(match room {
+            None => self.wait(),
+            Some(Room::Block(block)) => self.take_more(block),
+            Some(Room::Message(memory, most)) => self.receive_message(memory, most),
+        });
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Came> {
+        if !matches!(self.held, Held::Nothing) {
+            return Poll::Ready(Came::Held);
+        }
+        let came = match &mut self.op {
+            None => Came::Nothing,
+            Some(Op::Managed) => {
+                let Some(managed) = &mut self.managed else { return Poll::Pending };
+                let came = ready!(managed.as_mut().poll_next(cx)).unwrap_or(Ok(None));
+                self.came_managed(came)
+            }
+            Some(Op::Small(op)) => {
+                let came = ready!(Pin::new(op).poll(cx)).into_inner();
+                self.came_small(came)
+            }
+            Some(Op::Block(op)) => {
+                let came = ready!(Pin::new(op).poll(cx)).into_inner();
+                self.came_block(came)
+            }
+            Some(Op::Message(op, most)) => {
+                let BufResult(result, slice) = ready!(op.as_mut().poll(cx));
+                self.full = None;
+                Came::Filled(Room::Message(slice.into_inner(), *most), result)
+            }
+        };
+        self.op = None;
+        Poll::Ready(came)
+    }
+
+    fn drain(&mut self, into: &mut Vec<u8>, most: usize) -> usize {
+        let (held, at): (&[u8], &mut usize) = match &mut self.held {
+            Held::Nothing => return 0,
+            Held::Managed(buffer, at) => (buffer, at),
+            Held::Small(memory, at) => (memory, at),
+        };
+        let count = most.min(held.len() - *at);
+        into.extend_from_slice(&held[*at..*at + count]);
+        *at += count;
+        if *at == held.len() {
+            self.held = Held::Nothing;
+        }
+        count
+    }
+}
+
+/// A socket's sending side: vectored, the chain itself goes down.
+pub struct SocketSink<S> {
+    stream: S,
+    op: Option<SendOp>,
+}
+
+enum SendOp {
+    Flat(Submit<Send<Flat, Fd>>),
+    Pieces(Submit<SendVectored<Pieces, Fd>>),
+    Shut(Boxed<io::Result<()>>),
+}
+
+/// A chain of one piece.
+struct Flat(Box<Chain>);
+
+impl IoBuf for Flat {
+    fn as_init(&self) -> &[u8] {
+        self.0.pieces().next().unwrap_or_default()
+    }
+}
+
+struct Pieces(Box<Chain>);
+
+impl IoVectoredBuf for Pieces {
+    fn iter_slice(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.pieces().take(SLICES)
+    }
+}
+
+impl<S: AsyncWrite + Clone + ToSharedFd<Socket> + 'static> Sink for SocketSink<S> {
+    fn is_busy(&self) -> bool {
+        self.op.is_some()
+    }
+
+    fn start(&mut self, chain: Option<Box<Chain>>) {
+        let Some(chain) = chain else { return };
+        let fd = self.stream.to_shared_fd();
+        // A peer that is gone is an error of this call, and no signal.
+        let flags = SendFlags::NOSIGNAL;
+        self.op = Some(if chain.pieces().nth(1).is_none() {
+            SendOp::Flat(compio::runtime::submit(Send::new(fd, Flat(chain), flags)))
+        } else {
+            SendOp::Pieces(compio::runtime::submit(SendVectored::new(fd, Pieces(chain), flags)))
+        });
+    }
+
+    fn start_shut(&mut self) {
+        let mut stream = self.stream.clone();
+        self.op = Some(SendOp::Shut(Box::pin(async move { stream.shutdown().await })));
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Left> {
+        let left = match &mut self.op {
+            None => return Poll::Pending,
+            Some(SendOp::Flat(op)) => {
+                let BufResult(result, op) = ready!(Pin::new(op).poll(cx));
+                Left::Sent(Some(op.into_inner().0), result)
+            }
+            Some(SendOp::Pieces(op)) => {
+                let BufResult(result, op) = ready!(Pin::new(op).poll(cx));
+                Left::Sent(Some(op.into_inner().0), result)
+            }
+            Some(SendOp::Shut(op)) => Left::Shut(ready!(op.as_mut().poll(cx))),
+        };
+        self.op = None;
+        Poll::Ready(left)
+    }
+}

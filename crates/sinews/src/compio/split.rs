@@ -1,0 +1,281 @@
+//! Halves for two tasks of one runtime. They share the connection by count: a thread of compio's has one task running
+//! at a time, so that nothing is locked.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker, ready};
+
+use futures_core::Stream;
+use futures_sink::Sink;
+use futures_util::task::AtomicWaker;
+use sinews_proto::CloseCode;
+use sinews_session::{Closed, Sent};
+
+use super::transport::Transport;
+use super::websocket::WebSocket;
+use crate::driver::Driver as _;
+use crate::error::Error;
+use crate::message::Message;
+
+/// Receives, and does what a connection does by itself: pongs, the answer to a Close, keepalive.
+///
+/// While this half is dropped or not polled, the writing half does so whenever it sends, until a message comes for
+/// which nobody asks.
+pub struct ReadHalf<S: Transport> {
+    shared: Rc<Shared<S>>,
+}
+
+/// Sends.
+pub struct WriteHalf<S: Transport> {
+    shared: Rc<Shared<S>>,
+}
+
+struct Shared<S: Transport> {
+    socket: RefCell<WebSocket<S>>,
+    waiting: Arc<Waiting>,
+    /// Wakes everybody who waits: an operation that completes does not know whose it is.
+    waker: Waker,
+}
+
+/// The tasks that wait.
+#[derive(Default)]
+struct Waiting {
+    reader: AtomicWaker,
+    writer: AtomicWaker,
+}
+
+impl Wake for Waiting {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.reader.wake();
+        self.writer.wake();
+    }
+}
+
+impl<S: Transport> WebSocket<S> {
+    /// Splits the connection into halves for two tasks of the runtime. [`ReadHalf::reunite`] undoes it.
+    #[must_use]
+    pub fn split(self) -> (ReadHalf<S>, WriteHalf<S>) {
+        let waiting = Arc::new(Waiting::default());
+        let waker = Waker::from(waiting.clone());
+        let shared = Rc::new(Shared { socket: RefCell::new(self), waiting, waker });
+        (ReadHalf { shared: shared.clone() }, WriteHalf { shared })
+    }
+}
+
+impl<S: Transport> Shared<S> {
+    /// Polls the connection for one of the halves. Nothing in it polls anything else, so that the borrow is the only
+    /// one.
+    fn poll<T>(
+        &self,
+        cx: &Context<'_>,
+        waiting: &AtomicWaker,
+        poll: impl FnOnce(&mut WebSocket<S>, &mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        waiting.register(cx.waker());
+        let polled = poll(&mut self.socket.borrow_mut(), &mut Context::from_waker(&self.waker));
+        if polled.is_ready() {
+            waiting.take();
+        }
+        polled
+    }
+
+    fn poll_writing<T>(
+        &self,
+        cx: &Context<'_>,
+        poll: impl FnOnce(&mut WebSocket<S>, &mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        let polled = self.poll(cx, &self.waiting.writer, poll);
+        if self.socket.borrow_mut().drive.link().is_parked() {
+            self.waiting.reader.wake();
+        }
+        polled
+    }
+
+    /// Changes the connection without waiting. The reader may have to send what was queued, or to wait for less long.
+    fn change<T>(&self, change: impl FnOnce(&mut WebSocket<S>) -> T) -> T {
+        let changed = change(&mut self.socket.borrow_mut());
+        self.waiting.reader.wake();
+        changed
+    }
+}
+
+impl<S: Transport> ReadHalf<S> {
+    /// The next message, as [`WebSocket::next`].
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// Once, how the connection ended, if not in order; then `None`.
+    pub async fn next(&mut self) -> Option<Result<Message, Error>> {
+        poll_fn(|cx| self.poll_message(cx)).await
+    }
+
+    fn poll_message(&self, cx: &Context<'_>) -> Poll<Option<Result<Message, Error>>> {
+        self.shared.poll(cx, &self.shared.waiting.reader, |socket, cx| Pin::new(socket).poll_next(cx))
+    }
+
+    /// How the connection ended, if it did.
+    #[must_use]
+    pub fn closed(&self) -> Option<Closed> {
+        self.shared.socket.borrow().closed().cloned()
+    }
+
+    /// The whole connection again.
+    ///
+    /// # Errors
+    /// Halves of two connections, given back.
+    pub fn reunite(self, writer: WriteHalf<S>) -> Result<WebSocket<S>, ReuniteError<S>> {
+        if !Rc::ptr_eq(&self.shared, &writer.shared) {
+            return Err(ReuniteError { halves: (self, writer) });
+        }
+        drop(writer);
+        Rc::try_unwrap(self.shared).map(|shared| shared.socket.into_inner()).map_err(|shared| ReuniteError {
+            halves: (Self { shared: shared.clone() }, WriteHalf { shared }),
+        })
+    }
+}
+
+impl<S: Transport> WriteHalf<S> {
+    /// Sends a message at once. What waits to be read holds nothing back here, since the reader may be slow: who
+    /// answers bursts from another task uses [`feed`](Self::feed).
+    ///
+    /// Cancel-safe: a dropped future has queued the message whole or not at all.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn send(&mut self, message: impl Into<Message>) -> Result<(), Error> {
+        self.feed(message).await?;
+        self.flush().await
+    }
+
+    /// Queues a message: it leaves with the next [`flush`](Self::flush) or [`send`](Self::send), or when the task of
+    /// the reading half, if that waits, has its turn. Waits only while more than
+    /// [`Config::high_water`](crate::Config::high_water) bytes are queued.
+    ///
+    /// Cancel-safe, as [`send`](Self::send) is.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn feed(&mut self, message: impl Into<Message>) -> Result<(), Error> {
+        poll_fn(|cx| self.shared.poll_writing(cx, |socket, cx| socket.drive.poll_room(cx))).await;
+        self.try_send(message).map(drop)
+    }
+
+    /// Queues a message without waiting, as [`WebSocket::try_send`].
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn try_send(&mut self, message: impl Into<Message>) -> Result<Sent, Error> {
+        self.shared.change(|socket| socket.try_send(message))
+    }
+
+    /// Sends everything that is queued.
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn flush(&mut self) -> Result<(), Error> {
+        poll_fn(|cx| self.poll_flushed(cx)).await
+    }
+
+    fn poll_flushed(&self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
+        self.shared.poll_writing(cx, |socket, cx| socket.drive.poll_out(cx))
+    }
+
+    /// Begins the closing handshake behind what is queued, without waiting, as [`WebSocket::start_close`]. The
+    /// reading half sees the end.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        self.shared.change(|socket| socket.start_close(code, reason))
+    }
+
+    /// How the connection ended, if it did.
+    #[must_use]
+    pub fn closed(&self) -> Option<Closed> {
+        self.shared.socket.borrow().closed().cloned()
+    }
+}
+
+impl<S: Transport> Stream for ReadHalf<S> {
+    type Item = Result<Message, Error>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_message(cx)
+    }
+}
+
+impl<S: Transport> Sink<Message> for WriteHalf<S> {
+    type Error = Error;
+
+    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.shared.poll_writing(cx, |socket, cx| Pin::new(socket).poll_ready(cx))
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), Error> {
+        self.try_send(message).map(drop)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.poll_flushed(cx)
+    }
+
+    /// Sends a Close behind what is queued. The reading half sees the end.
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.shared.change(|socket| socket.drive.begin_close(CloseCode::NORMAL, ""))?;
+        match ready!(self.poll_flushed(cx)) {
+            // The peer was faster.
+            Err(Error::Closed(_)) | Ok(()) => Poll::Ready(Ok(())),
+            error => Poll::Ready(error),
+        }
+    }
+}
+
+impl<S: Transport> fmt::Debug for ReadHalf<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ReadHalf").field(&self.shared.socket).finish()
+    }
+}
+
+impl<S: Transport> fmt::Debug for WriteHalf<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("WriteHalf").field(&self.shared.socket).finish()
+    }
+}
+
+/// The halves are of two connections.
+pub struct ReuniteError<S: Transport> {
+    halves: (ReadHalf<S>, WriteHalf<S>),
+}
+
+impl<S: Transport> ReuniteError<S> {
+    /// The halves.
+    #[must_use]
+    pub fn into_halves(self) -> (ReadHalf<S>, WriteHalf<S>) {
+        self.halves
+    }
+}
+
+impl<S: Transport> fmt::Debug for ReuniteError<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReuniteError").finish_non_exhaustive()
+    }
+}
+
+impl<S: Transport> fmt::Display for ReuniteError<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the halves are of two connections")
+    }
+}
+
+impl<S: Transport> std::error::Error for ReuniteError<S> {}

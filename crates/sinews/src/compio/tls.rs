@@ -1,0 +1,388 @@
+//! TLS as a step between the connection and its transport.
+//!
+//! rustls takes and gives bytes and knows no transport; so nothing of compio's is bridged, and no copy is made that
+//! rustls does not make itself. Both directions share the session, which is borrowed only between two operations: a
+//! receive in flight holds no send back.
+
+#![allow(private_interfaces, unnameable_types, reason = "the other side of a sealed trait")]
+
+use std::cell::{Ref, RefCell};
+use std::fmt;
+use std::future::poll_fn;
+use std::io::{self, BufRead as _, IoSlice, Write as _};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use sinews_session::Chain;
+
+use super::transport::sealed::Duplex;
+use super::transport::{Came, Left, Sink, Source, Transport};
+use crate::link::Room;
+use crate::resources;
+
+/// A transport with TLS by rustls on it, for a [`WebSocket`](super::WebSocket).
+pub struct TlsStream<T: Transport> {
+    source: TlsSource<T::Source>,
+    sink: TlsSink<T::Sink>,
+}
+
+type Shared = Rc<RefCell<Connection>>;
+
+impl<T: Transport> TlsStream<T> {
+    /// Makes a TLS connection as a client; `name` is whom the server must prove to be. It waits as long as the server
+    /// takes: put a timeout around it.
+    ///
+    /// # Errors
+    /// What the transport or rustls says; the latter as [`io::ErrorKind::InvalidData`] with a [`rustls::Error`].
+    pub async fn connect(
+        transport: T,
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+    ) -> io::Result<Self> {
+        let session = ClientConnection::new(config, name).map_err(invalid)?;
+        Self::handshake(transport, session.into()).await
+    }
+
+    /// Makes a TLS connection as a server. It waits as long as the client takes: put a timeout around it.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub async fn accept(transport: T, config: Arc<ServerConfig>) -> io::Result<Self> {
+        let session = ServerConnection::new(config).map_err(invalid)?;
+        Self::handshake(transport, session.into()).await
+    }
+
+    async fn handshake(transport: T, session: Connection) -> io::Result<Self> {
+        let (source, sink) = transport.open();
+        let session = Rc::new(RefCell::new(session));
+        let source =
+            TlsSource { inner: source, session: session.clone(), cipher: Vec::new(), at: 0, waits: false };
+        let sink = TlsSink { inner: sink, session, op: Op::Idle };
+        let mut stream = Self { source, sink };
+        poll_fn(|cx| stream.poll_handshake(cx)).await?;
+        Ok(stream)
+    }
+
+    fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let mut blocked = false;
+            while self.sink.is_busy() || self.sink.wants_send() {
+                if !self.sink.is_busy() {
+                    self.sink.start(None);
+                }
+                match self.sink.poll(cx) {
+                    Poll::Ready(Left::Sent(_, result)) => result.map(drop)?,
+                    Poll::Ready(Left::Shut(result)) => result?,
+                    Poll::Pending => {
+                        blocked = true;
+                        break;
+                    }
+                }
+            }
+            if !self.sink.session.borrow().is_handshaking() {
+                return if blocked { Poll::Pending } else { Poll::Ready(Ok(())) };
+            }
+            match ready!(self.source.poll_cipher(cx)) {
+                Ok(true) => {}
+                Ok(false) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                Err(error) => {
+                    // An alert may tell the peer why; nobody waits for it.
+                    if !self.sink.is_busy() {
+                        self.sink.start(None);
+                        let _ = self.sink.poll(cx);
+                    }
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+    }
+
+    /// The session: the protocol that ALPN chose, the peer's certificates, the cipher suite.
+    #[must_use]
+    pub fn connection(&self) -> Ref<'_, Connection> {
+        self.source.session.borrow()
+    }
+}
+
+impl<T: Transport> fmt::Debug for TlsStream<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsStream").finish_non_exhaustive()
+    }
+}
+
+impl<T: Transport> Duplex for TlsStream<T> {
+    type Source = TlsSource<T::Source>;
+    type Sink = TlsSink<T::Sink>;
+
+    fn open(self) -> (Self::Source, Self::Sink) {
+        (self.source, self.sink)
+    }
+}
+
+fn invalid(error: rustls::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// The receiving side.
+pub struct TlsSource<I> {
+    inner: I,
+    session: Shared,
+    /// Received and not decrypted, from an offset on; a block of the thread's, or nothing.
+    cipher: Vec<u8>,
+    at: usize,
+    /// Somebody wants bytes.
+    waits: bool,
+}
+
+/// Slices that are encrypted at once, into as few records as they fit into.
+const SLICES: usize = 64;
+
+/// Plaintext that waits in the session: rustls takes no more beyond this.
+const PLAIN_MAX: usize = 16 << 10;
+
+impl<I: Source> TlsSource<I> {
+    /// Gives the session what came, until there is plaintext to be taken. Answers whether there is.
+    fn decrypt(&mut self) -> io::Result<bool> {
+        let mut session = self.session.borrow_mut();
+        let mut plain = session.process_new_packets().map_err(invalid)?.plaintext_bytes_to_read();
+        while self.at < self.cipher.len() && plain <= PLAIN_MAX {
+            self.at += session.read_tls(&mut &self.cipher[self.at..])?;
+            plain = session.process_new_packets().map_err(invalid)?.plaintext_bytes_to_read();
+        }
+        if self.at == self.cipher.len() && !self.cipher.is_empty() {
+            resources::give_block(std::mem::take(&mut self.cipher));
+            self.at = 0;
+        }
+        Ok(plain > 0)
+    }
+
+    /// Receives once and decrypts; `false`: the peer has ended its side.
+    fn poll_cipher(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        loop {
+            if !self.inner.is_busy() {
+                let block = self.inner.wants_block().then(|| Room::Block(resources::take_block()));
+                self.inner.start(block);
+            }
+            match ready!(self.inner.poll(cx)) {
+                Came::Nothing => continue,
+                Came::Held => {
+                    let mut block = resources::take_block();
+                    self.inner.drain(&mut block, resources::BLOCK);
+                    self.cipher = block;
+                }
+                Came::Filled(Room::Block(block) | Room::Message(block, _), Ok(count)) if count > 0 => {
+                    self.cipher = block;
+                }
+                Came::Filled(room, result) => {
+                    if let Room::Block(block) = room {
+                        resources::give_block(block);
+                    }
+                    match result {
+                        Ok(_) => return Poll::Ready(Ok(false)),
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                        Err(error) => return Poll::Ready(Err(error)),
+                    }
+                }
+                Came::Over(None) => return Poll::Ready(Ok(false)),
+                Came::Over(Some(error)) => return Poll::Ready(Err(error)),
+            }
+            self.decrypt()?;
+            return Poll::Ready(Ok(true));
+        }
+    }
+
+    /// Whether the peer has said that nothing follows; an end without that may be somebody else's.
+    fn has_said_so(&self) -> bool {
+        let mut session = self.session.borrow_mut();
+        let mut reader = session.reader();
+        reader.fill_buf().is_ok_and(<[u8]>::is_empty)
+    }
+}
+
+impl<I: Source> Source for TlsSource<I> {
+    const DIRECT: bool = false;
+
+    fn wants_block(&self) -> bool {
+        false
+    }
+
+    fn is_busy(&self) -> bool {
+        self.waits
+    }
+
+    fn start(&mut self, _: Option<Room>) {
+        self.waits = true;
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Came> {
+        if !self.waits {
+            return Poll::Ready(Came::Nothing);
+        }
+        loop {
+            let came = match self.decrypt() {
+                Ok(true) => return Poll::Ready(Came::Held),
+                Ok(false) if self.has_said_so() => Ok(false),
+                Ok(false) => ready!(self.poll_cipher(cx)),
+                Err(error) => Err(error),
+            };
+            let error = match came {
+                Ok(true) => continue,
+                Ok(false) if self.has_said_so() => None,
+                Ok(false) => Some(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) => Some(error),
+            };
+            self.waits = false;
+            return Poll::Ready(Came::Over(error));
+        }
+    }
+
+    fn drain(&mut self, into: &mut Vec<u8>, most: usize) -> usize {
+        let mut session = self.session.borrow_mut();
+        let mut reader = session.reader();
+        let mut drained = 0;
+        while let Ok(chunk) = reader.fill_buf()
+            && !chunk.is_empty()
+            && drained < most
+        {
+            let count = chunk.len().min(most - drained);
+            into.extend_from_slice(&chunk[..count]);
+            reader.consume(count);
+            drained += count;
+        }
+        self.waits = false;
+        drained
+    }
+}
+
+/// The sending side.
+pub struct TlsSink<I> {
+    inner: I,
+    session: Shared,
+    op: Op,
+}
+
+enum Op {
+    Idle,
+    /// So many bytes of a chain are encrypted and leave.
+    Sending(Option<Box<Chain>>, usize),
+    /// The last words leave, and then the end.
+    Closing,
+}
+
+impl<I: Sink> TlsSink<I> {
+    /// Hands what the session wants to say to the transport; `false`: nothing.
+    fn start_cipher(&mut self) -> io::Result<bool> {
+        let mut session = self.session.borrow_mut();
+        if !session.wants_write() {
+            return Ok(false);
+        }
+        let mut cipher = Box::<Chain>::default();
+        cipher.write(|arena| {
+            while session.wants_write() {
+                session.write_tls(arena)?;
+            }
+            Ok::<(), io::Error>(())
+        })?;
+        self.inner.start(Some(cipher));
+        Ok(true)
+    }
+
+    /// Encrypts the beginning of a chain: what the session takes at once, 64 KiB, so that progress shows.
+    fn encrypt(&mut self, chain: &Chain) -> io::Result<usize> {
+        let mut session = self.session.borrow_mut();
+        let slices: Vec<IoSlice<'_>> = chain.pieces().take(SLICES).map(IoSlice::new).collect();
+        session.writer().write_vectored(&slices)
+    }
+
+    fn begin(&mut self, chain: Option<&Chain>) -> io::Result<usize> {
+        let taken = chain.map_or(Ok(0), |chain| self.encrypt(chain))?;
+        self.start_cipher()?;
+        Ok(taken)
+    }
+
+    /// What the transport still has leaves.
+    fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.inner.is_busy() {
+            if let Left::Sent(Some(mut cipher), result) = ready!(self.inner.poll(cx)) {
+                match result {
+                    Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                    Ok(count) => cipher.advance(count),
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+                if !cipher.is_empty() {
+                    self.inner.start(Some(cipher));
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<I: Sink> Sink for TlsSink<I> {
+    fn is_busy(&self) -> bool {
+        !matches!(self.op, Op::Idle)
+    }
+
+    fn start(&mut self, chain: Option<Box<Chain>>) {
+        // It fails when a session has sent as many records as one may: then nothing leaves, which ends the connection.
+        let taken = self.begin(chain.as_deref()).unwrap_or(0);
+        self.op = Op::Sending(chain, taken);
+    }
+
+    fn start_shut(&mut self) {
+        self.session.borrow_mut().send_close_notify();
+        self.op = Op::Closing;
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Left> {
+        if let Op::Closing = self.op {
+            return self.poll_closing(cx);
+        }
+        let sent = match &self.op {
+            Op::Sending(..) => ready!(self.poll_inner(cx)),
+            Op::Idle | Op::Closing => return Poll::Pending,
+        };
+        match std::mem::replace(&mut self.op, Op::Idle) {
+            Op::Sending(chain, taken) => Poll::Ready(Left::Sent(chain, sent.map(|()| taken))),
+            Op::Idle | Op::Closing => Poll::Pending,
+        }
+    }
+
+    fn wants_send(&self) -> bool {
+        self.session.borrow().wants_write()
+    }
+}
+
+impl<I: Sink> TlsSink<I> {
+    fn poll_closing(&mut self, cx: &mut Context<'_>) -> Poll<Left> {
+        loop {
+            if self.inner.is_busy() {
+                match ready!(self.inner.poll(cx)) {
+                    Left::Sent(Some(mut cipher), Ok(count)) if count > 0 => {
+                        cipher.advance(count);
+                        if !cipher.is_empty() {
+                            self.inner.start(Some(cipher));
+                        }
+                    }
+                    Left::Sent(_, Err(error)) | Left::Shut(Err(error)) => return self.closed(Err(error)),
+                    Left::Sent(..) => return self.closed(Err(io::ErrorKind::WriteZero.into())),
+                    Left::Shut(Ok(())) => return self.closed(Ok(())),
+                }
+            } else {
+                match self.start_cipher() {
+                    Ok(true) => {}
+                    Ok(false) => self.inner.start_shut(),
+                    Err(error) => return self.closed(Err(error)),
+                }
+            }
+        }
+    }
+
+    fn closed(&mut self, result: io::Result<()>) -> Poll<Left> {
+        self.op = Op::Idle;
+        Poll::Ready(Left::Shut(result))
+    }
+}

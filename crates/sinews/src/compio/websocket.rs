@@ -1,0 +1,210 @@
+//! The connection as an application holds it.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_core::{FusedStream, Stream};
+use futures_sink::Sink;
+use sinews_proto::{CloseCode, Config, Negotiated, Role};
+use sinews_session::{Closed, Sent};
+
+use super::drive::{self, Drive};
+use super::transport::Transport;
+use crate::driver::Driver as _;
+use crate::error::Error;
+use crate::link::Link;
+use crate::message::{Message, MessageRef};
+
+/// A WebSocket over a transport of compio's. It lives on the thread whose runtime opened the transport.
+///
+/// What is in flight with the kernel belongs to the WebSocket and to none of its futures. Each of them may be dropped
+/// at any point: what a receive brings meanwhile is there for the next call, and a message is queued whole or not at
+/// all. A [`CancelToken`](compio::runtime::CancelToken) around a future cancels no operation of the connection; use
+/// `with_cancel(token).fail_fast()`, which drops the future. Dropping the WebSocket cancels what is in flight.
+pub struct WebSocket<S: Transport> {
+    pub(super) drive: Drive<S>,
+    over: bool,
+}
+
+impl<S: Transport> WebSocket<S> {
+    /// A connection behind a handshake that was made elsewhere. `received` is what came behind the handshake
+    /// already.
+    pub fn from_negotiated(stream: S, negotiated: Negotiated, config: Arc<Config>, received: &[u8]) -> Self {
+        let link = Link::new(negotiated, config, received, drive::now());
+        Self { drive: Drive::new(stream, link), over: false }
+    }
+
+    /// The next message; `None` when the connection is over in order, which [`closed`](Self::closed) tells about.
+    ///
+    /// Cancel-safe: a future that is dropped loses nothing.
+    ///
+    /// # Errors
+    /// Once, how the connection ended, if not in order; then `None`.
+    pub async fn next(&mut self) -> Option<Result<Message, Error>> {
+        poll_fn(|cx| self.poll_message(cx)).await
+    }
+
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, Error>>> {
+        let message = ready!(self.drive.poll_message(cx));
+        Poll::Ready(message.map(Ok).or_else(|| self.last_words().map(Err)))
+    }
+
+    fn last_words(&mut self) -> Option<Error> {
+        self.over = true;
+        self.drive.link().last_words()
+    }
+
+    /// The next text or binary message where it lies, without a copy; pings, pongs and Close are passed over.
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn next_borrowed(&mut self) -> Option<Result<MessageRef<'_>, Error>> {
+        match poll_fn(|cx| self.drive.poll_borrow(cx)).await {
+            Some(lent) => Some(Ok(self.drive.link().borrowed(lent))),
+            None => self.last_words().map(Err),
+        }
+    }
+
+    /// Sends a message: it leaves at once, or, while messages that came together are still to be read, with the
+    /// last of the answers to them, in one operation.
+    ///
+    /// Cancel-safe: a dropped future has queued the message whole or not at all.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn send(&mut self, message: impl Into<Message>) -> Result<(), Error> {
+        let mut message = Some(message.into());
+        poll_fn(|cx| self.drive.poll_answer(cx, &mut message)).await
+    }
+
+    /// Queues a message, without sending it: it leaves with the next [`flush`](Self::flush), [`send`](Self::send) or
+    /// [`next`](Self::next) that waits. Waits only while more than [`Config::high_water`] bytes are queued.
+    ///
+    /// Cancel-safe, as [`send`](Self::send) is.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn feed(&mut self, message: impl Into<Message>) -> Result<(), Error> {
+        poll_fn(|cx| self.drive.poll_room(cx)).await;
+        self.drive.link().queue(message.into()).map(drop)
+    }
+
+    /// Queues a message without waiting. Where [`Config::max_outbound`] bytes wait already, it meets
+    /// [`Config::overflow`]: it is dropped, or the connection ends.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn try_send(&mut self, message: impl Into<Message>) -> Result<Sent, Error> {
+        self.drive.link().queue(message.into())
+    }
+
+    /// Sends everything that is queued.
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn flush(&mut self) -> Result<(), Error> {
+        poll_fn(|cx| self.poll_flushed(cx)).await
+    }
+
+    fn poll_flushed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.drive.poll_out(cx)
+    }
+
+    /// Begins the closing handshake (RFC 6455 section 7.1.2) behind what is queued, without waiting. Messages of the
+    /// peer still come from [`next`](Self::next) until its Close does.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for a reason over 123 bytes, or if a Close is decided already.
+    pub fn start_close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        self.drive.link().close(code, reason)
+    }
+
+    /// Closes the connection and waits for the end of it, at most [`Config::close_timeout`] once our Close has left;
+    /// messages that still come are dropped. Answers how it ended. If a Close is decided already, it only waits.
+    ///
+    /// Cancel-safe: call it again, or [`next`](Self::next).
+    ///
+    /// # Errors
+    /// How the connection ended, if not in order.
+    pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<Closed, Error> {
+        self.drive.begin_close(code, reason)?;
+        let closed = poll_fn(|cx| self.drive.poll_end(cx)).await;
+        self.over = true;
+        closed
+    }
+
+    /// How the connection ended, if it did: code, reason and which side.
+    #[must_use]
+    pub fn closed(&self) -> Option<&Closed> {
+        self.drive.peek().closed()
+    }
+
+    /// The subprotocol that the handshake agreed on.
+    #[must_use]
+    pub fn subprotocol(&self) -> Option<&str> {
+        self.drive.peek().subprotocol()
+    }
+
+    /// Which end this is.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.drive.peek().role()
+    }
+
+    /// Limits and waits.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        self.drive.peek().config()
+    }
+}
+
+impl<S: Transport> fmt::Debug for WebSocket<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebSocket").field("link", self.drive.peek()).finish_non_exhaustive()
+    }
+}
+
+impl<S: Transport> Unpin for WebSocket<S> {}
+
+impl<S: Transport> Stream for WebSocket<S> {
+    type Item = Result<Message, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_message(cx)
+    }
+}
+
+impl<S: Transport> FusedStream for WebSocket<S> {
+    fn is_terminated(&self) -> bool {
+        self.over
+    }
+}
+
+impl<S: Transport> Sink<Message> for WebSocket<S> {
+    type Error = Error;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        ready!(self.drive.poll_room(cx));
+        Poll::Ready(self.drive.link().check_sending())
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), Error> {
+        self.drive.link().queue(message).map(drop)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.poll_flushed(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.drive.begin_close(CloseCode::NORMAL, "")?;
+        self.drive.poll_end(cx).map_ok(drop)
+    }
+}

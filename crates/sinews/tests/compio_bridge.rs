@@ -1,0 +1,235 @@
+//! The bridge for other protocol libraries: growth, limits, round trips, cancellation.
+#![cfg(feature = "compio")]
+
+use std::cell::Cell;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use compio::buf::{BufResult, IoBuf, IoBufMut};
+use compio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use compio::net::UnixStream;
+use compio::runtime::Runtime;
+use sinews::compio::SyncBridge;
+
+fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
+    match Runtime::new() {
+        Ok(runtime) => runtime.block_on(async {
+            compio::time::timeout(Duration::from_secs(60), test()).await.expect("bounded in time");
+        }),
+        Err(error) => println!("skipped: no runtime: {error}"),
+    }
+}
+
+fn sockets() -> (UnixStream, UnixStream) {
+    let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
+    (UnixStream::from_std(one).unwrap(), UnixStream::from_std(other).unwrap())
+}
+
+/// Gives and takes whatever is asked for, as a peer that is always ahead; counts the operations.
+#[derive(Clone, Default)]
+struct Plenty(Rc<Cell<usize>>);
+
+impl AsyncRead for Plenty {
+    async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
+        self.0.set(self.0.get() + 1);
+        compio::io::repeat(7).read(buf).await
+    }
+}
+
+impl AsyncWrite for Plenty {
+    async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
+        self.0.set(self.0.get() + 1);
+        BufResult(Ok(buf.buf_len()), buf)
+    }
+
+    async fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    async fn shutdown(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+type Bridge = SyncBridge<(Plenty, Plenty)>;
+
+fn drain(bridge: &mut Bridge) -> usize {
+    let mut drained = 0;
+    let mut buffer = [0; 5000];
+    while let Ok(count) = bridge.read(&mut buffer) {
+        drained += count;
+    }
+    drained
+}
+
+#[test]
+fn sixteen_mebibytes_come_in_few_operations() {
+    run(|| async {
+        let source = Plenty::default();
+        let mut bridge: Bridge = SyncBridge::new((source.clone(), Plenty::default()));
+        let mut came = 0;
+        while came < 16 << 20 {
+            assert_eq!(bridge.fill().await.unwrap(), bridge.readable());
+            came += drain(&mut bridge);
+        }
+        // Seven doublings, then 1 MiB each.
+        assert!(source.0.get() <= 7 + 16, "{} operations", source.0.get());
+    });
+}
+
+#[test]
+fn sixteen_mebibytes_leave_in_few_operations() {
+    run(|| async {
+        let sink = Plenty::default();
+        let mut bridge: Bridge = SyncBridge::new((Plenty::default(), sink.clone()));
+        let message = vec![1; 16 << 20];
+        let mut at = 0;
+        while at < message.len() {
+            match bridge.write(&message[at..]) {
+                Ok(count) => at += count,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                    bridge.flush().await.unwrap();
+                }
+            }
+        }
+        bridge.flush().await.unwrap();
+        assert_eq!(bridge.unsent(), 0);
+        assert_eq!(sink.0.get(), 16);
+    });
+}
+
+#[test]
+fn it_grows_by_doubling_and_shrinks_when_less_comes() {
+    run(|| async {
+        let (one, mut peer) = sockets();
+        let mut bridge = SyncBridge::new(one);
+        let mut buffer = vec![0; 1 << 20];
+        let mut sizes = vec![];
+        peer.write_all(vec![1; 100_000]).await.unwrap();
+        while bridge.fill_size() <= 64 << 10 && sizes.len() < 4 {
+            sizes.push(bridge.fill_size());
+            bridge.fill().await.unwrap();
+            let _ = bridge.read(&mut buffer).unwrap();
+        }
+        assert_eq!(sizes, [8 << 10, 16 << 10, 32 << 10, 64 << 10]);
+        for _ in 0..10 {
+            peer.write_all(b"little").await.unwrap();
+            bridge.fill().await.unwrap();
+            assert!(bridge.read(&mut buffer).unwrap() > 0);
+        }
+        assert_eq!(bridge.fill_size(), SyncBridge::<UnixStream>::START);
+    });
+}
+
+#[test]
+fn what_nobody_reads_meets_the_limit_and_is_not_lost() {
+    run(|| async {
+        let mut bridge: Bridge = SyncBridge::with_limit((Plenty::default(), Plenty::default()), 20 << 10);
+        let error = loop {
+            if let Err(error) = bridge.fill().await {
+                break error;
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+        assert_eq!(error.to_string(), "20480 bytes, the limit, were received and not read");
+        assert_eq!(drain(&mut bridge), 20 << 10);
+        bridge.fill().await.unwrap();
+    });
+}
+
+#[test]
+fn what_nobody_flushes_meets_the_limit() {
+    let test = || async {
+        let mut bridge: Bridge = SyncBridge::with_limit((Plenty::default(), Plenty::default()), 10_000);
+        assert_eq!(bridge.write(&[1; 20_000]).unwrap(), 10_000);
+        assert_eq!(bridge.write(&[1]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(std::io::Write::flush(&mut bridge).unwrap_err().kind(), ErrorKind::WouldBlock);
+        bridge.flush().await.unwrap();
+        std::io::Write::flush(&mut bridge).unwrap();
+        assert_eq!(bridge.write(&[1; 7]).unwrap(), 7);
+    };
+    run(test);
+}
+
+#[test]
+fn dropped_futures_lose_nothing() {
+    run(|| async {
+        let (one, other) = sockets();
+        let (mut one, mut other) = (SyncBridge::new(one), SyncBridge::new(other));
+        let poll = |future: std::pin::Pin<&mut dyn Future<Output = ()>>| {
+            let _: Poll<()> = future.poll(&mut Context::from_waker(Waker::noop()));
+        };
+        let (mut sent, mut heard) = (Vec::new(), Vec::new());
+        let mut buffer = [0; 3000];
+        for n in 0..300_usize {
+            let bytes = vec![n as u8; n];
+            if one.write_all(&bytes).is_ok() {
+                sent.extend(bytes);
+            }
+            poll(pin!(async { one.flush().await.unwrap() }));
+            poll(pin!(async { drop(other.fill().await) }));
+            if n % 5 == 0 {
+                // What is in flight goes on meanwhile.
+                one.flush().await.unwrap();
+            }
+            while let Ok(count) = other.read(&mut buffer) {
+                heard.extend_from_slice(&buffer[..count]);
+            }
+        }
+        one.flush().await.unwrap();
+        one.shutdown().await.unwrap();
+        while other.fill().await.unwrap() > 0 {
+            while let Ok(count @ 1..) = other.read(&mut buffer) {
+                heard.extend_from_slice(&buffer[..count]);
+            }
+        }
+        assert!(heard == sent);
+        assert_eq!(other.read(&mut buffer).unwrap(), 0, "nothing follows");
+    });
+}
+
+/// Each waits for the other's bytes while its own are not taken yet.
+#[test]
+fn both_directions_go_on_at_once() {
+    run(|| async {
+        let (one, other) = sockets();
+        let (mut one, mut other) = (SyncBridge::new(one), SyncBridge::new(other));
+        one.write_all(&vec![1; 1 << 20]).unwrap();
+        other.write_all(&vec![2; 1 << 20]).unwrap();
+        async fn pass(bridge: &mut SyncBridge<UnixStream>) {
+            let mut buffer = vec![0; 1 << 20];
+            let mut came = 0;
+            while came < 1 << 20 {
+                match bridge.read(&mut buffer) {
+                    Ok(count) => came += count,
+                    Err(_) => drop(bridge.fill_or_flush().await.unwrap()),
+                }
+            }
+            bridge.flush().await.unwrap();
+        }
+        futures_util::join!(pass(&mut one), pass(&mut other));
+    });
+}
+
+#[test]
+fn the_end_is_an_end() {
+    run(|| async {
+        let (one, mut peer) = sockets();
+        let mut bridge = SyncBridge::new(one);
+        peer.write_all(b"last").await.unwrap();
+        bridge.write_all(b"words").unwrap();
+        bridge.shutdown().await.unwrap();
+        let (_, heard) = peer.read_to_end(Vec::new()).await.unwrap();
+        assert_eq!(heard, b"words");
+        drop(peer);
+        assert_eq!(bridge.fill().await.unwrap(), 4);
+        assert_eq!(bridge.fill().await.unwrap(), 0);
+        let mut text = String::new();
+        bridge.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "last");
+    });
+}
