@@ -8,9 +8,10 @@ pub mod client;
 mod driver;
 mod error;
 #[cfg(any(feature = "tokio", feature = "compio"))]
+#[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "messages in pieces are for Tokio"))]
 mod link;
 mod message;
-#[cfg(any(feature = "tokio", feature = "compio"))]
+#[cfg(feature = "tokio")]
 mod reading;
 #[cfg(any(feature = "tokio", feature = "compio"))]
 mod resources;

@@ -11,6 +11,7 @@ use compio::runtime::CancelToken;
 use sinews_proto::Time;
 
 use super::transport::{Came, Left, Sink, Source, Transport};
+use super::wire::Wire;
 use crate::driver::Driver;
 use crate::link::{Link, Next, Room};
 use crate::resources;
@@ -37,8 +38,8 @@ pub(super) struct Drive<S: Transport> {
 const ASK_EVERY: Duration = Duration::from_millis(10);
 
 impl<S: Transport> Drive<S> {
-    pub(super) fn new(transport: S, link: Link) -> Self {
-        let (source, sink) = transport.open();
+    pub(super) fn new(wire: Wire<S>, link: Link) -> Self {
+        let Wire { source, sink } = wire;
         let asked = link.now;
         Self { source, sink, link, timer: None, armed: None, blocked: false, shut: false, sent: 0, asked }
     }
@@ -48,7 +49,7 @@ impl<S: Transport> Drive<S> {
     }
 
     fn start_receive(&mut self) {
-        let message = if S::Source::DIRECT { self.link.take_message() } else { None };
+        let message = if self.source.is_direct() { self.link.take_message() } else { None };
         let room = message.or_else(|| self.source.wants_block().then(|| self.link.take_block()));
         self.source.start(room);
     }

@@ -99,7 +99,9 @@ impl<R: AsyncRead + 'static> Reader<R> {
 }
 
 impl<R: AsyncRead + 'static> Source for Reader<R> {
-    const DIRECT: bool = true;
+    fn is_direct(&self) -> bool {
+        true
+    }
 
     fn wants_block(&self) -> bool {
         self.full

@@ -181,7 +181,9 @@ impl<S> Source for SocketSource<S>
 where
     S: AsyncRead + AsyncReadManaged<Buffer = BufferRef> + Clone + ToSharedFd<Socket> + 'static,
 {
-    const DIRECT: bool = true;
+    fn is_direct(&self) -> bool {
+        true
+    }
 
     fn wants_block(&self) -> bool {
         self.full.is_some()

@@ -203,7 +203,9 @@ impl<I: Source> TlsSource<I> {
 }
 
 impl<I: Source> Source for TlsSource<I> {
-    const DIRECT: bool = false;
+    fn is_direct(&self) -> bool {
+        false
+    }
 
     fn wants_block(&self) -> bool {
         false

@@ -36,7 +36,7 @@ pub(crate) mod sealed {
 /// The receiving side, with at most one operation in flight.
 pub trait Source: 'static {
     /// Whether a large message is received into its own memory.
-    const DIRECT: bool;
+    fn is_direct(&self) -> bool;
 
     /// Whether much is there, so that the next bytes should go into a block of the caller.
     fn wants_block(&self) -> bool;

@@ -13,6 +13,7 @@ use sinews_session::{Closed, Sent};
 
 use super::drive::{self, Drive};
 use super::transport::Transport;
+use super::wire::Wire;
 use crate::driver::Driver as _;
 use crate::error::Error;
 use crate::link::Link;
@@ -33,8 +34,23 @@ impl<S: Transport> WebSocket<S> {
     /// A connection behind a handshake that was made elsewhere. `received` is what came behind the handshake
     /// already.
     pub fn from_negotiated(stream: S, negotiated: Negotiated, config: Arc<Config>, received: &[u8]) -> Self {
+        Self::on_wire(Wire::open(stream), negotiated, config, received)
+    }
+
+    /// The same where the transport was in use already.
+    pub(super) fn on_wire(
+        wire: Wire<S>,
+        negotiated: Negotiated,
+        config: Arc<Config>,
+        received: &[u8],
+    ) -> Self {
         let link = Link::new(negotiated, config, received, drive::now());
-        Self { drive: Drive::new(stream, link), over: false }
+        Self { drive: Drive::new(wire, link), over: false }
+    }
+
+    pub(super) fn with_subprotocol(mut self, subprotocol: Option<&str>) -> Self {
+        self.drive.link().set_subprotocol(subprotocol);
+        self
     }
 
     /// The next message; `None` when the connection is over in order, which [`closed`](Self::closed) tells about.

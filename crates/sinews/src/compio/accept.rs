@@ -1,0 +1,106 @@
+//! The server's side of the handshake on compio.
+
+use std::cell::Cell;
+use std::future::{Future, IntoFuture};
+use std::io;
+use std::pin::Pin;
+
+use compio::time::timeout;
+
+use super::Compio;
+use super::transport::Transport;
+use super::websocket::WebSocket;
+use super::wire::Wire;
+use crate::resources::{self, BLOCK};
+use crate::server::{Accept, AcceptError, DROPPED_MAX, Decide, Handshake, Opened, Phase, Request};
+
+/// Accepts a WebSocket on a transport from which nobody has read: await it, or set things before. See
+/// [`server`](crate::server).
+///
+/// A future that is dropped drops the transport.
+pub fn accept<S: Transport>(stream: S) -> Accept<S, Compio> {
+    Accept::new(stream)
+}
+
+impl<S: Transport, D: Decide> Accept<S, Compio, D> {
+    /// Makes the handshake. Answers the WebSocket and the request that it began with; awaiting the [`Accept`] itself
+    /// answers the WebSocket alone.
+    ///
+    /// # Errors
+    /// See [`AcceptError`]. The client was answered then, and the transport is closed.
+    pub async fn open(self) -> Result<(WebSocket<S>, Request), AcceptError> {
+        let Self { stream, decide, mut handshake, .. } = self;
+        let mut wire = Wire::open(stream);
+        let (wait, end_wait) = (handshake.timeout(), handshake.end_timeout());
+        let phase = Cell::new(Phase::Head);
+        let done = timeout(wait, answer(&mut wire, &mut handshake, decide, &phase)).await;
+        let why = match done.unwrap_or_else(|_| Err(AcceptError::TimedOut(phase.get()))) {
+            Ok((request, opened)) => {
+                let Opened { negotiated, subprotocol, config, received } = opened;
+                let websocket = WebSocket::on_wire(wire, negotiated, config, &received);
+                return Ok((websocket.with_subprotocol(subprotocol.as_deref()), request));
+            }
+            Err(why) => why,
+        };
+        if let Some(refusal) = why.refusal() {
+            let mut out = Vec::new();
+            refusal.write_response(&mut out);
+            // What goes wrong now changes nothing: the client is gone, or does not want to know.
+            let _ = timeout(end_wait, refuse(&mut wire, out)).await;
+        }
+        Err(why)
+    }
+}
+
+impl<S: Transport, D: Decide + 'static> IntoFuture for Accept<S, Compio, D> {
+    type Output = Result<WebSocket<S>, AcceptError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output>>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.open().await.map(|(websocket, _)| websocket) })
+    }
+}
+
+/// The request, the decision on it, the response.
+async fn answer<S: Transport, D: Decide>(
+    wire: &mut Wire<S>,
+    handshake: &mut Handshake,
+    decide: D,
+    phase: &Cell<Phase>,
+) -> Result<(Request, Opened), AcceptError> {
+    let request = loop {
+        let mut block = resources::take_block();
+        let step = match wire.receive(&mut block, BLOCK).await {
+            Ok(0) => Err(handshake.receive_end()),
+            Ok(_) => handshake.receive(&block),
+            Err(error) => Err(AcceptError::Io(Phase::Head, error)),
+        };
+        resources::give_block(block);
+        if let Some(request) = step? {
+            break request;
+        }
+    };
+    phase.set(Phase::Decision);
+    let decision = decide.decide(&request).await;
+    let mut out = Vec::new();
+    let opened = handshake.decide(&request, decision, &mut out)?;
+    phase.set(Phase::Response);
+    wire.send(&mut out).await.map_err(|error| AcceptError::Io(Phase::Response, error))?;
+    Ok((request, opened))
+}
+
+/// Ends the transport so that the client can read the response: a reset would overtake it.
+async fn refuse<S: Transport>(wire: &mut Wire<S>, mut out: Vec<u8>) -> io::Result<()> {
+    wire.send(&mut out).await?;
+    wire.shut().await?;
+    let mut dropped = 0;
+    let mut block = Vec::new();
+    while dropped <= DROPPED_MAX {
+        block.clear();
+        match wire.receive(&mut block, BLOCK).await? {
+            0 => break,
+            count => dropped += count,
+        }
+    }
+    Ok(())
+}

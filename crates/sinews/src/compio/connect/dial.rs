@@ -1,0 +1,190 @@
+//! The way to a server: names, addresses, proxies, TLS, redirects.
+
+use std::future::{Future, IntoFuture};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+
+use compio::net::{TcpSocket, TcpStream, ToSocketAddrsAsync as _};
+use compio::time::sleep;
+
+use super::{Broken, Compio, Deadline, handshake, within};
+use crate::client::journey::{Journey, Network};
+use crate::client::proxy::{Proxy, ProxyKind};
+use crate::client::race::{STAGGER, order, race};
+use crate::client::target::authority;
+use crate::client::{Connect, ConnectError, Phase, ProxyError, Response};
+use crate::compio::wire::Wire;
+use crate::compio::{Stream, WebSocket};
+#[cfg(any(feature = "rustls", feature = "native-tls"))]
+use crate::tls::Library;
+use crate::tls::{Tls, TlsError};
+
+impl Connect<Compio> {
+    /// Connects, and gives the server's answer too.
+    ///
+    /// TLS is made by rustls; a connector of native-tls is [`TlsError::Setup`] here.
+    ///
+    /// A dropped future closes what it has opened; a look-up of a name that is under way ends by itself.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub async fn open(self) -> Result<(WebSocket<Stream>, Response), ConnectError> {
+        let deadline = Deadline::new(self.settings.timeout);
+        let mut journey = Journey::new(self.settings, self.network)?;
+        loop {
+            let upgrade = journey.upgrade()?;
+            let stream = dial(&journey, &deadline).await?;
+            let config = journey.settings().config.clone();
+            match handshake(stream, upgrade, &journey.target, config, &deadline).await {
+                Err(ConnectError::Rejected(response)) => journey.follow(response)?,
+                done => return done,
+            }
+        }
+    }
+}
+
+impl IntoFuture for Connect<Compio> {
+    type Output = Result<WebSocket<Stream>, ConnectError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output>>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.open().await.map(|(ws, _)| ws) })
+    }
+}
+
+/// A transport to the server.
+async fn dial(journey: &Journey, deadline: &Deadline) -> Result<Stream, ConnectError> {
+    let Journey { target, network, .. } = journey;
+    let fault = |error| ConnectError::Tls { host: target.host.clone(), error };
+    // Before anything is sent: what is missing here does not come by connecting.
+    let tls = match target.secure {
+        true => Some(network.tls.clone().map_or_else(Tls::new, Ok).map_err(fault)?),
+        false => None,
+    };
+    let tcp = match &journey.proxy {
+        None => tcp(&target.host, target.port, network, deadline).await?,
+        Some(proxy) => tunnel(proxy, journey, deadline).await?,
+    };
+    let Some(tls) = tls else { return Ok(Stream::Plain(tcp)) };
+    let secured = async { Ok(secure(tls, tcp, &target.host).await) };
+    match within::<_, ()>(deadline.at, secured).await {
+        Ok(secured) => secured.map_err(fault),
+        Err(_) => Err(deadline.over(Phase::Tls, &target.authority())),
+    }
+}
+
+/// A connection to the server that a proxy makes.
+async fn tunnel(proxy: &Proxy, journey: &Journey, deadline: &Deadline) -> Result<TcpStream, ConnectError> {
+    let target = &journey.target;
+    // What may fail here fails before the proxy is bothered.
+    let host = match proxy.kind {
+        ProxyKind::Socks5 => {
+            let found = resolve(&target.host, target.port, None, deadline).await?;
+            found.first().map_or_else(|| target.host.clone(), |address| address.ip().to_string())
+        }
+        ProxyKind::Http | ProxyKind::Socks5h => target.host.clone(),
+    };
+    let tcp = tcp(&proxy.host, proxy.port, &journey.network, deadline).await?;
+    let mut wire = Wire::open(tcp.clone());
+    let mut received = Vec::new();
+    let refused = |error| proxy.refused(error);
+    let leg = (Phase::Proxy, &*proxy.authority());
+    match proxy.kind {
+        ProxyKind::Http => {
+            let machine = proxy.tunnel(target, journey.settings());
+            deadline.exchange(&mut wire, &mut received, machine, leg, refused).await?;
+        }
+        ProxyKind::Socks5 | ProxyKind::Socks5h => {
+            let machine = proxy.socks5(&host, target.port)?;
+            deadline.exchange(&mut wire, &mut received, machine, leg, refused).await?;
+        }
+    }
+    // Nothing is in flight between two rounds of an exchange, so that the socket has all that follows.
+    if !received.is_empty() || !wire.is_idle() {
+        return Err(proxy.refused(ProxyError::EarlyBytes));
+    }
+    Ok(tcp)
+}
+
+/// A TCP connection to one of the addresses of a host.
+async fn tcp(
+    host: &str,
+    port: u16,
+    network: &Network,
+    deadline: &Deadline,
+) -> Result<TcpStream, ConnectError> {
+    let peer = authority(host, port);
+    let addresses = resolve(host, port, network.local, deadline).await?;
+    let dial = |address| connect_to(address, network.local);
+    let racing = async { Ok(race(addresses, dial, || sleep(STAGGER)).await) };
+    let raced = within::<_, ()>(deadline.at, racing).await;
+    let tcp = match raced {
+        Ok(Ok(tcp)) => tcp,
+        Ok(Err(Some((address, error)))) => {
+            let literal = host.parse::<IpAddr>().is_ok();
+            let address = if literal { peer } else { format!("{peer} ({address})") };
+            return Err(ConnectError::Tcp { address, error });
+        }
+        Ok(Err(None)) => {
+            return Err(ConnectError::Tcp { address: peer, error: io::ErrorKind::NotFound.into() });
+        }
+        Err(_) => return Err(deadline.over(Phase::Connect, &peer)),
+    };
+    // A socket that refuses this works all the same.
+    let _ = tcp.set_nodelay(network.nodelay);
+    Ok(tcp)
+}
+
+async fn connect_to(address: SocketAddr, local: Option<IpAddr>) -> io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4().await? } else { TcpSocket::new_v6().await? };
+    if let Some(local) = local {
+        socket.bind(SocketAddr::new(local, 0)).await?;
+    }
+    socket.connect(address).await
+}
+
+/// The addresses of a host in the order in which to try them, one at least.
+async fn resolve(
+    host: &str,
+    port: u16,
+    local: Option<IpAddr>,
+    deadline: &Deadline,
+) -> Result<Vec<SocketAddr>, ConnectError> {
+    let fault = |error| ConnectError::Resolve { host: host.to_owned(), error };
+    let found = match host.parse::<IpAddr>() {
+        Ok(address) => vec![SocketAddr::new(address, port)],
+        Err(_) => match within::<_, ()>(deadline.at, (host, port).to_socket_addrs_async()).await {
+            Ok(found) => found.collect(),
+            Err(Broken::Io(error)) => return Err(fault(error)),
+            Err(_) => return Err(deadline.over(Phase::Resolve, host)),
+        },
+    };
+    let ordered = order(found, local);
+    if ordered.is_empty() {
+        let family = "none of the family of the local address (Connect::local_address)";
+        let why = if local.is_some() { family } else { "none" };
+        return Err(fault(io::Error::new(io::ErrorKind::NotFound, why)));
+    }
+    Ok(ordered)
+}
+
+#[cfg_attr(not(feature = "rustls"), allow(clippy::unused_async, unused_variables, unreachable_code))]
+async fn secure(tls: Tls, tcp: TcpStream, host: &str) -> Result<Stream, TlsError> {
+    match tls.0 {
+        #[cfg(feature = "rustls")]
+        Library::Rustls(config) => {
+            let name =
+                rustls::pki_types::ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Name)?;
+            let stream = crate::compio::TlsStream::connect(tcp, config, name).await;
+            let stream = stream.map_err(TlsError::Handshake)?;
+            crate::tls::check_alpn(stream.connection().alpn_protocol())?;
+            Ok(Stream::Tls(Box::new(stream)))
+        }
+        #[cfg(feature = "native-tls")]
+        Library::Native(_) => {
+            let why = "on compio, TLS is made by rustls: give Connect::tls a configuration of that";
+            Err(TlsError::Setup(why.to_owned()))
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What a client's connection runs over.
+
+#![allow(private_interfaces, unnameable_types, reason = "the other side of a sealed trait")]
+
+use std::task::{Context, Poll};
+
+use compio::net::TcpStream;
+use sinews_session::Chain;
+
+#[cfg(feature = "rustls")]
+use super::tls::{TlsSink, TlsSource, TlsStream};
+use super::transport::sealed::Duplex;
+use super::transport::{Came, Left, Sink, Source};
+use crate::link::Room;
+
+/// The transport of a client: TCP, or TLS over TCP.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Stream {
+    /// `ws`.
+    Plain(TcpStream),
+    /// `wss` by rustls.
+    #[cfg(feature = "rustls")]
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+type TcpSource = <TcpStream as Duplex>::Source;
+type TcpSink = <TcpStream as Duplex>::Sink;
+
+/// The receiving side.
+pub enum StreamSource {
+    Plain(TcpSource),
+    #[cfg(feature = "rustls")]
+    Tls(TlsSource<TcpSource>),
+}
+
+/// The sending side.
+pub enum StreamSink {
+    Plain(TcpSink),
+    #[cfg(feature = "rustls")]
+    Tls(TlsSink<TcpSink>),
+}
+
+impl Duplex for Stream {
+    type Source = StreamSource;
+    type Sink = StreamSink;
+
+    fn open(self) -> (StreamSource, StreamSink) {
+        match self {
+            Self::Plain(tcp) => {
+                let (source, sink) = tcp.open();
+                (StreamSource::Plain(source), StreamSink::Plain(sink))
+            }
+            #[cfg(feature = "rustls")]
+            Self::Tls(tls) => {
+                let (source, sink) = tls.open();
+                (StreamSource::Tls(source), StreamSink::Tls(sink))
+            }
+        }
+    }
+}
+
+/// Calls the same on whichever it is.
+macro_rules! forward {
+    ($side:expr, $inner:ident => $call:expr) => {
+        match $side {
+            Self::Plain($inner) => $call,
+            #[cfg(feature = "rustls")]
+            Self::Tls($inner) => $call,
+        }
+    };
+}
+
+impl Source for StreamSource {
+    fn is_direct(&self) -> bool {
+        forward!(self, inner => inner.is_direct())
+    }
+
+    fn wants_block(&self) -> bool {
+        forward!(self, inner => inner.wants_block())
+    }
+
+    fn is_busy(&self) -> bool {
+        forward!(self, inner => inner.is_busy())
+    }
+
+    fn start(&mut self, room: Option<Room>) {
+        forward!(self, inner => inner.start(room));
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Came> {
+        forward!(self, inner => inner.poll(cx))
+    }
+
+    fn drain(&mut self, into: &mut Vec<u8>, most: usize) -> usize {
+        forward!(self, inner => inner.drain(into, most))
+    }
+}
+
+impl Sink for StreamSink {
+    fn is_busy(&self) -> bool {
+        forward!(self, inner => inner.is_busy())
+    }
+
+    fn start(&mut self, chain: Option<Box<Chain>>) {
+        forward!(self, inner => inner.start(chain));
+    }
+
+    fn start_shut(&mut self) {
+        forward!(self, inner => inner.start_shut());
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Left> {
+        forward!(self, inner => inner.poll(cx))
+    }
+
+    fn wants_send(&self) -> bool {
+        forward!(self, inner => inner.wants_send())
+    }
+}

@@ -1,0 +1,86 @@
+//! A transport before it is a WebSocket: bytes out, bytes in, one operation of each in flight.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::{Poll, ready};
+
+use sinews_session::Chain;
+
+use super::transport::{Came, Left, Sink as _, Source as _, Transport};
+
+/// Both sides of a transport. What is in flight is here and not in a future.
+pub(super) struct Wire<S: Transport> {
+    pub(super) source: S::Source,
+    pub(super) sink: S::Sink,
+}
+
+impl<S: Transport> Wire<S> {
+    pub(super) fn open(transport: S) -> Self {
+        let (source, sink) = transport.open();
+        Self { source, sink }
+    }
+
+    /// Sends all of it.
+    pub(super) async fn send(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
+        let mut waits = (!out.is_empty()).then(|| {
+            let mut chain = Box::<Chain>::default();
+            chain.write(|arena| std::mem::swap(arena, out));
+            chain
+        });
+        poll_fn(|cx| {
+            loop {
+                if !self.sink.is_busy() {
+                    match waits.take() {
+                        Some(chain) => self.sink.start(Some(chain)),
+                        None => return Poll::Ready(Ok(())),
+                    }
+                }
+                if let Left::Sent(Some(mut chain), sent) = ready!(self.sink.poll(cx)) {
+                    match sent? {
+                        0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                        count => chain.advance(count),
+                    }
+                    if !chain.is_empty() {
+                        waits = Some(chain);
+                    }
+                }
+            }
+        })
+        .await
+    }
+
+    /// Receives so many bytes at most, behind what is there, and answers how many; 0: the end.
+    pub(super) async fn receive(&mut self, into: &mut Vec<u8>, most: usize) -> io::Result<usize> {
+        poll_fn(|cx| {
+            loop {
+                if !self.source.is_busy() {
+                    self.source.start(None);
+                }
+                match ready!(self.source.poll(cx)) {
+                    Came::Held => return Poll::Ready(Ok(self.source.drain(into, most))),
+                    Came::Nothing | Came::Filled(..) => {}
+                    Came::Over(None) => return Poll::Ready(Ok(0)),
+                    Came::Over(Some(error)) => return Poll::Ready(Err(error)),
+                }
+            }
+        })
+        .await
+    }
+
+    /// Whether nothing is in flight, and nothing was received that nobody took.
+    #[cfg(feature = "url-connect")]
+    pub(super) fn is_idle(&self) -> bool {
+        !self.source.is_busy() && !self.sink.is_busy()
+    }
+
+    /// Ends the sending side, behind what is in flight.
+    pub(super) async fn shut(&mut self) -> io::Result<()> {
+        self.send(&mut Vec::new()).await?;
+        self.sink.start_shut();
+        poll_fn(|cx| match ready!(self.sink.poll(cx)) {
+            Left::Shut(result) => Poll::Ready(result),
+            Left::Sent(_, result) => Poll::Ready(result.map(drop)),
+        })
+        .await
+    }
+}

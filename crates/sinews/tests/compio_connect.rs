@@ -1,0 +1,210 @@
+//! Both sides of the handshake on compio: over a transport of one's own, by URL, through a proxy, with TLS.
+#![cfg(feature = "compio")]
+
+use std::time::Duration;
+
+use compio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use compio::net::UnixStream;
+use compio::runtime::Runtime;
+use sinews::compio::{Transport, WebSocket, accept, connect};
+use sinews::server::{Reject, Reply};
+use sinews::{AcceptError, CloseCode, ConnectError, Message};
+
+fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
+    match Runtime::new() {
+        Ok(runtime) => runtime.block_on(async {
+            compio::time::timeout(Duration::from_secs(20), test()).await.expect("bounded in time");
+        }),
+        Err(error) => println!("skipped: no runtime: {error}"),
+    }
+}
+
+fn sockets() -> (UnixStream, UnixStream) {
+    let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
+    (UnixStream::from_std(one).unwrap(), UnixStream::from_std(other).unwrap())
+}
+
+async fn echo<S: Transport>(mut socket: WebSocket<S>) {
+    while let Some(Ok(message)) = socket.next().await {
+        if message.is_data() {
+            socket.send(message).await.unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_client_and_a_server_agree() {
+    run(|| async {
+        let (one, other) = sockets();
+        let serving = async {
+            accept(other)
+                .subprotocols(["v2", "v1"])
+                .on_request(|request| match request.path() {
+                    "/chat" => Ok(Reply::new().header("X-Room", "chat")),
+                    _ => Err(Reject::new(404)),
+                })
+                .open()
+                .await
+                .unwrap()
+        };
+        let asking = async {
+            connect("ws://example.com/chat?room=7").subprotocol("v1").over(one).open().await.unwrap()
+        };
+        let ((server, request), (mut client, response)) = futures_util::join!(serving, asking);
+        assert_eq!((server.subprotocol(), client.subprotocol()), (Some("v1"), Some("v1")));
+        assert_eq!(request.query_value("room").as_deref(), Some("7"));
+        assert_eq!(response.headers()["x-room"], "chat");
+        compio::runtime::spawn(echo(server)).detach();
+        client.send("hello").await.unwrap();
+        assert_eq!(client.next().await.unwrap().unwrap(), Message::text("hello"));
+        client.close(CloseCode::NORMAL, "").await.unwrap();
+    });
+}
+
+/// Frames come with the request, in one packet.
+#[test]
+fn bytes_behind_the_request_are_not_lost() {
+    run(|| async {
+        let (mut raw, other) = sockets();
+        raw.write_all(
+            "GET / HTTP/1.1\r\nHost: example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n\
+             \u{1}\u{0}",
+        )
+        .await
+        .unwrap();
+        let mut server = accept(other).await.unwrap();
+        // An unmasked fragment, which a client may not send: it was seen.
+        assert!(server.next().await.unwrap().is_err());
+    });
+}
+
+#[test]
+fn a_request_that_is_refused_is_answered_and_ended() {
+    run(|| async {
+        let (one, other) = sockets();
+        let serving = async {
+            let refused = accept(other).on_request(|_| Err(Reject::new(403).body("not you"))).await;
+            assert!(matches!(refused, Err(AcceptError::Refused(_))));
+        };
+        let asking = async {
+            let error = connect("ws://example.com/").over(one).await.unwrap_err();
+            let ConnectError::Rejected(response) = error else { panic!("{error}") };
+            assert_eq!((response.status().as_u16(), response.body()), (403, &b"not you"[..]));
+        };
+        futures_util::join!(serving, asking);
+    });
+}
+
+#[test]
+fn who_says_nothing_is_not_waited_for() {
+    run(|| async {
+        let (_silent, other) = sockets();
+        let refused = accept(other).timeout(Duration::from_millis(20)).await;
+        assert!(matches!(refused, Err(AcceptError::TimedOut(_))));
+        let (one, _silent) = sockets();
+        let error = connect("ws://example.com/").timeout(Duration::from_millis(20)).over(one).await;
+        assert!(matches!(error, Err(ConnectError::TimedOut { .. })));
+    });
+}
+
+#[cfg(feature = "url-connect")]
+mod by_url {
+    use compio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_url_leads_to_a_server() {
+        run(|| async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            compio::runtime::spawn(async move {
+                let (stream, peer) = listener.accept().await.unwrap();
+                echo(accept(stream).peer(peer).await.unwrap()).await;
+            })
+            .detach();
+            let url = format!("ws://localhost:{}/", address.port());
+            let mut client = connect(url).no_proxy().await.unwrap();
+            client.send("hello").await.unwrap();
+            assert_eq!(client.next().await.unwrap().unwrap(), Message::text("hello"));
+        });
+    }
+
+    #[test]
+    fn nobody_listens() {
+        run(|| async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            listener.close().await.unwrap();
+            let error = connect(format!("ws://{address}/")).no_proxy().await.unwrap_err();
+            assert!(matches!(&error, ConnectError::Tcp { .. }), "{error}");
+        });
+    }
+
+    #[test]
+    fn a_proxy_leads_to_a_server() {
+        run(|| async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            compio::runtime::spawn(async move {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.extend(stream.read_exact([0]).await.unwrap().1);
+                }
+                assert!(head.starts_with(b"CONNECT example.com:80 HTTP/1.1\r\n"));
+                stream.write_all("HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+                echo(accept(stream).await.unwrap()).await;
+            })
+            .detach();
+            let connecting = connect("ws://example.com/").proxy(format!("http://{address}"));
+            let mut client = connecting.await.unwrap();
+            client.send("hello").await.unwrap();
+            assert_eq!(client.next().await.unwrap().unwrap(), Message::text("hello"));
+        });
+    }
+
+    #[cfg(feature = "rustls")]
+    #[test]
+    fn wss_leads_to_a_server_with_tls() {
+        use std::sync::Arc;
+
+        use rustls::pki_types::PrivateKeyDer;
+        use sinews::compio::{Stream, TlsStream};
+
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let certificate = made.cert.der().clone();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(certificate.clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let client = rustls::ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let server = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .unwrap();
+        run(|| async move {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            compio::runtime::spawn(async move {
+                let (stream, _) = listener.accept().await.unwrap();
+                let stream = TlsStream::accept(stream, Arc::new(server)).await.unwrap();
+                echo(accept(stream).await.unwrap()).await;
+            })
+            .detach();
+            let url = format!("wss://localhost:{}/", address.port());
+            let mut client: WebSocket<Stream> = connect(url).tls(client).no_proxy().await.unwrap();
+            let much = Message::binary(vec![1; 1 << 20]);
+            client.feed(much.clone()).await.unwrap();
+            assert!(client.next().await.unwrap().unwrap() == much);
+            client.close(CloseCode::NORMAL, "").await.unwrap();
+        });
+    }
+}
