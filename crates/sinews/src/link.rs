@@ -422,7 +422,7 @@ impl Link {
 
     /// A block to receive into, whatever is under way.
     #[inline]
-    pub(crate) fn take_block(&mut self) -> Room {
+    pub(crate) fn take_block(&self) -> Room {
         let mut block = resources::take_block();
         block.extend_from_slice(&self.block[self.at..]);
         Room::Block(block)

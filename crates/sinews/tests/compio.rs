@@ -99,8 +99,10 @@ impl<S: AsyncRead> AsyncRead for Drops<S> {
     }
 }
 
+type CountedEnd = WebSocket<(UnixStream, Counted<UnixStream>)>;
+
 /// A server whose sends are counted.
-fn counting_pair() -> (End, WebSocket<(UnixStream, Counted<UnixStream>)>, Rc<Cell<usize>>) {
+fn counting_pair() -> (End, CountedEnd, Rc<Cell<usize>>) {
     let agreed = negotiate(None, None);
     let (client, server) = sockets();
     let config = Arc::new(Config::default());
@@ -138,9 +140,9 @@ async fn turn() {
 
 async fn echo<S: Transport>(mut socket: WebSocket<S>) -> Result<(), Error> {
     while let Some(message) = socket.next().await {
-        match message? {
-            message @ (Message::Text(_) | Message::Binary(_)) => socket.send(message).await?,
-            _ => {}
+        let message = message?;
+        if message.is_data() {
+            socket.send(message).await?;
         }
     }
     Ok(())
@@ -462,7 +464,7 @@ fn a_close_of_the_peer_is_shown_answered_and_told() {
             let Message::Close(Some(frame)) = server.next().await.unwrap().unwrap() else {
                 panic!("a Close")
             };
-            assert_eq!((frame.code.as_u16(), &*frame.reason), (4000, "bye"));
+            assert_eq!((frame.code().as_u16(), frame.reason()), (4000, "bye"));
             let error = server.send("nobody listens").await.unwrap_err();
             assert_eq!((error.at_fault(), error.close_code().unwrap().as_u16()), (AtFault::Nobody, 4000));
             assert!(server.next().await.is_none());

@@ -2,7 +2,7 @@
 #![cfg(feature = "compio")]
 
 use std::cell::Cell;
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -147,9 +147,9 @@ fn what_nobody_flushes_meets_the_limit() {
         let mut bridge: Bridge = SyncBridge::with_limit((Plenty::default(), Plenty::default()), 10_000);
         assert_eq!(bridge.write(&[1; 20_000]).unwrap(), 10_000);
         assert_eq!(bridge.write(&[1]).unwrap_err().kind(), ErrorKind::WouldBlock);
-        assert_eq!(std::io::Write::flush(&mut bridge).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(Write::flush(&mut bridge).unwrap_err().kind(), ErrorKind::WouldBlock);
         bridge.flush().await.unwrap();
-        std::io::Write::flush(&mut bridge).unwrap();
+        Write::flush(&mut bridge).unwrap();
         assert_eq!(bridge.write(&[1; 7]).unwrap(), 7);
     };
     run(test);

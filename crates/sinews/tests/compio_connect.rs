@@ -75,7 +75,12 @@ fn bytes_behind_the_request_are_not_lost() {
         .unwrap();
         let mut server = accept(other).await.unwrap();
         // An unmasked fragment, which a client may not send: it was seen.
-        assert!(server.next().await.unwrap().is_err());
+        let leaving = async {
+            raw.read_to_end(Vec::new()).await.unwrap();
+            drop(raw);
+        };
+        let (seen, ()) = futures_util::join!(server.next(), leaving);
+        assert!(seen.unwrap().is_err());
     });
 }
 
@@ -99,8 +104,14 @@ fn a_request_that_is_refused_is_answered_and_ended() {
 #[test]
 fn who_says_nothing_is_not_waited_for() {
     run(|| async {
-        let (_silent, other) = sockets();
-        let refused = accept(other).timeout(Duration::from_millis(20)).await;
+        let (mut silent, other) = sockets();
+        let leaving = async {
+            let (_, told) = silent.read_to_end(Vec::new()).await.unwrap();
+            assert!(told.starts_with(b"HTTP/1.1 408 "));
+            drop(silent);
+        };
+        let accepting = accept(other).timeout(Duration::from_millis(20)).into_future();
+        let (refused, ()) = futures_util::join!(accepting, leaving);
         assert!(matches!(refused, Err(AcceptError::TimedOut(_))));
         let (one, _silent) = sockets();
         let error = connect("ws://example.com/").timeout(Duration::from_millis(20)).over(one).await;

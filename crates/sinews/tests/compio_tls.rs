@@ -94,9 +94,9 @@ fn messages_pass_and_the_connection_closes() {
         let (mut client, mut server) = pair_with(&Config::default()).await;
         let server = compio::runtime::spawn(async move {
             while let Some(message) = server.next().await {
-                match message.unwrap() {
-                    message @ (Message::Text(_) | Message::Binary(_)) => server.send(message).await.unwrap(),
-                    _ => {}
+                let message = message.unwrap();
+                if message.is_data() {
+                    server.send(message).await.unwrap();
                 }
             }
             server

@@ -191,10 +191,13 @@ impl<S: Splittable> fmt::Debug for SyncBridge<S> {
     }
 }
 
+/// What comes home of an operation: the half, its result and its memory.
+type InFlight<H> = Pin<Box<dyn Future<Output = (H, BufResult<usize, Vec<u8>>)>>>;
+
 /// Half of a transport, or its operation in flight.
 enum State<H> {
     Idle(H),
-    Busy(Pin<Box<dyn Future<Output = (H, BufResult<usize, Vec<u8>>)>>>),
+    Busy(InFlight<H>),
     /// Only while one becomes the other.
     Lost,
 }

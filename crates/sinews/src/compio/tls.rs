@@ -293,7 +293,7 @@ impl<I: Sink> TlsSink<I> {
     }
 
     /// Encrypts the beginning of a chain: what the session takes at once, 64 KiB, so that progress shows.
-    fn encrypt(&mut self, chain: &Chain) -> io::Result<usize> {
+    fn encrypt(&self, chain: &Chain) -> io::Result<usize> {
         let mut session = self.session.borrow_mut();
         let slices: Vec<IoSlice<'_>> = chain.pieces().take(SLICES).map(IoSlice::new).collect();
         session.writer().write_vectored(&slices)

@@ -12,7 +12,7 @@ use crate::link::Room;
 ///
 /// * [`TcpStream`](compio::net::TcpStream) and [`UnixStream`](compio::net::UnixStream), whose operations are
 ///   submitted by name, and which wait for bytes without memory of their own, in the runtime's managed buffers;
-/// * [`TlsStream`](super::TlsStream) over any of these (feature `rustls`);
+/// * `TlsStream` over any of these (feature `rustls`);
 /// * a pair `(reader, writer)` of anything that is [`AsyncRead`](compio::io::AsyncRead) and
 ///   [`AsyncWrite`](compio::io::AsyncWrite): what compio's
 ///   [`Splittable`](compio::io::util::Splittable) gives. The two must not wait for each other: a stream behind one
