@@ -114,7 +114,8 @@ pub(crate) trait Driver {
         cx: &mut Context<'_>,
         message: &mut Option<Message>,
     ) -> Poll<Result<(), Error>> {
-        let burst = self.link().is_amid_burst();
+        // An event that is kept waits for somebody who receives, and nobody may come.
+        let burst = !self.link().is_parked() && self.link().is_amid_burst();
         if message.is_some() {
             ready!(self.poll_room(cx));
             if let Some(message) = message.take() {

@@ -258,12 +258,12 @@ enum SendOp {
     Shut(Boxed<io::Result<()>>),
 }
 
-/// A chain of one piece.
+/// A chain without large pieces.
 struct Flat(Box<Chain>);
 
 impl IoBuf for Flat {
     fn as_init(&self) -> &[u8] {
-        self.0.pieces().next().unwrap_or_default()
+        self.0.as_slice().unwrap_or_default()
     }
 }
 
@@ -285,7 +285,7 @@ impl<S: AsyncWrite + Clone + ToSharedFd<Socket> + 'static> Sink for SocketSink<S
         let fd = self.stream.to_shared_fd();
         // A peer that is gone is an error of this call, and no signal.
         let flags = SendFlags::NOSIGNAL;
-        self.op = Some(if chain.pieces().nth(1).is_none() {
+        self.op = Some(if chain.as_slice().is_some() {
             SendOp::Flat(compio::runtime::submit(Send::new(fd, Flat(chain), flags)))
         } else {
             SendOp::Pieces(compio::runtime::submit(SendVectored::new(fd, Pieces(chain), flags)))
