@@ -76,8 +76,9 @@
 //! ```
 //!
 //! The feature `compio` turns on compio's `io-uring`. Where the kernel or a container refuses that, as the default
-//! profile of Docker does, the runtime cannot be built, unless the program turns on compio's `polling` too. It works
-//! then as well, but a waiting connection takes a managed buffer, or 1 KiB where there is none.
+//! profile of Docker does, the runtime cannot be built, unless the program turns on compio's `polling` too; a waiting
+//! connection then takes a managed buffer, or 1 KiB where there is none. This module is made for io_uring, and tested
+//! there: where it cannot be had, Tokio is the better runtime.
 //!
 //! Leave `buffer_pool_flag` alone: with 2, incremental buffers, compio 0.19 takes each receive for the beginning of its
 //! buffer and hands out bytes that came before.

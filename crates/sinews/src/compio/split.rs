@@ -119,7 +119,16 @@ impl<S: Transport> ReadHalf<S> {
     }
 
     fn poll_message(&self, cx: &Context<'_>) -> Poll<Option<Result<Message, Error>>> {
-        self.shared.poll(cx, &self.shared.waiting.reader, |socket, cx| Pin::new(socket).poll_next(cx))
+        let waiting = &self.shared.waiting;
+        self.shared.poll(cx, &waiting.reader, |socket, cx| {
+            let sending = socket.drive.wants_send();
+            let polled = Pin::new(&mut *socket).poll_next(cx);
+            // An operation may complete where it is begun, and then it wakes nobody.
+            if sending && !socket.drive.wants_send() {
+                waiting.writer.wake();
+            }
+            polled
+        })
     }
 
     /// How the connection ended, if it did.
