@@ -79,6 +79,7 @@ pub(crate) trait Driver {
 
     /// For a caller that sends: handles what came without it, and keeps the first thing that is not ours to handle.
     fn poll_aside(&mut self, cx: &mut Context<'_>) {
+        self.link().pass_over_handled();
         while !self.link().is_parked() && !self.link().is_congested() && self.link().receives() {
             if let Some(event) = self.link().pull() {
                 self.link().park(event);
@@ -114,8 +115,7 @@ pub(crate) trait Driver {
         cx: &mut Context<'_>,
         message: &mut Option<Message>,
     ) -> Poll<Result<(), Error>> {
-        // An event that is kept waits for somebody who receives, and nobody may come.
-        let burst = !self.link().is_parked() && self.link().is_amid_burst();
+        let burst = self.link().is_answering();
         if message.is_some() {
             ready!(self.poll_room(cx));
             if let Some(message) = message.take() {
