@@ -115,7 +115,7 @@ pub(crate) trait Driver {
         cx: &mut Context<'_>,
         message: &mut Option<Message>,
     ) -> Poll<Result<(), Error>> {
-        let burst = self.link().is_answering();
+        let burst = self.link().is_answering(Self::clock);
         if message.is_some() {
             ready!(self.poll_room(cx));
             if let Some(message) = message.take() {

@@ -1,0 +1,42 @@
+//! On compio: io_uring.
+
+use std::net::SocketAddr;
+use std::num::NonZero;
+
+use compio::driver::ProactorBuilder;
+use compio::net::{TcpListener, TcpStream};
+use compio::runtime::RuntimeBuilder;
+
+use crate::{Error, announce, config};
+
+/// Accepts for ever; each connection is a task.
+pub(crate) fn run(address: SocketAddr) -> Result<(), Error> {
+    let mut proactor = ProactorBuilder::new();
+    proactor.single_issuer(true).defer_taskrun(true);
+    if let Some(buffers) = NonZero::new(BUFFERS) {
+        proactor.buffer_pool_size(buffers);
+    }
+    RuntimeBuilder::new().with_proactor(proactor).build()?.block_on(async {
+        let listener = TcpListener::bind(address).await?;
+        announce(listener.local_addr()?)?;
+        loop {
+            let (stream, _) = listener.accept().await?;
+            stream.set_nodelay(true)?;
+            compio::runtime::spawn(echo(stream)).detach();
+        }
+    })
+}
+
+/// Receives of the kernel that may wait to be looked at, 8 KiB each.
+const BUFFERS: u16 = 1024;
+
+async fn echo(stream: TcpStream) -> Result<(), Error> {
+    let mut socket = sinews::compio::accept(stream).config(config()).await?;
+    while let Some(message) = socket.next().await {
+        let message = message?;
+        if message.is_data() {
+            socket.send(message).await?;
+        }
+    }
+    Ok(())
+}
