@@ -16,7 +16,7 @@ pub(crate) fn run(args: &EchoArgs) -> Result<(), Error> {
     let names: Vec<String> = targets.iter().map(|target| target.name().to_owned()).collect();
     let place = |target: Target| targets.iter().position(|other| *other == target);
     let bases = [Target::PlainMio, Target::PlainRing, Target::TcpEchoPoll, Target::TcpEchoRing];
-    let bases = bases.into_iter().chain(Target::SINEWS).chain([Target::SinewsTokio]);
+    let bases = bases.into_iter().chain(Target::SINEWS).chain([Target::SinewsTokio, Target::SinewsCompio]);
     let beside: Vec<usize> = bases.filter_map(place).collect();
     let mut bars = Vec::new();
     for load in args.loads() {

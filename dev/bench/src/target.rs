@@ -46,6 +46,10 @@ pub(crate) enum Target {
     SinewsTokio,
     /// The library on Tokio, on threads for all processors
     SinewsTokioMulti,
+    /// The library on axum, on one thread
+    SinewsAxum,
+    /// The library on compio, on io_uring
+    SinewsCompio,
 }
 
 impl Target {
@@ -61,7 +65,8 @@ impl Target {
     pub(crate) const SINEWS: [Self; 2] = [Self::SinewsPoll, Self::SinewsRing];
 
     /// The library, measured where it or `--library` is named.
-    pub(crate) const LIBRARY: [Self; 2] = [Self::SinewsTokio, Self::SinewsTokioMulti];
+    pub(crate) const LIBRARY: [Self; 4] =
+        [Self::SinewsTokio, Self::SinewsTokioMulti, Self::SinewsAxum, Self::SinewsCompio];
 
     /// Other libraries that speak WebSocket.
     pub(crate) const PEERS: [Self; 7] = [
@@ -92,6 +97,8 @@ impl Target {
             Self::Hyper => "hyper",
             Self::SinewsTokio => "sinews, Tokio",
             Self::SinewsTokioMulti => "sinews, Tokio, threads",
+            Self::SinewsAxum => "sinews, axum",
+            Self::SinewsCompio => "sinews, compio",
         }
     }
 
@@ -107,7 +114,7 @@ impl Target {
     }
 
     pub(crate) const fn is_library(self) -> bool {
-        matches!(self, Self::SinewsTokio | Self::SinewsTokioMulti)
+        matches!(self, Self::SinewsTokio | Self::SinewsTokioMulti | Self::SinewsAxum | Self::SinewsCompio)
     }
 
     /// A library that is not ours.
@@ -117,7 +124,7 @@ impl Target {
 
     /// Needs io_uring, which a kernel or a container may refuse.
     pub(crate) const fn needs_ring(self) -> bool {
-        matches!(self, Self::PlainRing | Self::TcpEchoRing | Self::SinewsRing)
+        matches!(self, Self::PlainRing | Self::TcpEchoRing | Self::SinewsRing | Self::SinewsCompio)
     }
 }
 

@@ -4,6 +4,8 @@
 //! messages of 64 MiB; everything else is the default. WebSockets are echoed on any path.
 #![forbid(unsafe_code)]
 
+mod axum;
+mod compio;
 mod tokio;
 
 use std::io::{self, Read, Write};
@@ -32,6 +34,10 @@ enum Driver {
     SinewsTokio,
     /// Tokio on all processors
     SinewsTokioMulti,
+    /// axum on one thread
+    SinewsAxum,
+    /// compio, which is one thread, on io_uring
+    SinewsCompio,
 }
 
 fn main() -> Result<(), Error> {
@@ -44,6 +50,8 @@ fn main() -> Result<(), Error> {
     match driver {
         Driver::SinewsTokio => tokio::run(address, tokio::Threads::One),
         Driver::SinewsTokioMulti => tokio::run(address, tokio::Threads::Many),
+        Driver::SinewsAxum => axum::run(address),
+        Driver::SinewsCompio => compio::run(address),
     }
 }
 

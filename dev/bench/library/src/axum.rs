@@ -1,0 +1,33 @@
+//! On axum.
+
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::response::Response;
+use axum::routing::any;
+use axum::serve::ListenerExt;
+use sinews::axum::WebSocketUpgrade;
+use tokio::net::TcpListener;
+use tokio::runtime::Builder;
+
+use crate::{Error, announce, config};
+
+pub(crate) fn run(address: SocketAddr) -> Result<(), Error> {
+    Builder::new_current_thread().enable_all().build()?.block_on(async {
+        let listener = TcpListener::bind(address).await?;
+        announce(listener.local_addr()?)?;
+        // A failure leaves the delay on: the measurement shows it.
+        let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+        Ok(axum::serve(listener, Router::new().route("/{*path}", any(upgrade))).await?)
+    })
+}
+
+async fn upgrade(upgrade: WebSocketUpgrade) -> Response {
+    upgrade.config(config()).on_upgrade(|mut socket| async move {
+        while let Some(Ok(message)) = socket.next().await {
+            if message.is_data() && socket.send(message).await.is_err() {
+                break;
+            }
+        }
+    })
+}
