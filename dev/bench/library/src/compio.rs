@@ -14,7 +14,7 @@ pub(crate) fn run(address: SocketAddr) -> Result<(), Error> {
     let mut proactor = ProactorBuilder::new();
     proactor.single_issuer(true).defer_taskrun(true);
     if let Some(buffers) = NonZero::new(BUFFERS) {
-        proactor.buffer_pool_size(buffers);
+        proactor.buffer_pool_size(buffers).buffer_pool_buffer_len(BUFFER_LEN);
     }
     RuntimeBuilder::new().with_proactor(proactor).build()?.block_on(async {
         let listener = TcpListener::bind(address).await?;
@@ -27,8 +27,11 @@ pub(crate) fn run(address: SocketAddr) -> Result<(), Error> {
     })
 }
 
-/// Receives of the kernel that may wait to be looked at, 8 KiB each.
-const BUFFERS: u16 = 1024;
+/// Receives of the kernel that may wait to be looked at.
+const BUFFERS: u16 = 256;
+
+/// Room for one of them: a message of 16 KiB comes in one.
+const BUFFER_LEN: usize = 32 << 10;
 
 async fn echo(stream: TcpStream) -> Result<(), Error> {
     let mut socket = sinews::compio::accept(stream).config(config()).await?;
