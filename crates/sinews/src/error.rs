@@ -14,7 +14,8 @@ pub enum Error {
     Closed(Closed),
     /// The call is not possible: nothing was sent, and the connection goes on.
     Misuse(Misuse),
-    /// The transport failed.
+    /// The transport failed. Of the kind [`WouldBlock`](io::ErrorKind::WouldBlock), which comes from streams that block
+    /// with a timeout, or not at all, it says only that the call was not done in time: the connection goes on.
     Io(io::Error),
 }
 
@@ -57,10 +58,15 @@ impl Error {
         }
     }
 
-    /// Whether the connection is over. After [`Misuse`] it is not.
+    /// Whether the connection is over. After [`Misuse`] it is not, nor where the transport
+    /// [would block](io::ErrorKind::WouldBlock).
     #[must_use]
     pub fn is_fatal(&self) -> bool {
-        !matches!(self, Self::Misuse(_))
+        match self {
+            Self::Closed(_) => true,
+            Self::Misuse(_) => false,
+            Self::Io(error) => error.kind() != io::ErrorKind::WouldBlock,
+        }
     }
 }
 
