@@ -1,0 +1,183 @@
+//! The server's side of the handshake on streams that block.
+
+use std::future::Ready;
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+
+use super::WebSocket;
+use super::connect::{Blocking, send};
+use super::wait::{Halt, read_into, unbounded, within};
+use crate::resources;
+use crate::server::{
+    Accept, AcceptError, DROPPED_MAX, Decide, Handshake, Opened, Phase, Reject, Reply, Request,
+};
+
+/// Accepts a WebSocket on a stream from which nobody has read, when it is [opened](Accept::open). See
+/// [`server`](crate::server) for what can be set; of what decides on the request, only what needs not wait
+/// ([`on_request`](Accept::on_request)).
+///
+/// [`Accept::timeout`] is looked at between reads and writes: one that blocks goes on as long as the stream lets it.
+/// Give the stream a timeout before, or a client that says nothing keeps the thread. One that times out is tried
+/// again.
+///
+/// ```
+/// use std::io::{Read as _, Write as _};
+/// use std::net::{TcpListener, TcpStream};
+///
+/// use sinews::blocking;
+/// use sinews::server::{Reject, Reply};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// let mut client = TcpStream::connect(listener.local_addr()?)?;
+/// client.write_all(
+///     b"GET /cellar HTTP/1.1\r\nHost: example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+///       Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+/// )?;
+///
+/// let (stream, peer) = listener.accept()?;
+/// let accept = blocking::accept(stream).peer(peer).subprotocols(["v1.chat"]);
+/// let accept = accept.on_request(|request| match request.path() {
+///     "/chat" => Ok(Reply::new()),
+///     _ => Err(Reject::new(404)),
+/// });
+/// assert_eq!(accept.open().expect_err("no such room").status(), Some(404));
+///
+/// let mut answer = String::new();
+/// client.read_to_string(&mut answer)?;
+/// assert!(answer.starts_with("HTTP/1.1 404 "));
+/// # Ok(())
+/// # }
+/// ```
+pub fn accept<S: Read + Write>(stream: S) -> Accept<S, Blocking> {
+    Accept::new(stream)
+}
+
+impl<S: Read + Write, D: Decide<Deciding = Ready<Result<Reply, Reject>>>> Accept<S, Blocking, D> {
+    /// Makes the handshake. Answers the WebSocket and the request that it began with.
+    ///
+    /// # Errors
+    /// See [`AcceptError`]. The client was answered then, and the stream is dropped.
+    pub fn open(self) -> Result<(WebSocket<S>, Request), AcceptError> {
+        self.open_inner(None)
+    }
+
+    /// As [`open`](Self::open), on a stream of which one side can be ended alone, see [`WebSocket::with_shutdown`].
+    /// A client that is refused can then read why, also if it goes on sending: what comes is read and dropped until
+    /// it ends its side, at most 256 KiB, and for [`Config::close_timeout`](crate::Config::close_timeout).
+    ///
+    /// ```
+    /// # use std::net::{Shutdown, TcpStream};
+    /// # use sinews::{AcceptError, blocking::{self, WebSocket}};
+    /// # fn serve(stream: TcpStream) -> Result<WebSocket<TcpStream>, AcceptError> {
+    /// let accept = blocking::accept(stream);
+    /// let (ws, _) = accept.open_with_shutdown(|tcp| tcp.shutdown(Shutdown::Write))?;
+    /// # Ok(ws)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`AcceptError`].
+    pub fn open_with_shutdown(
+        self,
+        shutdown: fn(&mut S) -> io::Result<()>,
+    ) -> Result<(WebSocket<S>, Request), AcceptError> {
+        self.open_inner(Some(shutdown))
+    }
+
+    fn open_inner(
+        self,
+        shutdown: Option<fn(&mut S) -> io::Result<()>>,
+    ) -> Result<(WebSocket<S>, Request), AcceptError> {
+        let Self { stream: mut io, decide, mut handshake, .. } = self;
+        match make(&mut io, decide, &mut handshake) {
+            Ok((request, Opened { negotiated, subprotocol, config, received })) => {
+                let ws = WebSocket::from_negotiated(io, negotiated, config, &received);
+                let ws = ws.with_subprotocol(subprotocol.as_deref());
+                Ok((shutdown.into_iter().fold(ws, WebSocket::with_shutdown), request))
+            }
+            Err(why) => {
+                // What goes wrong now changes nothing: the client is gone, or does not want to know.
+                let _ = refuse(&mut io, &why, handshake.end_timeout(), shutdown);
+                Err(why)
+            }
+        }
+    }
+}
+
+fn make<S: Read + Write, D: Decide<Deciding = Ready<Result<Reply, Reject>>>>(
+    io: &mut S,
+    decide: D,
+    handshake: &mut Handshake,
+) -> Result<(Request, Opened), AcceptError> {
+    let until = Instant::now().checked_add(handshake.timeout());
+    let request = read_head(io, handshake, until).map_err(|error| match error {
+        Stopped::Halt(halt) => stopped(Phase::Head, halt),
+        Stopped::Refused(why) => why,
+    })?;
+    let mut out = Vec::new();
+    let opened = handshake.decide(&request, decide.decide(&request).into_inner(), &mut out)?;
+    send(io, &mut out, until, unbounded).map_err(|halt| stopped(Phase::Response, halt))?;
+    Ok((request, opened))
+}
+
+/// Why there is no request.
+enum Stopped {
+    Halt(Halt),
+    Refused(AcceptError),
+}
+
+/// Receives until the head is whole.
+fn read_head<S: Read>(
+    io: &mut S,
+    handshake: &mut Handshake,
+    until: Option<Instant>,
+) -> Result<Request, Stopped> {
+    loop {
+        let mut block = resources::take_block();
+        let most = block.capacity();
+        let came = within(io, until, unbounded, |io| read_into(io, &mut block, most));
+        let request = match came {
+            Ok(0) => Err(Stopped::Refused(handshake.receive_end())),
+            Ok(_) => handshake.receive(&block).map_err(Stopped::Refused),
+            Err(halt) => Err(Stopped::Halt(halt)),
+        };
+        resources::give_block(block);
+        if let Some(request) = request? {
+            return Ok(request);
+        }
+    }
+}
+
+fn stopped(phase: Phase, halt: Halt) -> AcceptError {
+    match halt {
+        Halt::TimedOut => AcceptError::TimedOut(phase),
+        Halt::Io(error) => AcceptError::Io(phase, error),
+    }
+}
+
+/// Tells the client why not, and, where one side can be ended alone, waits until it has read that: a reset would
+/// overtake it.
+fn refuse<S: Read + Write>(
+    io: &mut S,
+    why: &AcceptError,
+    timeout: Duration,
+    shutdown: Option<fn(&mut S) -> io::Result<()>>,
+) -> Result<(), Halt> {
+    let Some(refusal) = why.refusal() else { return Ok(()) };
+    let until = Instant::now().checked_add(timeout);
+    let mut out = Vec::new();
+    refusal.write_response(&mut out);
+    send(io, &mut out, until, unbounded)?;
+    let Some(shutdown) = shutdown else { return Ok(()) };
+    within(io, until, unbounded, shutdown)?;
+    let mut dropped = 0;
+    while dropped <= DROPPED_MAX {
+        match within(io, until, unbounded, |io| read_into(io, &mut out, DROPPED_MAX))? {
+            0 => break,
+            count => dropped += count,
+        }
+        out.clear();
+    }
+    Ok(())
+}

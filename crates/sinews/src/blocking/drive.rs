@@ -1,0 +1,216 @@
+//! A connection and its transport: the loop between them.
+//!
+//! Everything that a call leaves half done, because the transport would block, is kept here for the next one.
+
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::ops::Range;
+
+use sinews_proto::Kind;
+use sinews_session::Arrived;
+
+use super::wait::{is_wait, now, read_into, uninterrupted};
+use crate::link::{Link, Next, Room};
+use crate::resources;
+
+/// A connection and its transport.
+pub(super) struct Drive<S> {
+    pub(super) io: S,
+    pub(super) link: Link,
+    /// Ends the sending side, where there is a way to.
+    pub(super) shutdown: Option<fn(&mut S) -> io::Result<()>>,
+    /// It was ended.
+    shut: bool,
+    /// Bytes that the transport has taken may be in a buffer of its own.
+    unflushed: bool,
+    /// The transport takes nothing for now.
+    blocked: bool,
+}
+
+/// Slices in one send; what is more follows in the next.
+const SLICES: usize = 16;
+
+impl<S> Drive<S> {
+    pub(super) fn new(io: S, link: Link) -> Self {
+        Self { io, link, shutdown: None, shut: false, unflushed: false, blocked: false }
+    }
+
+    /// Carries out what is due.
+    fn keep_time(&mut self) {
+        self.link.now = now();
+        self.link.timeout();
+        resources::release(self.link.now);
+    }
+}
+
+impl<S: Read + Write> Drive<S> {
+    /// The next event, if it is a whole message in what came.
+    pub(super) fn next_whole(&mut self) -> Option<(Kind, Range<usize>)> {
+        let whole = self.link.pull_whole()?;
+        if self.link.is_overdue(now) {
+            // What does not leave now leaves before the next read.
+            let _ = self.send();
+        }
+        Some(whole)
+    }
+
+    /// The next event; `None`: the connection is over.
+    ///
+    /// # Errors
+    /// Only that the transport would block.
+    pub(super) fn next_event(&mut self) -> io::Result<Option<Arrived>> {
+        loop {
+            if let Some(event) = self.link.pull() {
+                if self.link.is_urgent(&event, now) {
+                    let _ = self.send();
+                }
+                return Ok(Some(event));
+            }
+            if !self.more()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Sends, and receives what is next. Answers whether more may have come; if not, it is over.
+    fn more(&mut self) -> io::Result<bool> {
+        let mut waits = None;
+        loop {
+            let congested = self.link.is_congested();
+            let blocked = self.flush().err();
+            match self.link.next() {
+                Next::Over => {
+                    // The peer need not wait for the application to let go of us.
+                    self.shut();
+                    return Ok(false);
+                }
+                // Who cannot end one side alone ends both, by being dropped.
+                Next::Shut if blocked.is_none() && !self.shut() => return Ok(false),
+                Next::Shut | Next::Go => {}
+            }
+            if congested && !self.link.is_congested() {
+                // What came before may be looked at now.
+                return Ok(true);
+            }
+            // What was due when the wait ended has been done now.
+            if let Some(waits) = waits {
+                return Err(waits);
+            }
+            waits = if !self.link.is_congested() && self.link.receives() {
+                match self.receive() {
+                    Ok(()) => return Ok(true),
+                    Err(waits) => Some(waits),
+                }
+            } else {
+                Some(blocked.unwrap_or_else(|| ErrorKind::WouldBlock.into()))
+            };
+        }
+    }
+
+    /// Carries out what is due, and sends all that is queued.
+    ///
+    /// # Errors
+    /// Only that the transport would block.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.keep_time();
+        self.send()
+    }
+
+    /// Sends all that is queued, and flushes it. Failures are the link's to tell.
+    ///
+    /// # Errors
+    /// Only that the transport would block.
+    fn send(&mut self) -> io::Result<()> {
+        if !self.link.wants_send() && !self.unflushed {
+            return Ok(());
+        }
+        let sent = self.send_all();
+        if sent.is_ok() {
+            self.blocked = false;
+        } else {
+            // A write with a timeout of its own has taken its time.
+            self.link.now = now();
+            if !std::mem::replace(&mut self.blocked, true) {
+                self.link.stalled();
+            }
+            self.link.timeout();
+        }
+        sent
+    }
+
+    fn send_all(&mut self) -> io::Result<()> {
+        while let Some(chain) = self.link.next_send() {
+            let io = &mut self.io;
+            let sent = uninterrupted(|| match chain.as_slice() {
+                Some(bytes) => io.write(bytes),
+                None => {
+                    let mut slices = [IoSlice::new(&[]); SLICES];
+                    match chain.slices(&mut slices) {
+                        1 => io.write(&slices[0]),
+                        filled => io.write_vectored(&slices[..filled]),
+                    }
+                }
+            });
+            let waiting = chain.len();
+            match sent {
+                Ok(0) => self.link.send_failed(ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    self.unflushed = true;
+                    self.link.sent(count.min(waiting));
+                }
+                Err(error) if is_wait(&error) => return Err(ErrorKind::WouldBlock.into()),
+                Err(error) => self.link.send_failed(error),
+            }
+        }
+        if self.unflushed {
+            match uninterrupted(|| self.io.flush()) {
+                Err(error) if is_wait(&error) => return Err(ErrorKind::WouldBlock.into()),
+                Err(error) => self.link.send_failed(error),
+                Ok(()) => {}
+            }
+            self.unflushed = false;
+        }
+        Ok(())
+    }
+
+    /// Receives once: something comes, if only the end.
+    ///
+    /// # Errors
+    /// Only that the transport would block.
+    fn receive(&mut self) -> io::Result<()> {
+        let mut room = self.link.take_room();
+        let received = match &mut room {
+            Room::Block(block) => {
+                let free = block.capacity() - block.len();
+                read_into(&mut self.io, block, free)
+            }
+            Room::Message(memory, most) => read_into(&mut self.io, memory, *most),
+        };
+        self.link.now = now();
+        self.link.came(room, received.as_ref().copied().unwrap_or(0));
+        match received {
+            Ok(0) => self.link.ended(None),
+            Ok(_) => {}
+            Err(error) if is_wait(&error) => return Err(ErrorKind::WouldBlock.into()),
+            Err(error) => self.link.ended(Some(error)),
+        }
+        Ok(())
+    }
+
+    /// Ends the sending side; answers whether there is a way to. One that would block is asked again.
+    fn shut(&mut self) -> bool {
+        let Some(shutdown) = self.shutdown else { return false };
+        // Where nothing leaves any more, the last words of TLS do not either.
+        if self.shut || self.link.check_sending().is_err() {
+            return true;
+        }
+        match uninterrupted(|| shutdown(&mut self.io)) {
+            Ok(()) => {
+                self.shut = true;
+                self.link.shut();
+            }
+            Err(error) if is_wait(&error) => {}
+            Err(error) => self.link.send_failed(error),
+        }
+        true
+    }
+}
