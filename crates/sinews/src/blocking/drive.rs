@@ -5,7 +5,7 @@
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::ops::Range;
 
-use sinews_proto::Kind;
+use sinews_proto::{Kind, Time};
 use sinews_session::Arrived;
 
 use super::wait::{is_wait, now, read_into, uninterrupted};
@@ -22,8 +22,11 @@ pub(super) struct Drive<S> {
     shut: bool,
     /// Bytes that the transport has taken may be in a buffer of its own.
     unflushed: bool,
-    /// The transport takes nothing for now.
-    blocked: bool,
+    /// Since when the transport takes nothing.
+    stalled: Option<Time>,
+    /// When something came that was not judged by: what is due is found when all that had come by then was looked at,
+    /// or what lies in the transport would count as silence.
+    received: Option<Time>,
 }
 
 /// Slices in one send; what is more follows in the next.
@@ -31,12 +34,12 @@ const SLICES: usize = 16;
 
 impl<S> Drive<S> {
     pub(super) fn new(io: S, link: Link) -> Self {
-        Self { io, link, shutdown: None, shut: false, unflushed: false, blocked: false }
+        Self { io, link, shutdown: None, shut: false, unflushed: false, stalled: None, received: None }
     }
 
-    /// Carries out what is due.
-    fn keep_time(&mut self) {
-        self.link.now = now();
+    /// Carries out what was due by then.
+    fn keep_time(&mut self, now: Time) {
+        self.link.now = now;
         self.link.timeout();
         resources::release(self.link.now);
     }
@@ -76,7 +79,11 @@ impl<S: Read + Write> Drive<S> {
         let mut waits = None;
         loop {
             let congested = self.link.is_congested();
-            let blocked = self.flush().err();
+            // A peer that never stops talking keeps nothing from being due.
+            if let Some(at) = self.received.take_if(|_| !congested) {
+                self.keep_time(at);
+            }
+            let blocked = self.send().err();
             match self.link.next() {
                 Next::Over => {
                     // The peer need not wait for the application to let go of us.
@@ -98,7 +105,10 @@ impl<S: Read + Write> Drive<S> {
             waits = if !self.link.is_congested() && self.link.receives() {
                 match self.receive() {
                     Ok(()) => return Ok(true),
-                    Err(waits) => Some(waits),
+                    Err(waits) => {
+                        self.keep_time(now());
+                        Some(waits)
+                    }
                 }
             } else {
                 Some(blocked.unwrap_or_else(|| ErrorKind::WouldBlock.into()))
@@ -106,35 +116,38 @@ impl<S: Read + Write> Drive<S> {
         }
     }
 
-    /// Carries out what is due, and sends all that is queued.
-    ///
-    /// # Errors
-    /// Only that the transport would block.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
-        self.keep_time();
-        self.send()
-    }
-
     /// Sends all that is queued, and flushes it. Failures are the link's to tell.
     ///
     /// # Errors
     /// Only that the transport would block.
-    fn send(&mut self) -> io::Result<()> {
+    pub(super) fn send(&mut self) -> io::Result<()> {
         if !self.link.wants_send() && !self.unflushed {
             return Ok(());
         }
+        self.link.now = now();
         let sent = self.send_all();
-        if sent.is_ok() {
-            self.blocked = false;
-        } else {
-            // A write with a timeout of its own has taken its time.
-            self.link.now = now();
-            if !std::mem::replace(&mut self.blocked, true) {
-                self.link.stalled();
-            }
-            self.link.timeout();
+        match sent {
+            Ok(()) => self.stalled = None,
+            Err(_) => self.stall(),
         }
         sent
+    }
+
+    /// The transport takes nothing for now. Of what may be due only a stall is told here: for the rest, somebody must
+    /// have read.
+    fn stall(&mut self) {
+        // A write with a timeout of its own has taken its time.
+        self.link.now = now();
+        match self.stalled {
+            None => {
+                self.stalled = Some(self.link.now);
+                self.link.stalled();
+            }
+            Some(since) if self.link.now.since(since) >= self.link.config().write_timeout() => {
+                self.link.timeout();
+            }
+            Some(_) => {}
+        }
     }
 
     fn send_all(&mut self) -> io::Result<()> {
@@ -154,7 +167,7 @@ impl<S: Read + Write> Drive<S> {
             match sent {
                 Ok(0) => self.link.send_failed(ErrorKind::WriteZero.into()),
                 Ok(count) => {
-                    self.unflushed = true;
+                    (self.unflushed, self.stalled) = (true, None);
                     self.link.sent(count.min(waiting));
                 }
                 Err(error) if is_wait(&error) => return Err(ErrorKind::WouldBlock.into()),
@@ -189,7 +202,7 @@ impl<S: Read + Write> Drive<S> {
         self.link.came(room, received.as_ref().copied().unwrap_or(0));
         match received {
             Ok(0) => self.link.ended(None),
-            Ok(_) => {}
+            Ok(_) => self.received = Some(self.link.now),
             Err(error) if is_wait(&error) => return Err(ErrorKind::WouldBlock.into()),
             Err(error) => self.link.ended(Some(error)),
         }

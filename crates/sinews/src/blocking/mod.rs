@@ -51,8 +51,8 @@
 //! # Time
 //!
 //! A thread that is blocked in a read or a write can do nothing else. Pings ([`Config::ping_interval`]), and the ends
-//! of waits (`pong_timeout`, `idle_timeout`, `write_timeout`, `close_timeout`) are carried out when a call is made, and
-//! when a read or a write times out. **A stream without a timeout waits for ever, sends no ping meanwhile, and does
+//! of waits (`pong_timeout`, `idle_timeout`, `write_timeout`, `close_timeout`) are carried out behind each read, whether
+//! something came or it timed out; `write_timeout` also behind a write that timed out. **A stream without a timeout waits for ever, sends no ping meanwhile, and does
 //! not notice that its peer has gone.** So, wherever the peer is not your own test:
 //!
 //! ```
@@ -89,7 +89,8 @@
 //! # }
 //! ```
 //!
-//! Who only sends does not see what comes, pings and a Close among it, since looking could block: call `next` as well.
+//! Who only sends does not see what comes, pings and a Close among it, and sends no pings, since looking could block:
+//! call `next` as well.
 //!
 //! # TLS
 //!

@@ -163,7 +163,7 @@ impl<S: Read + Write> WebSocket<S> {
             return Ok(());
         }
         // What the stream does not take now is not lost: it leaves with the next call.
-        let _ = self.drive.flush();
+        let _ = self.drive.send();
         self.drive.link.check_sending()
     }
 
@@ -172,7 +172,7 @@ impl<S: Read + Write> WebSocket<S> {
         if !self.drive.link.is_congested() {
             return Ok(());
         }
-        let sent = self.drive.flush();
+        let sent = self.drive.send();
         if self.drive.link.is_congested() {
             sent?;
         }
@@ -194,7 +194,7 @@ impl<S: Read + Write> WebSocket<S> {
     /// # Errors
     /// See [`Error`]. One of the kind [`WouldBlock`](io::ErrorKind::WouldBlock): not everything has left yet.
     pub fn flush(&mut self) -> Result<(), Error> {
-        let sent = self.drive.flush();
+        let sent = self.drive.send();
         self.drive.link.check_sending()?;
         Ok(sent?)
     }
