@@ -5,6 +5,8 @@
 
 #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "only Tokio's connections come apart"))]
 mod halves;
+#[cfg(not(any(feature = "tokio", feature = "compio")))]
+mod no_inbox;
 
 use std::io;
 use std::ops::Range;
@@ -19,9 +21,12 @@ use sinews_simd::Utf8Bytes;
 use self::halves::Half;
 #[cfg(feature = "tokio")]
 pub(crate) use self::halves::{Pair, Side};
+#[cfg(not(any(feature = "tokio", feature = "compio")))]
+use self::no_inbox::Inbox;
 use crate::error::Error;
 use crate::message::{CloseFrame, Message, MessageRef};
 use crate::resources::{self, BLOCK};
+#[cfg(any(feature = "tokio", feature = "compio"))]
 use crate::sender::{Inbox, Sender};
 
 /// One connection: its session, what came and was not looked at, what is on its way out.
@@ -536,6 +541,7 @@ impl Link {
     }
 
     /// A handle for a producer. The first one decides how many messages may wait.
+    #[cfg(any(feature = "tokio", feature = "compio"))]
     pub(crate) fn sender(&mut self, capacity: usize) -> Sender {
         let inbox = self.inbox.get_or_insert_with(|| Box::new(Inbox::new(capacity)));
         match &self.end.closed {

@@ -1,0 +1,33 @@
+//! Where no runtime is, no producers are either: in place of the queue that `Sender` fills.
+
+use std::task::{Context, Poll};
+
+use sinews_session::Closed;
+
+use crate::message::Message;
+
+/// A queue that nobody can make.
+#[derive(Debug)]
+pub(crate) enum Inbox {}
+
+impl Inbox {
+    pub(crate) fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Message> {
+        match *self {}
+    }
+
+    pub(crate) fn next(&mut self) -> Option<Message> {
+        match *self {}
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn close(&mut self) {
+        match *self {}
+    }
+
+    pub(crate) fn ended(&mut self, _: &Closed) {
+        match *self {}
+    }
+}
