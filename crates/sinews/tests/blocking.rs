@@ -710,7 +710,7 @@ fn echoes<S: Read + Write>(ws: &mut WebSocket<S>) {
 fn loopback_with_a_thread_for_each_end() {
     for with_shutdown in [false, true] {
         let (port, serving) = match with_shutdown {
-            true => serve(|tcp| tcp, Some(|tcp| tcp.shutdown(Shutdown::Write))),
+            true => serve(|tcp| tcp, Some(|tcp: &mut TcpStream| tcp.shutdown(Shutdown::Write))),
             false => serve(|tcp| tcp, None),
         };
         let tcp = TcpStream::connect(("127.0.0.1", port)).expect("connected");

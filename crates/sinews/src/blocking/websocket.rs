@@ -156,7 +156,7 @@ impl<S: Read + Write> WebSocket<S> {
 
     /// Queues when there is room, and sends, unless more follows.
     fn queue(&mut self, queue: impl FnOnce(&mut Link) -> Result<Sent, Error>) -> Result<(), Error> {
-        let burst = self.drive.link.is_amid_burst();
+        let burst = self.drive.link.is_answering(wait::now);
         self.make_room()?;
         queue(&mut self.drive.link)?;
         if burst && !self.drive.link.is_congested() {
