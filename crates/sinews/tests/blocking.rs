@@ -721,6 +721,8 @@ fn loopback_with_a_thread_for_each_end() {
         echoes(&mut ws);
         let closed = ws.close(CloseCode::NORMAL, "bye").expect("in order");
         assert_eq!((closed.cause(), closed.code()), (Cause::Local, Some(CloseCode::NORMAL)));
+        // The server waits for the end of our side.
+        drop(ws);
         let closed = serving.join().expect("no panic");
         assert_eq!((closed.cause(), closed.reason()), (Cause::Peer, "bye"));
     }
