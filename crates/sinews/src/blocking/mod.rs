@@ -133,5 +133,3 @@ mod websocket;
 pub use self::accept::accept;
 pub use self::connect::{Blocking, connect};
 pub use self::websocket::WebSocket;
-#[allow(unused_imports, reason = "for the links above")]
-use crate::Connect;

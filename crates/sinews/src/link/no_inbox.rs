@@ -10,6 +10,7 @@ use crate::message::Message;
 #[derive(Debug)]
 pub(crate) enum Inbox {}
 
+#[allow(clippy::needless_pass_by_ref_mut, reason = "as the queue has it")]
 impl Inbox {
     pub(crate) fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Message> {
         match *self {}
