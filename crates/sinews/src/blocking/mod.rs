@@ -94,7 +94,7 @@
 //!
 //! # TLS
 //!
-//! For `wss`, make the TLS stream and go [`over`](Connect::over) it; rustls, for instance:
+//! For `wss`, make the TLS stream and go [`over`](crate::Connect) it; rustls, for instance:
 //!
 //! ```no_run
 //! // Needs a server with a certificate, so that this is not run.
@@ -121,7 +121,6 @@
 //! ```
 //!
 //! [`Config::ping_interval`]: crate::Config::ping_interval
-//! [`Connect::over`]: crate::Connect
 //! [`Error::Io`]: crate::Error::Io
 
 mod accept;
