@@ -1,0 +1,124 @@
+//! One client, from its welcome to its goodbye.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use sinews::axum::WebSocket;
+use sinews::{CloseCode, Message};
+use tokio::sync::{broadcast, watch};
+use tokio::time::Instant;
+
+use crate::Options;
+use crate::room::{Event, Full, Place, Rooms, Seat};
+
+/// A Close for whom nobody waits.
+const TOO_SLOW: (CloseCode, &str) = (CloseCode::POLICY, "too slow");
+
+/// What a client sends.
+#[derive(Deserialize)]
+struct Say {
+    say: String,
+}
+
+pub(crate) async fn run(
+    mut websocket: WebSocket,
+    rooms: Arc<Rooms>,
+    room: String,
+    name: String,
+    stop: watch::Receiver<bool>,
+) {
+    let (code, reason) = match rooms.join(room, &name) {
+        Ok(seat) => converse(&mut websocket, seat, rooms.options(), stop.clone()).await,
+        Err(Full(why)) => (CloseCode::TRY_AGAIN_LATER, why),
+    };
+    // If it is over already, this says how.
+    match websocket.close(code, reason).await {
+        Ok(closed) => tracing::debug!("{name}: {closed}"),
+        Err(error) => tracing::info!("{name}: {error}"),
+    }
+}
+
+/// Goes on until there is a reason to close. The seat is free before the closing handshake begins.
+async fn converse(
+    websocket: &mut WebSocket,
+    seat: Seat,
+    options: &Options,
+    mut stop: watch::Receiver<bool>,
+) -> (CloseCode, &'static str) {
+    let Seat { welcome, mut events, place } = seat;
+    let mut pace = Pace::new(options.pace);
+    // What is queued leaves while `next` waits, so that this loop never waits for a slow client: it meets the limit
+    // of its queue instead, and `Options::slow_consumer` says what then.
+    let _ = websocket.try_send(welcome);
+    loop {
+        tokio::select! {
+            // In this order: all events that are there leave in one write.
+            biased;
+            _ = stop.wait_for(|stop| *stop) => return (CloseCode::GOING_AWAY, "the server is going down"),
+            event = events.recv() => match event {
+                Ok(event) => {
+                    let _ = websocket.try_send(event);
+                    if websocket.closed().is_some() {
+                        return TOO_SLOW;
+                    }
+                }
+                Err(broadcast::error::RecvError::Lagged(_)) => return TOO_SLOW,
+                Err(broadcast::error::RecvError::Closed) => return (CloseCode::NORMAL, ""),
+            },
+            message = websocket.next() => match message {
+                Some(Ok(message)) if message.is_data() => {
+                    if let Err(why) = hear(&message, &place, &mut pace, options) {
+                        let _ = websocket.try_send(Event::Refused { why: &why }.to_message());
+                    }
+                }
+                // Pings are answered already; behind a Close comes `None`.
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return (CloseCode::NORMAL, ""),
+            },
+        }
+    }
+}
+
+/// Passes on what a client says, or says why not.
+fn hear(message: &Message, place: &Place, pace: &mut Pace, options: &Options) -> Result<(), String> {
+    let Say { say } = serde_json::from_slice(message.as_bytes())
+        .map_err(|error| format!("expected {{\"say\": \"some text\"}}: {error}"))?;
+    let text = say.trim();
+    if text.is_empty() {
+        return Ok(());
+    }
+    if text.chars().count() > options.text_max {
+        return Err(format!("at most {} characters at once", options.text_max));
+    }
+    if !pace.allows() {
+        return Err("too fast: that was not sent".to_owned());
+    }
+    place.say(text.to_owned());
+    Ok(())
+}
+
+/// A bucket of tokens, each worth a message.
+struct Pace {
+    tokens: u32,
+    burst: u32,
+    refill: Duration,
+    refilled: Instant,
+}
+
+impl Pace {
+    fn new((burst, refill): (u32, Duration)) -> Self {
+        Self { tokens: burst, burst, refill, refilled: Instant::now() }
+    }
+
+    fn allows(&mut self) -> bool {
+        while self.tokens < self.burst && self.refilled.elapsed() >= self.refill {
+            self.tokens += 1;
+            self.refilled += self.refill;
+        }
+        if self.tokens == self.burst {
+            self.refilled = Instant::now();
+        }
+        self.tokens.checked_sub(1).inspect(|left| self.tokens = *left).is_some()
+    }
+}

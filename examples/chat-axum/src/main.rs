@@ -1,0 +1,47 @@
+//! # chat-axum
+//!
+//! A chat: rooms, names, who is there, what was said last.
+//!
+//! ```sh
+//! cargo run -p chat-axum                       # http://127.0.0.1:3000/
+//! cargo run -p chat-axum -- 0.0.0.0:8080
+//! ```
+//!
+//! Open the page twice, or speak to it from a terminal with any WebSocket client:
+//!
+//! ```text
+//! ws://127.0.0.1:3000/rooms/lobby?name=Ada
+//! > {"say": "Hello"}
+//! ```
+//!
+//! `/healthz` says how many rooms and people there are. Ctrl-C closes all connections with 1001, and the pages come
+//! back when the server does. `RUST_LOG=chat_axum=debug` shows who comes and goes.
+//!
+//! Behind a proxy that changes `Host`, name the public origin in `Options::origins`, or no page may connect.
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+
+use chat_axum::Options;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env()?;
+    tracing_subscriber::fmt().with_env_filter(filter).init();
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".to_owned());
+    let listener = TcpListener::bind(&address).await?;
+    tracing::info!("open http://{}/", listener.local_addr()?);
+    let mut terminate = signal(SignalKind::terminate())?;
+    let shutdown = async move {
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = terminate.recv() => {}
+        }
+        tracing::info!("stopping");
+    };
+    Ok(chat_axum::serve(listener, Options::default(), shutdown).await?)
+}
