@@ -49,7 +49,7 @@ pub use message::{CloseFrame, Filled, Message, MessageRef};
 #[cfg(any(feature = "tokio", feature = "compio"))]
 pub use sender::{SendError, Sender};
 #[cfg(feature = "deflate")]
-pub use sinews_proto::deflate::DeflateConfig;
+pub use sinews_proto::deflate::{DeflateConfig, DeflateMode, InvalidDeflateConfig};
 pub use sinews_proto::{
     CloseCode, Config, Expired, InvalidConfig, Kind, Misuse, Overflow, PeerMisbehaved, PingRate, Role,
 };
