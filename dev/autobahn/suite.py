@@ -1,7 +1,8 @@
 """Entry points into the Autobahn|Testsuite, for CPython 2.7. Used by `cargo xtask conformance`.
 
-suite.py list PATTERN...             the ids of the matching cases, one a line, in the suite's order
-suite.py run SPEC [--count N]        the suite as a client, as SPEC (a JSON file) says
+suite.py list PATTERN...               the ids of the matching cases, one a line, in the suite's order
+suite.py client SPEC [--count N]       the suite as a client, as SPEC (a JSON file) says
+suite.py server SPEC [--count N]       the suite as a server, until it is ended
 
 The stock suite sends 1,000 messages in each compression case (sections 12 and 13). `--count`
 changes that number: the decisions under test are made in the handshake and the first few messages,
@@ -24,22 +25,23 @@ def list_cases(patterns):
             sys.exit("no such case: " + case)
 
 
-def run(spec, count):
+def run(role, spec, count):
     if count is not None:
         for case in Cases:
             if case.__name__.startswith(("Case12_", "Case13_")):
                 case.COUNT = count
-    sys.argv = ["wstest", "--mode", "fuzzingclient", "--spec", spec]
+    # 0: no page beside the WebSocket server.
+    sys.argv = ["wstest", "--mode", "fuzzing" + role, "--spec", spec, "--webport", "0"]
     wstest.run()
 
 
 def main(args):
     if len(args) >= 2 and args[0] == "list":
         list_cases(args[1:])
-    elif len(args) == 2 and args[0] == "run":
-        run(args[1], None)
-    elif len(args) == 4 and args[0] == "run" and args[2] == "--count":
-        run(args[1], int(args[3]))
+    elif len(args) == 2 and args[0] in ("client", "server"):
+        run(args[0], args[1], None)
+    elif len(args) == 4 and args[0] in ("client", "server") and args[2] == "--count":
+        run(args[0], args[1], int(args[3]))
     else:
         sys.exit(__doc__)
 

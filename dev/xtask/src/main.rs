@@ -14,6 +14,7 @@ mod report;
 mod server;
 mod soak;
 mod steps;
+mod suite;
 mod tidy;
 
 use std::process::ExitCode;
@@ -38,7 +39,7 @@ enum Task {
     Test(steps::Options),
     /// The rules that neither compiler nor clippy knows: layers, lengths, unsafe, leftovers
     Tidy,
-    /// The Autobahn suite against the server
+    /// The Autobahn suite against the server and the library
     Conformance(conformance::Options),
     /// Clients and tools of other people against the server
     Interop(interop::Options),

@@ -17,7 +17,7 @@ const BUILD_LIMIT: Duration = Duration::from_secs(20 * 60);
 /// Linux counts process times in these per second, on every architecture we run on.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// A running `sinews serve`; dropping it ends the process.
+/// A running server, `sinews serve` or another; dropping it ends the process.
 pub(crate) struct Server {
     child: Child,
     address: SocketAddr,
@@ -28,22 +28,37 @@ impl Server {
     /// goes to `log`.
     pub(crate) fn start(binary: &Path, options: &[&str], log: &Path) -> Result<Self, String> {
         let address = free_address()?;
+        let mut command = Command::new(binary);
+        command.args(["serve", "--listen", &address.to_string()]).args(options);
+        Self::spawn(&mut command, address, log)?.wait_until(log, "is not healthy", |server, _| {
+            is_healthy(server.address).then_some(server.address)
+        })
+    }
+
+    /// Starts a program that listens on this address, and waits until it does.
+    pub(crate) fn start_on(command: &mut Command, address: SocketAddr, log: &Path) -> Result<Self, String> {
+        Self::spawn(command, address, log)?.wait_until(log, "does not listen", |server, _| {
+            TcpStream::connect_timeout(&server.address, START_LIMIT).ok().map(|_| server.address)
+        })
+    }
+
+    /// Starts a program that chooses its address, and says `listening on ADDRESS` when it listens.
+    pub(crate) fn start_announced(command: &mut Command, log: &Path) -> Result<Self, String> {
+        let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        Self::spawn(command, nowhere, log)?.wait_until(log, "does not say where it listens", |_, log| {
+            announced(&fs::read_to_string(log).unwrap_or_default())
+        })
+    }
+
+    fn spawn(command: &mut Command, address: SocketAddr, log: &Path) -> Result<Self, String> {
         if let Some(dir) = log.parent() {
             fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         }
         let output = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
         let errors = output.try_clone().map_err(|error| format!("{}: {error}", log.display()))?;
-        let child = Command::new(binary)
-            .args(["serve", "--listen", &address.to_string()])
-            .args(options)
-            .stdin(Stdio::null())
-            .stdout(output)
-            .stderr(errors)
-            .spawn()
-            .map_err(|error| format!("{}: {error}", binary.display()))?;
-        let mut server = Self { child, address };
-        server.wait_until_healthy().map_err(|why| format!("{why}\n{}", process::tail(log, 10)))?;
-        Ok(server)
+        let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn();
+        let child = child.map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))?;
+        Ok(Self { child, address })
     }
 
     /// The WebSocket address, without a path.
@@ -63,17 +78,23 @@ impl Server {
         Usage::parse(&stat, &status)
     }
 
-    fn wait_until_healthy(&mut self) -> Result<(), String> {
+    /// Until it is ready, which answers where it listens.
+    fn wait_until(
+        mut self,
+        log: &Path,
+        otherwise: &str,
+        is_ready: impl Fn(&Self, &Path) -> Option<SocketAddr>,
+    ) -> Result<Self, String> {
         let deadline = Instant::now() + START_LIMIT;
         loop {
-            if let Some(how) = self.ended() {
-                return Err(how);
+            let ended = self.ended();
+            if let Some(address) = is_ready(&self, log).filter(|_| ended.is_none()) {
+                self.address = address;
+                return Ok(self);
             }
-            if is_healthy(self.address) {
-                return Ok(());
-            }
-            if Instant::now() >= deadline {
-                return Err(format!("no answer from http://{}/healthz", self.address));
+            let late = (Instant::now() >= deadline).then(|| format!("the server {otherwise}"));
+            if let Some(why) = ended.or(late) {
+                return Err(format!("{why}\n{}", process::tail(log, 10)));
             }
             thread::sleep(Duration::from_millis(20));
         }
@@ -122,16 +143,33 @@ pub(crate) fn binary(given: Option<&Path>) -> Result<PathBuf, String> {
 
 /// The release build of a program of the workspace, built now.
 pub(crate) fn build(package: &str, program: &str) -> Result<PathBuf, String> {
-    let log = process::target().join(format!("xtask/build-{program}.log"));
-    let mut build = process::cargo();
-    build.args(["build", "--release", "--package", package, "--bin", program]);
-    process::run(&mut build, &log, BUILD_LIMIT)?.check(&format!("release build of {program}"), &log)?;
-    Ok(process::target().join("release").join(program))
+    Ok(build_release(package, &["--bin", program])?.join(program))
 }
 
-/// A port that was free a moment ago. Another program may take it in between; the health check
-/// then fails and says so.
-fn free_address() -> Result<SocketAddr, String> {
+/// The release builds of all programs of a package, built now: the folder that they are in.
+pub(crate) fn build_all(package: &str) -> Result<PathBuf, String> {
+    build_release(package, &["--bins"])
+}
+
+fn build_release(package: &str, what: &[&str]) -> Result<PathBuf, String> {
+    let log = process::target().join(format!("xtask/build-{package}.log"));
+    let mut build = process::cargo();
+    build.args(["build", "--release", "--package", package]).args(what);
+    process::run(&mut build, &log, BUILD_LIMIT)?.check(&format!("release build of {package}"), &log)?;
+    Ok(process::target().join("release"))
+}
+
+/// What the line `listening on ADDRESS` says, once it is whole.
+fn announced(log: &str) -> Option<SocketAddr> {
+    let lines = log.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+    lines
+        .filter_map(|line| line.strip_prefix("listening on "))
+        .find_map(|address| address.trim().parse().ok())
+}
+
+/// A port that was free a moment ago. Another program may take it in between; the server then does not start, and
+/// says so.
+pub(crate) fn free_address() -> Result<SocketAddr, String> {
     let listener =
         TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| format!("loopback: {error}"))?;
     listener.local_addr().map_err(|error| format!("loopback: {error}"))
@@ -161,6 +199,14 @@ mod tests {
         let expected = Usage { cpu_seconds: 2.0, resident_kib_max: 2048 };
         assert_eq!(Usage::parse(stat, status), Some(expected));
         assert_eq!(Usage::parse(stat, "Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn an_address_is_taken_from_a_whole_line() {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 8080));
+        assert_eq!(announced("starting\nlistening on 127.0.0.1:8080\n"), Some(address));
+        assert_eq!(announced("starting\nlistening on 127.0.0.1:80"), None);
+        assert_eq!(announced("listening on everything\n"), None);
     }
 
     #[test]
