@@ -3,6 +3,9 @@ module sinews/interop
 go 1.23
 
 require (
+	github.com/armon/go-socks5 v0.0.0-20160902184237-e75332964ef5
 	github.com/coder/websocket v1.8.15
 	github.com/gorilla/websocket v1.5.3
 )
+
+require golang.org/x/net v0.30.0 // indirect

@@ -4,8 +4,8 @@
 const SIZES = [0, 1, 125, 126, 65535, 65536, 1 << 20];
 const LIMIT_MS = 30_000;
 
-const letters = (size) => 'abcdefghijklmnopqrstuvwxyz 0123456789 '.repeat(size / 38 + 1).slice(0, size);
-const octets = (size) => Uint8Array.from({ length: size }, (_, i) => (i * 31 + (i >> 8)) & 255);
+export const letters = (size) => 'abcdefghijklmnopqrstuvwxyz 0123456789 '.repeat(size / 38 + 1).slice(0, size);
+export const octets = (size) => Uint8Array.from({ length: size }, (_, i) => (i * 31 + (i >> 8)) & 255);
 
 /** A socket whose messages and end can be awaited. */
 export class Socket {
@@ -82,6 +82,11 @@ export async function run(client, WebSocket, extra = {}) {
     'message over the limit': () => overLimit((path) => open(path, limited)),
     ...Object.fromEntries(Object.entries(extra).map(([name, check]) => [name, () => check(open)])),
   };
+  await checkAll(checks);
+}
+
+/** Runs the checks, which map names to functions, and ends the process. */
+export async function checkAll(checks) {
   let failed = 0;
   for (const [name, check] of Object.entries(checks)) {
     let timer;

@@ -9,6 +9,7 @@ mod backend;
 mod conformance;
 mod count;
 mod interop;
+mod library;
 mod process;
 mod report;
 mod server;
@@ -16,6 +17,7 @@ mod soak;
 mod steps;
 mod suite;
 mod tidy;
+mod tools;
 
 use std::process::ExitCode;
 
@@ -41,7 +43,7 @@ enum Task {
     Tidy,
     /// The Autobahn suite against the server and the library
     Conformance(conformance::Options),
-    /// Clients and tools of other people against the server
+    /// Clients and tools of other people against the server, servers and proxies of theirs for the library
     Interop(interop::Options),
     /// Everything that clients do to the server, at once and for long; nothing may leak or come back wrong
     Soak(soak::Options),

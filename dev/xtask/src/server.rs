@@ -66,6 +66,10 @@ impl Server {
         format!("ws://{}", self.address)
     }
 
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// `None` while it runs, otherwise how it ended: a server under test must outlive the test.
     pub(crate) fn ended(&mut self) -> Option<String> {
         self.child.try_wait().ok().flatten().map(|status| format!("the server ended: {status}"))

@@ -1,0 +1,193 @@
+//! The client: what an echo server sends back, and which way it went.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use sinews::client::Phase;
+use sinews::tokio::{Stream, Tokio};
+use sinews::{CloseCode, Connect, ConnectError, DeflateConfig, DeflateMode, Message, WebSocket, connect};
+use tokio::time::timeout;
+
+use crate::Error;
+
+/// For each check, which needs milliseconds.
+const LIMIT: Duration = Duration::from_secs(30);
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The server
+    url: String,
+    /// The folder with certificate.pem, which the server's has to be
+    #[arg(long)]
+    trust: Option<PathBuf>,
+    /// The proxy to go through
+    #[arg(long, requires = "proxy_address")]
+    proxy: Option<String>,
+    /// Where the proxy listens: the connection must lead there
+    #[arg(long)]
+    proxy_address: Option<SocketAddr>,
+    /// The proxy has to refuse
+    #[arg(long, requires = "proxy")]
+    refused: bool,
+}
+
+/// Prints `ok NAME` or `FAIL NAME: why` for each check.
+pub(crate) async fn run(options: &Options) -> Result<ExitCode, Error> {
+    let client = Client { connect: options.connect()?, proxy: options.proxy_address };
+    let mut checks = Checks { way: options.way(), failed: false };
+    if options.refused {
+        checks.record("refused", client.refused()).await;
+        return Ok(checks.end());
+    }
+    for len in [0, 1, 125, 126, 65_535, 65_536, 1 << 20] {
+        checks.record(&format!("text of {len}"), client.echo(Message::text(letters(len)))).await;
+        checks.record(&format!("binary of {len}"), client.echo(Message::binary(octets(len)))).await;
+    }
+    checks.record("many in flight", client.many_in_flight()).await;
+    checks.record("ping", client.ping()).await;
+    checks.record("deflate", client.deflate()).await;
+    checks.record("close 4001 with a reason", client.close()).await;
+    Ok(checks.end())
+}
+
+impl Options {
+    fn connect(&self) -> Result<Connect<Tokio>, Error> {
+        let mut connect = connect(&self.url).no_proxy();
+        if let Some(folder) = &self.trust {
+            connect = connect.tls(crate::client_config(folder)?);
+        }
+        if let Some(proxy) = &self.proxy {
+            connect = connect.proxy(proxy);
+        }
+        Ok(connect)
+    }
+
+    /// For the names of the checks: schemes, without credentials.
+    fn way(&self) -> String {
+        let scheme = |url: &str| url.split("://").next().unwrap_or_default().to_owned();
+        match &self.proxy {
+            Some(proxy) => format!("{} by {}", scheme(&self.url), scheme(proxy)),
+            None => scheme(&self.url),
+        }
+    }
+}
+
+struct Checks {
+    way: String,
+    failed: bool,
+}
+
+impl Checks {
+    async fn record(&mut self, name: &str, check: impl Future<Output = Result<(), Error>>) {
+        let done = timeout(LIMIT, check).await.unwrap_or_else(|_| Err("not done in time".into()));
+        match done {
+            Ok(()) => println!("ok {}: {name}", self.way),
+            Err(error) => {
+                self.failed = true;
+                println!("FAIL {}: {name}: {error}", self.way);
+            }
+        }
+    }
+
+    fn end(self) -> ExitCode {
+        if self.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    }
+}
+
+struct Client {
+    connect: Connect<Tokio>,
+    proxy: Option<SocketAddr>,
+}
+
+impl Client {
+    async fn open(&self) -> Result<WebSocket<Stream>, Error> {
+        let ws = self.connect.clone().await?;
+        let leads_to = ws.get_ref().tcp().peer_addr()?;
+        match self.proxy {
+            Some(proxy) if proxy != leads_to => Err(format!("{leads_to} is not the proxy").into()),
+            _ => Ok(ws),
+        }
+    }
+
+    async fn echo(&self, message: Message) -> Result<(), Error> {
+        let mut ws = self.open().await?;
+        ws.send(message.clone()).await?;
+        expect(&mut ws, &message).await?;
+        end(&mut ws, CloseCode::NORMAL, "").await
+    }
+
+    async fn many_in_flight(&self) -> Result<(), Error> {
+        let mut ws = self.open().await?;
+        let message = |at: u32| Message::text(format!("message {at}"));
+        for at in 0..1000 {
+            ws.feed(message(at)).await?;
+        }
+        ws.flush().await?;
+        for at in 0..1000 {
+            expect(&mut ws, &message(at)).await?;
+        }
+        end(&mut ws, CloseCode::NORMAL, "").await
+    }
+
+    async fn ping(&self) -> Result<(), Error> {
+        let mut ws = self.open().await?;
+        for payload in [&b"beat"[..], &[7; 125]] {
+            ws.send(Message::Ping(payload.to_vec().into())).await?;
+            expect(&mut ws, &Message::Pong(payload.to_vec().into())).await?;
+        }
+        end(&mut ws, CloseCode::NORMAL, "").await
+    }
+
+    /// Twice the same: the second uses what the first left in the window.
+    async fn deflate(&self) -> Result<(), Error> {
+        let deflate = DeflateConfig::new().with_mode(DeflateMode::Dedicated);
+        let connect = self.connect.clone().deflate(deflate);
+        let (mut ws, response) = connect.open().await?;
+        let agreed = response.headers().get("sec-websocket-extensions").map(|value| value.as_bytes());
+        if !agreed.is_some_and(|agreed| agreed.starts_with(b"permessage-deflate")) {
+            return Err(format!("no permessage-deflate: {agreed:?}").into());
+        }
+        let text = Message::text(letters(100_000));
+        for message in [text.clone(), text, Message::text("short"), Message::binary(octets(70_000))] {
+            ws.send(message.clone()).await?;
+            expect(&mut ws, &message).await?;
+        }
+        end(&mut ws, CloseCode::NORMAL, "").await
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        let mut ws = self.open().await?;
+        end(&mut ws, CloseCode::new(4001).ok_or("4001 is a code")?, "because").await
+    }
+
+    async fn refused(&self) -> Result<(), Error> {
+        match self.connect.clone().await {
+            // Some say no, some end the connection.
+            Err(ConnectError::Proxy { .. } | ConnectError::Transport { phase: Phase::Proxy, .. }) => Ok(()),
+            Err(error) => Err(format!("another error: {error}").into()),
+            Ok(_) => Err("not refused".into()),
+        }
+    }
+}
+
+async fn expect(ws: &mut WebSocket<Stream>, wanted: &Message) -> Result<(), Error> {
+    let message = ws.next().await.ok_or("closed in place of a message")??;
+    if message == *wanted { Ok(()) } else { Err(format!("{message:?} in place of {wanted:?}").into()) }
+}
+
+/// The other end answers with the code that it gets.
+async fn end(ws: &mut WebSocket<Stream>, code: CloseCode, reason: &str) -> Result<(), Error> {
+    let closed = ws.close(code, reason).await?;
+    if closed.code() == Some(code) { Ok(()) } else { Err(format!("closed with {closed:?}").into()) }
+}
+
+fn letters(len: usize) -> String {
+    "abcdefghijklmnopqrstuvwxyz 0123456789 ".chars().cycle().take(len).collect()
+}
+
+fn octets(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 31 + (at >> 8)) as u8).collect()
+}

@@ -1,0 +1,165 @@
+//! Programs that we did not write: found or installed, and their scripts of `dev/interop` made ready to run.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::count::Count;
+use crate::process::{self, find_program};
+
+/// For one installation from a package registry.
+const INSTALL_LIMIT: Duration = Duration::from_secs(5 * 60);
+/// For one program's checks, which need seconds; each check has a shorter limit of its own.
+const CHECKS_LIMIT: Duration = Duration::from_secs(5 * 60);
+
+/// Why a program cannot run.
+pub(crate) enum Missing {
+    /// Something of the outside world is not there: no fault of this repository.
+    Tool(String),
+    /// Our own part does not build.
+    Broken(String),
+}
+
+impl Missing {
+    /// Says so, and counts it.
+    pub(crate) fn report(&self, name: &str) -> Count {
+        match self {
+            Self::Tool(why) => {
+                println!("skipped: {name}: {why}");
+                Count::SKIPPED
+            }
+            Self::Broken(why) => {
+                println!("FAIL {name}: {why}");
+                Count::FAILED
+            }
+        }
+    }
+}
+
+/// Runs a program that prints `ok NAME` or `FAIL NAME: why` for each of its checks, and counts them.
+pub(crate) fn run_checks(name: &str, command: &mut Command, log: &Path) -> Count {
+    let started = Instant::now();
+    let end = process::run(command, log, CHECKS_LIMIT).and_then(|end| end.check(name, log));
+    let output = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let mut count = count_lines(&output);
+    if end.is_err() && count.failed == 0 || count == Count::default() {
+        count = count + Count::FAILED;
+        println!("FAIL {}", end.err().unwrap_or_else(|| format!("{name} checked nothing")));
+    }
+    println!("{name}: {count} in {:.1} s", started.elapsed().as_secs_f64());
+    for line in output.lines().filter(|line| line.starts_with("FAIL ")) {
+        println!("    {line}");
+    }
+    count
+}
+
+fn count_lines(output: &str) -> Count {
+    let count = |prefix: &str| output.lines().filter(|line| line.starts_with(prefix)).count() as u64;
+    Count { passed: count("ok "), failed: count("FAIL "), skipped: 0 }
+}
+
+pub(crate) fn curl() -> Result<Command, Missing> {
+    need("bash", "apt-get install bash")?;
+    need("curl", "apt-get install curl")?;
+    let mut command = Command::new("bash");
+    command.arg(source("http/client.sh"));
+    Ok(command)
+}
+
+pub(crate) fn node(script: &str) -> Result<Command, Missing> {
+    need("node", "apt-get install nodejs npm")?;
+    need("npm", "apt-get install npm")?;
+    // Modules are looked up beside the script, so the scripts move beside the modules.
+    let dir = process::cache("interop").join("node");
+    let lock = source("node/package-lock.json");
+    let copied = copy_files(&source("node"), &dir);
+    copied.map_err(|error| Missing::Broken(format!("{}: {error}", dir.display())))?;
+    let mut install = Command::new("npm");
+    install.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]).current_dir(&dir);
+    once(&dir, &lock, &mut install)?;
+    let mut command = Command::new("node");
+    command.arg(dir.join(script));
+    Ok(command)
+}
+
+/// Arguments of the interpreter, which has the packages: a script of ours, or a module of theirs.
+pub(crate) fn python(arguments: &[&str]) -> Result<Command, Missing> {
+    need("python3", "apt-get install python3 python3-pip")?;
+    let dir = process::cache("interop").join("python");
+    let requirements = source("python/requirements.txt");
+    let mut install = Command::new("python3");
+    install.args(["-m", "pip", "install", "--quiet", "--upgrade", "--target"]).arg(dir.join("packages"));
+    once(&dir, &requirements, install.arg("--requirement").arg(&requirements))?;
+    let mut command = Command::new("python3");
+    command.arg("-B").args(arguments).env("PYTHONPATH", dir.join("packages")).current_dir(source("python"));
+    Ok(command)
+}
+
+pub(crate) fn go(program: &str) -> Result<Command, Missing> {
+    need("go", "https://go.dev/dl")?;
+    let dir = process::cache("interop").join("go");
+    let modules = source("go");
+    // Does nothing when Go's own cache has the modules.
+    let mut download = Command::new("go");
+    download.args(["mod", "download"]).current_dir(&modules);
+    execute(&mut download, &dir.join("download.log")).map_err(Missing::Tool)?;
+    let binary = dir.join(program);
+    let mut build = Command::new("go");
+    build
+        .args(["build", "-mod=readonly", "-o"])
+        .arg(&binary)
+        .arg(format!("./{program}"))
+        .current_dir(&modules);
+    execute(&mut build, &dir.join(format!("{program}.log"))).map_err(Missing::Broken)?;
+    Ok(Command::new(binary))
+}
+
+fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs the installation unless it has been done for the same list of versions.
+fn once(dir: &Path, versions: &Path, install: &mut Command) -> Result<(), Missing> {
+    let broken = |path: &Path, error| Missing::Broken(format!("{}: {error}", path.display()));
+    let wanted = fs::read(versions).map_err(|error| broken(versions, error))?;
+    let stamp = dir.join("installed");
+    if fs::read(&stamp).is_ok_and(|installed| installed == wanted) {
+        return Ok(());
+    }
+    execute(install, &dir.join("install.log")).map_err(Missing::Tool)?;
+    fs::write(&stamp, wanted).map_err(|error| broken(&stamp, error))
+}
+
+fn execute(command: &mut Command, log: &Path) -> Result<(), String> {
+    let what = command.get_program().to_string_lossy().into_owned();
+    process::run(command, log, INSTALL_LIMIT)?.check(&what, log)
+}
+
+pub(crate) fn need(program: &str, remedy: &str) -> Result<(), Missing> {
+    let found = find_program(program).map(|_| ());
+    found.ok_or_else(|| Missing::Tool(format!("no {program} ({remedy})")))
+}
+
+pub(crate) fn source(path: &str) -> PathBuf {
+    process::root().join("dev/interop").join(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_a_client_are_counted() {
+        let output = "ok text of 1\nnoise\nFAIL ping: late\nok close\n";
+        assert_eq!(count_lines(output), Count { passed: 2, failed: 1, skipped: 0 });
+    }
+}
