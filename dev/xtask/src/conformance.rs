@@ -11,7 +11,7 @@ use std::time::Instant;
 use clap::{Args, ValueEnum};
 
 use crate::Outcome;
-use crate::backend::{Backend, Choice};
+use crate::backend::{Backend, Choice, Permitted};
 use crate::count::Count;
 use crate::process;
 use crate::report;
@@ -79,10 +79,12 @@ struct Program {
     role: Role,
 }
 
-const PROGRAMS: [Program; 3] = [
+const PROGRAMS: [Program; 5] = [
     Program { name: "echo-server", target: Target::Tokio, role: Role::Server },
     Program { name: "echo-axum", target: Target::Axum, role: Role::Server },
+    Program { name: "echo-compio", target: Target::Compio, role: Role::Server },
     Program { name: "autobahn-client", target: Target::Tokio, role: Role::Client },
+    Program { name: "autobahn-client-compio", target: Target::Compio, role: Role::Client },
 ];
 
 impl Options {
@@ -162,17 +164,35 @@ impl Run<'_> {
 
     /// Against the programs on the library.
     fn on_library(&self) -> Outcome {
-        let chosen = || PROGRAMS.iter().filter(|program| self.options.wants(program.target, program.role));
-        if chosen().next().is_none() {
-            return Ok(Count::default());
+        let mut chosen: Vec<_> =
+            PROGRAMS.iter().filter(|program| self.options.wants(program.target, program.role)).collect();
+        let mut count = Count::default();
+        if chosen.iter().any(|program| program.target == Target::Compio) {
+            let permitted = self.uring()?;
+            count = permitted.print_skipped();
+            if permitted.backends.is_empty() {
+                chosen.retain(|program| program.target != Target::Compio);
+            }
+        }
+        if chosen.is_empty() {
+            return Ok(count);
         }
         let binaries = server::build_all("sinews-programs")?;
-        let mut count = Count::default();
-        for Program { name, target, role } in chosen() {
+        for Program { name, target, role } in chosen {
             println!("library on {}, {}", value_name(target), value_name(role));
             count = count + self.below(name).on_program(&binaries.join(name), *role)?;
         }
         Ok(count)
+    }
+
+    /// Whether io_uring, which compio runs on, is wanted and permitted here.
+    fn uring(&self) -> Result<Permitted, String> {
+        match self.options.backend {
+            Choice::Poll => Ok(Permitted::default()),
+            Choice::Uring | Choice::Both => {
+                Choice::Uring.permitted(&server::binary(self.options.binary.as_deref())?)
+            }
+        }
     }
 
     fn on_program(&self, program: &Path, role: Role) -> Outcome {

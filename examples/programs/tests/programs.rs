@@ -62,6 +62,14 @@ async fn the_route_of_axum_echoes() {
     assert_echoes(env!("CARGO_BIN_EXE_echo-axum")).await;
 }
 
+/// Nothing, where the machine refuses io_uring.
+#[tokio::test]
+async fn the_echo_on_compio_echoes() {
+    if compio::runtime::Runtime::new().is_ok() {
+        assert_echoes(env!("CARGO_BIN_EXE_echo-compio")).await;
+    }
+}
+
 #[tokio::test]
 async fn the_interval_server_ticks_while_it_echoes() {
     let server = Running::start(env!("CARGO_BIN_EXE_interval-server"));
@@ -106,8 +114,7 @@ async fn suite(stream: TcpStream, seen: Arc<Mutex<Vec<String>>>) {
     let _ = ws.close(CloseCode::NORMAL, "").await;
 }
 
-#[tokio::test]
-async fn the_autobahn_client_goes_through_all_cases() {
+async fn assert_goes_through_all_cases(program: &str) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let url = format!("ws://{}", listener.local_addr().expect("bound"));
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -117,7 +124,7 @@ async fn the_autobahn_client_goes_through_all_cases() {
             suite(stream, served.clone()).await;
         }
     });
-    let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_autobahn-client"));
+    let mut command = tokio::process::Command::new(program);
     let client = command.arg(url).kill_on_drop(true).status();
     let status = timeout(LIMIT, client).await.expect("in time").expect("it was built");
     assert!(status.success(), "{status}");
@@ -131,4 +138,17 @@ async fn the_autobahn_client_goes_through_all_cases() {
         seen[2]
     );
     assert_eq!(seen[3], "/updateReports?agent=sinews");
+}
+
+#[tokio::test]
+async fn the_autobahn_client_goes_through_all_cases() {
+    assert_goes_through_all_cases(env!("CARGO_BIN_EXE_autobahn-client")).await;
+}
+
+/// Nothing, where the machine refuses io_uring.
+#[tokio::test]
+async fn the_autobahn_client_on_compio_does_the_same() {
+    if compio::runtime::Runtime::new().is_ok() {
+        assert_goes_through_all_cases(env!("CARGO_BIN_EXE_autobahn-client-compio")).await;
+    }
 }
