@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use crate::count::Count;
 use crate::process;
-use crate::server::Server;
+use crate::server::{self, Server};
 
 /// What waits for the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +73,16 @@ impl Choice {
             }
         }
         Ok(permitted)
+    }
+}
+
+impl Choice {
+    /// Whether io_uring is wanted and permitted here: compio has nothing else.
+    pub(crate) fn permitted_uring(self, binary: Option<&Path>) -> Result<Permitted, String> {
+        match self {
+            Self::Poll => Ok(Permitted::default()),
+            Self::Uring | Self::Both => Self::Uring.permitted(&server::binary(binary)?),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Instant;
 use clap::{Args, ValueEnum};
 
 use crate::Outcome;
-use crate::backend::{Backend, Choice, Permitted};
+use crate::backend::{Backend, Choice};
 use crate::count::Count;
 use crate::process;
 use crate::report;
@@ -168,7 +168,7 @@ impl Run<'_> {
             PROGRAMS.iter().filter(|program| self.options.wants(program.target, program.role)).collect();
         let mut count = Count::default();
         if chosen.iter().any(|program| program.target == Target::Compio) {
-            let permitted = self.uring()?;
+            let permitted = self.options.backend.permitted_uring(self.options.binary.as_deref())?;
             count = permitted.print_skipped();
             if permitted.backends.is_empty() {
                 chosen.retain(|program| program.target != Target::Compio);
@@ -183,16 +183,6 @@ impl Run<'_> {
             count = count + self.below(name).on_program(&binaries.join(name), *role)?;
         }
         Ok(count)
-    }
-
-    /// Whether io_uring, which compio runs on, is wanted and permitted here.
-    fn uring(&self) -> Result<Permitted, String> {
-        match self.options.backend {
-            Choice::Poll => Ok(Permitted::default()),
-            Choice::Uring | Choice::Both => {
-                Choice::Uring.permitted(&server::binary(self.options.binary.as_deref())?)
-            }
-        }
     }
 
     fn on_program(&self, program: &Path, role: Role) -> Outcome {

@@ -10,7 +10,7 @@ use clap::Args;
 use crate::Outcome;
 use crate::backend::{Backend, Choice};
 use crate::count::Count;
-use crate::library;
+use crate::library::{self, Runtime};
 use crate::process;
 use crate::server::{self, Server};
 use crate::tools::{self, Missing};
@@ -27,7 +27,7 @@ pub(crate) struct Options {
     /// ws-tls, python-tls, proxy-chain, go-socks5, pproxy
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// What the servers wait with: the checks run once for each
+    /// What the servers wait with: the checks run once for each. The library on compio needs `uring`
     #[arg(long, value_enum, default_value_t = Choice::Both)]
     backend: Choice,
 }
@@ -80,7 +80,12 @@ pub(crate) fn run(options: &Options) -> Outcome {
         count = count + run_servers(options)?;
     }
     if library::names().any(wants) {
-        count = count + library::run(wants)?;
+        count = count + library::run(Runtime::Tokio, wants)?;
+        let permitted = options.backend.permitted_uring(options.binary.as_deref())?;
+        count = count + permitted.print_skipped();
+        if !permitted.backends.is_empty() {
+            count = count + library::run(Runtime::Compio, wants)?;
+        }
     }
     Ok(count)
 }

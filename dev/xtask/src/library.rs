@@ -1,5 +1,5 @@
-//! The library opposite programs of other people: TLS with rustls against OpenSSL, Python and Node, as a server and as
-//! a client; and proxies that nobody here wrote.
+//! The library, on Tokio and on compio, opposite programs of other people: TLS with rustls against OpenSSL, Python and
+//! Node, as a server and as a client; and proxies that nobody here wrote.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -37,10 +37,27 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     PEERS.iter().map(|peer| peer.name)
 }
 
+/// What the library runs on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Runtime {
+    Tokio,
+    Compio,
+}
+
+impl Runtime {
+    /// As `--on` of the program has it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Tokio => "tokio",
+            Self::Compio => "compio",
+        }
+    }
+}
+
 /// Goes through the peers that are wanted.
-pub(crate) fn run(wants: impl Fn(&str) -> bool) -> Outcome {
-    println!("library on Tokio and rustls");
-    let mut ground = Ground::prepare()?;
+pub(crate) fn run(runtime: Runtime, wants: impl Fn(&str) -> bool) -> Outcome {
+    println!("library on {}", runtime.name());
+    let mut ground = Ground::prepare(runtime)?;
     let mut count = Count::default();
     for peer in PEERS.iter().filter(|peer| wants(peer.name)) {
         count = count + (peer.check)(&ground).unwrap_or_else(|missing| missing.report(peer.name));
@@ -56,6 +73,7 @@ pub(crate) fn run(wants: impl Fn(&str) -> bool) -> Outcome {
 struct Ground {
     /// The library as a program.
     program: PathBuf,
+    runtime: Runtime,
     /// The certificate, its key, and logs.
     folder: PathBuf,
     /// Echo servers on the library.
@@ -64,9 +82,9 @@ struct Ground {
 }
 
 impl Ground {
-    fn prepare() -> Result<Self, String> {
+    fn prepare(runtime: Runtime) -> Result<Self, String> {
         let program = server::build("sinews-interop", "sinews-interop")?;
-        let folder = process::target().join("xtask/interop/library");
+        let folder = process::target().join("xtask/interop").join(runtime.name());
         fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let log = folder.join("certificate.log");
         let mut command = Command::new(&program);
@@ -74,11 +92,14 @@ impl Ground {
         end.check("a certificate", &log)?;
         let serve = |name: &str, with: Option<&Path>| {
             let mut command = Command::new(&program);
-            Server::start_announced(command.arg("serve").args(with), &folder.join(name))
+            Server::start_announced(
+                command.args(["--on", runtime.name(), "serve"]).args(with),
+                &folder.join(name),
+            )
         };
         let plain = serve("server.log", None)?;
         let tls = serve("server-tls.log", Some(&folder))?;
-        Ok(Self { program, folder, plain, tls })
+        Ok(Self { program, runtime, folder, plain, tls })
     }
 
     fn log(&self, name: &str) -> PathBuf {
@@ -99,7 +120,7 @@ impl Ground {
     /// Our client against an echo server.
     fn check(&self, name: &str, url: &str, further: &[&str]) -> Count {
         let mut command = Command::new(&self.program);
-        command.args(["check", url, "--trust"]).arg(&self.folder).args(further);
+        command.args(["--on", self.runtime.name(), "check", url, "--trust"]).arg(&self.folder).args(further);
         tools::run_checks(name, &mut command, &self.log(name))
     }
 

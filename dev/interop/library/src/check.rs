@@ -3,23 +3,19 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
+use futures_util::{SinkExt as _, StreamExt as _};
 use sinews::client::Phase;
-use sinews::tokio::{Stream, Tokio};
-use sinews::{CloseCode, Connect, ConnectError, DeflateConfig, DeflateMode, Message, WebSocket, connect};
-use tokio::time::timeout;
+use sinews::{CloseCode, CloseFrame, Connect, ConnectError, DeflateConfig, DeflateMode, Message};
 
 use crate::Error;
-
-/// For each check, which needs milliseconds.
-const LIMIT: Duration = Duration::from_secs(30);
+use crate::runtime::{Runtime, Socket};
 
 #[derive(Args)]
 pub(crate) struct Options {
     /// The server
-    url: String,
+    pub(crate) url: String,
     /// The folder with certificate.pem, which the server's has to be
     #[arg(long)]
     trust: Option<PathBuf>,
@@ -35,27 +31,27 @@ pub(crate) struct Options {
 }
 
 /// Prints `ok NAME` or `FAIL NAME: why` for each check.
-pub(crate) async fn run(options: &Options) -> Result<ExitCode, Error> {
-    let client = Client { connect: options.connect()?, proxy: options.proxy_address };
+pub(crate) async fn run<R: Runtime>(options: &Options, connect: Connect<R>) -> Result<ExitCode, Error> {
+    let client = Client { connect: options.set(connect)?, proxy: options.proxy_address };
     let mut checks = Checks { way: options.way(), failed: false };
     if options.refused {
-        checks.record("refused", client.refused()).await;
+        checks.record::<R>("refused", client.refused()).await;
         return Ok(checks.end());
     }
     for len in [0, 1, 125, 126, 65_535, 65_536, 1 << 20] {
-        checks.record(&format!("text of {len}"), client.echo(Message::text(letters(len)))).await;
-        checks.record(&format!("binary of {len}"), client.echo(Message::binary(octets(len)))).await;
+        checks.record::<R>(&format!("text of {len}"), client.echo(Message::text(letters(len)))).await;
+        checks.record::<R>(&format!("binary of {len}"), client.echo(Message::binary(octets(len)))).await;
     }
-    checks.record("many in flight", client.many_in_flight()).await;
-    checks.record("ping", client.ping()).await;
-    checks.record("deflate", client.deflate()).await;
-    checks.record("close 4001 with a reason", client.close()).await;
+    checks.record::<R>("many in flight", client.many_in_flight()).await;
+    checks.record::<R>("ping", client.ping()).await;
+    checks.record::<R>("deflate", client.deflate()).await;
+    checks.record::<R>("close 4001 with a reason", client.close()).await;
     Ok(checks.end())
 }
 
 impl Options {
-    fn connect(&self) -> Result<Connect<Tokio>, Error> {
-        let mut connect = connect(&self.url).no_proxy();
+    fn set<R: Runtime>(&self, connect: Connect<R>) -> Result<Connect<R>, Error> {
+        let mut connect = connect.no_proxy();
         if let Some(folder) = &self.trust {
             connect = connect.tls(crate::client_config(folder)?);
         }
@@ -81,9 +77,8 @@ struct Checks {
 }
 
 impl Checks {
-    async fn record(&mut self, name: &str, check: impl Future<Output = Result<(), Error>>) {
-        let done = timeout(LIMIT, check).await.unwrap_or_else(|_| Err("not done in time".into()));
-        match done {
+    async fn record<R: Runtime>(&mut self, name: &str, check: impl Future<Output = Result<(), Error>>) {
+        match R::limit(check).await {
             Ok(()) => println!("ok {}: {name}", self.way),
             Err(error) => {
                 self.failed = true;
@@ -97,17 +92,16 @@ impl Checks {
     }
 }
 
-struct Client {
-    connect: Connect<Tokio>,
+struct Client<R> {
+    connect: Connect<R>,
     proxy: Option<SocketAddr>,
 }
 
-impl Client {
-    async fn open(&self) -> Result<WebSocket<Stream>, Error> {
-        let ws = self.connect.clone().await?;
-        let leads_to = ws.get_ref().tcp().peer_addr()?;
-        match self.proxy {
-            Some(proxy) if proxy != leads_to => Err(format!("{leads_to} is not the proxy").into()),
+impl<R: Runtime> Client<R> {
+    async fn open(&self) -> Result<R::Socket, Error> {
+        let (ws, _) = R::open(self.connect.clone()).await?;
+        match (self.proxy, R::leads_to(&ws)) {
+            (Some(proxy), Some(peer)) if proxy != peer => Err(format!("{peer} is not the proxy").into()),
             _ => Ok(ws),
         }
     }
@@ -145,7 +139,7 @@ impl Client {
     async fn deflate(&self) -> Result<(), Error> {
         let deflate = DeflateConfig::new().with_mode(DeflateMode::Dedicated);
         let connect = self.connect.clone().deflate(deflate);
-        let (mut ws, response) = connect.open().await?;
+        let (mut ws, response) = R::open(connect).await?;
         let agreed = response.headers().get("sec-websocket-extensions").map(|value| value.as_bytes());
         if !agreed.is_some_and(|agreed| agreed.starts_with(b"permessage-deflate")) {
             return Err(format!("no permessage-deflate: {agreed:?}").into());
@@ -164,7 +158,7 @@ impl Client {
     }
 
     async fn refused(&self) -> Result<(), Error> {
-        match self.connect.clone().await {
+        match R::open(self.connect.clone()).await {
             // Some say no, some end the connection.
             Err(ConnectError::Proxy { .. } | ConnectError::Transport { phase: Phase::Proxy, .. }) => Ok(()),
             Err(error) => Err(format!("another error: {error}").into()),
@@ -173,15 +167,22 @@ impl Client {
     }
 }
 
-async fn expect(ws: &mut WebSocket<Stream>, wanted: &Message) -> Result<(), Error> {
+async fn expect(ws: &mut impl Socket, wanted: &Message) -> Result<(), Error> {
     let message = ws.next().await.ok_or("closed in place of a message")??;
     if message == *wanted { Ok(()) } else { Err(format!("{message:?} in place of {wanted:?}").into()) }
 }
 
-/// The other end answers with the code that it gets.
-async fn end(ws: &mut WebSocket<Stream>, code: CloseCode, reason: &str) -> Result<(), Error> {
-    let closed = ws.close(code, reason).await?;
-    if closed.code() == Some(code) { Ok(()) } else { Err(format!("closed with {closed:?}").into()) }
+/// The other end answers with the code that it gets, and the connection ends in order.
+async fn end(ws: &mut impl Socket, code: CloseCode, reason: &str) -> Result<(), Error> {
+    ws.send(Message::Close(Some(CloseFrame::new(code, reason)))).await?;
+    match ws.next().await.ok_or("the end in place of a Close")?? {
+        Message::Close(Some(frame)) if frame.code() == code => {}
+        other => return Err(format!("{other:?} in place of a Close with {code:?}").into()),
+    }
+    match ws.next().await {
+        None => Ok(()),
+        Some(more) => Err(format!("{more:?} behind the Close").into()),
+    }
 }
 
 fn letters(len: usize) -> String {

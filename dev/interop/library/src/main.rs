@@ -1,8 +1,9 @@
-//! The library as a server and as a client, on Tokio and rustls: `cargo xtask interop` puts it opposite programs that
-//! we did not write.
+//! The library as a server and as a client, on Tokio and on compio, with rustls: `cargo xtask interop` puts it opposite
+//! programs that we did not write.
 #![forbid(unsafe_code)]
 
 mod check;
+mod runtime;
 mod serve;
 
 use std::fs;
@@ -10,19 +11,30 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use sinews::compio::Compio;
+use sinews::tokio::Tokio;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Parser)]
 #[command(name = "sinews-interop")]
 struct Arguments {
+    /// What the library runs on
+    #[arg(long, value_enum, default_value_t = On::Tokio)]
+    on: On,
     #[command(subcommand)]
     task: Task,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum On {
+    Tokio,
+    Compio,
 }
 
 #[derive(Subcommand)]
@@ -41,12 +53,21 @@ enum Task {
     Check(check::Options),
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<ExitCode, Error> {
-    match Arguments::parse().task {
-        Task::Certificate { folder } => write_certificate(&folder)?,
-        Task::Serve { folder } => serve::run(folder.as_deref()).await?,
-        Task::Check(options) => return check::run(&options).await,
+fn main() -> Result<ExitCode, Error> {
+    let Arguments { on, task } = Arguments::parse();
+    let on_tokio = || tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let on_compio = compio::runtime::Runtime::new;
+    match (task, on) {
+        (Task::Certificate { folder }, _) => write_certificate(&folder)?,
+        (Task::Serve { folder }, On::Tokio) => on_tokio()?.block_on(serve::on_tokio(folder.as_deref()))?,
+        (Task::Serve { folder }, On::Compio) => on_compio()?.block_on(serve::on_compio(folder.as_deref()))?,
+        (Task::Check(options), On::Tokio) => {
+            return on_tokio()?.block_on(check::run::<Tokio>(&options, sinews::connect(&options.url)));
+        }
+        (Task::Check(options), On::Compio) => {
+            let connect = sinews::compio::connect(&options.url);
+            return on_compio()?.block_on(check::run::<Compio>(&options, connect));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
