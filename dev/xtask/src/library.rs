@@ -83,7 +83,7 @@ struct Ground {
 
 impl Ground {
     fn prepare(runtime: Runtime) -> Result<Self, String> {
-        let program = server::build("sinews-interop", "sinews-interop")?;
+        let program = server::build_debug("sinews-interop", "sinews-interop")?;
         let folder = process::target().join("xtask/interop").join(runtime.name());
         fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let log = folder.join("certificate.log");

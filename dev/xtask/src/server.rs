@@ -147,20 +147,26 @@ pub(crate) fn binary(given: Option<&Path>) -> Result<PathBuf, String> {
 
 /// The release build of a program of the workspace, built now.
 pub(crate) fn build(package: &str, program: &str) -> Result<PathBuf, String> {
-    Ok(build_release(package, &["--bin", program])?.join(program))
+    Ok(build_package(package, &["--release", "--bin", program])?.join("release").join(program))
+}
+
+/// The debug build of a program of the workspace, built now: where speed is no matter, overflows are noticed.
+pub(crate) fn build_debug(package: &str, program: &str) -> Result<PathBuf, String> {
+    Ok(build_package(package, &["--bin", program])?.join("debug").join(program))
 }
 
 /// The release builds of all programs of a package, built now: the folder that they are in.
 pub(crate) fn build_all(package: &str) -> Result<PathBuf, String> {
-    build_release(package, &["--bins"])
+    Ok(build_package(package, &["--release", "--bins"])?.join("release"))
 }
 
-fn build_release(package: &str, what: &[&str]) -> Result<PathBuf, String> {
+/// Answers the folder of all builds.
+fn build_package(package: &str, what: &[&str]) -> Result<PathBuf, String> {
     let log = process::target().join(format!("xtask/build-{package}.log"));
     let mut build = process::cargo();
-    build.args(["build", "--release", "--package", package]).args(what);
-    process::run(&mut build, &log, BUILD_LIMIT)?.check(&format!("release build of {package}"), &log)?;
-    Ok(process::target().join("release"))
+    build.args(["build", "--package", package]).args(what);
+    process::run(&mut build, &log, BUILD_LIMIT)?.check(&format!("build of {package}"), &log)?;
+    Ok(process::target())
 }
 
 /// What the line `listening on ADDRESS` says, once it is whole.
