@@ -5,9 +5,11 @@
 
 #![forbid(unsafe_code)]
 
+mod api;
 mod backend;
 mod conformance;
 mod count;
+mod features;
 mod interop;
 mod library;
 mod process;
@@ -45,6 +47,10 @@ enum Task {
     Conformance(conformance::Options),
     /// Clients and tools of other people against the server, servers and proxies of theirs for the library
     Interop(interop::Options),
+    /// The library in every choice of up to two features, and in all: each compiles without a warning
+    Features(features::Options),
+    /// The public API of the library beside what it was
+    Api(api::Options),
     /// Everything that clients do to the server, at once and for long; nothing may leak or come back wrong
     Soak(soak::Options),
     /// How many system calls a message costs the server, where strace can count them
@@ -57,6 +63,8 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(),
         Task::Conformance(options) => conformance::run(&options),
         Task::Interop(options) => interop::run(&options),
+        Task::Features(options) => features::run(&options),
+        Task::Api(options) => api::run(&options),
         Task::Soak(options) => soak::run(&options),
         Task::Syscalls(options) => soak::syscalls(&options),
     };

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// How often a running program is looked at. Short against any program's run time, long against
 /// the cost of asking.
 const POLL_EVERY: Duration = Duration::from_millis(10);
+/// For any one command. The longest, a release build or a full test build from nothing, needs
+/// about five minutes on two cores; what hangs is ended here.
+pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(20 * 60);
 /// How much of a failed program's output is shown.
 pub(crate) const TAIL_LINES: usize = 40;
 

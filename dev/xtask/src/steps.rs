@@ -16,9 +16,6 @@ use crate::count::Count;
 use crate::process;
 use crate::server;
 
-/// For any one command. The longest, a release build or a full test build from nothing, needs
-/// about five minutes on two cores; what hangs is ended here.
-const COMMAND_LIMIT: Duration = Duration::from_secs(20 * 60);
 /// For each target under cargo-fuzz: enough to see that it runs. Looking for faults takes longer.
 const FUZZ_SECONDS: &str = "-max_total_time=10";
 
@@ -26,12 +23,14 @@ const FUZZ_SECONDS: &str = "-max_total_time=10";
 type Run = fn(&Path, Choice) -> Outcome;
 
 /// Cheap steps first: what is wrong shows early.
-const STEPS: [(&str, Run); 12] = [
+const STEPS: [(&str, Run); 14] = [
     ("fmt", fmt),
     ("clippy", clippy),
     ("tidy", tidy),
     ("doc", doc),
     ("no_std", no_std),
+    ("features", features),
+    ("api", api),
     ("tests", tests),
     ("fuzz", fuzz),
     ("build", build),
@@ -124,6 +123,14 @@ fn no_std(log: &Path, _: Choice) -> Outcome {
     program.args(["build", "--locked", "--manifest-path", "dev/bare/Cargo.toml", "--target-dir"]);
     program.arg(process::target().join("bare"));
     Ok(count + single(&mut program, &log.with_file_name("no_std-program.log"))?)
+}
+
+fn features(log: &Path, _: Choice) -> Outcome {
+    task(&["features"], log)
+}
+
+fn api(log: &Path, _: Choice) -> Outcome {
+    task(&["api"], log)
 }
 
 /// Everything on the readiness backend; then what has loops of its own once more on the ring.
@@ -237,7 +244,7 @@ fn task(arguments: &[&str], log: &Path) -> Outcome {
 /// A command whose output says how many checks it made. That it failed counts once if no check did.
 fn counted(command: &mut Command, log: &Path, count: fn(&str) -> Count) -> Outcome {
     command.env("CARGO_TERM_COLOR", "never");
-    let end = process::run(command, log, COMMAND_LIMIT)?;
+    let end = process::run(command, log, process::COMMAND_LIMIT)?;
     let found = count(&log_lines(log).join("\n"));
     if found.failed == 0 {
         end.check("the command failed", log)?;

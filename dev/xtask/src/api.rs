@@ -1,0 +1,159 @@
+//! The public API of the library beside a list of it in the repository, so that no change of it goes unseen.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use public_api::Builder;
+
+use crate::Outcome;
+use crate::count::Count;
+use crate::process;
+
+/// The library and the crates below it: what it passes on of them is its API too.
+const CRATES: [&str; 4] = ["sinews", "sinews-proto", "sinews-session", "sinews-simd"];
+
+/// Where the lists are.
+const LISTS: &str = "crates/sinews/api";
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Writes the lists anew: what has changed is meant
+    #[arg(long)]
+    bless: bool,
+}
+
+/// What rustdoc says about a crate.
+struct Api {
+    /// The version of what rustdoc writes; another one may name the same thing otherwise.
+    format: u64,
+    items: String,
+}
+
+pub(crate) fn run(options: &Options) -> Outcome {
+    let mut count = Count::default();
+    for name in CRATES {
+        let json = document(name)?;
+        match read(&json) {
+            Ok(api) => count = count + settle(name, &api, options.bless)?,
+            Err(why) => {
+                println!(
+                    "skipped: {name}: this compiler's rustdoc writes what cannot be read here ({why}); {HOW}"
+                );
+                return Ok(count + Count::SKIPPED);
+            }
+        }
+    }
+    Ok(count)
+}
+
+/// How to get a compiler that fits.
+const HOW: &str = "rustup toolchain install 1.95 && cargo +1.95 xtask api";
+
+/// The crate as rustdoc describes it to programs. That is not stable yet; the compiler is.
+fn document(name: &str) -> Result<PathBuf, String> {
+    // In a directory of its own: build scripts are run again where this variable changes.
+    let target = process::target().join("api");
+    let log = process::target().join("xtask").join(format!("api-{name}.log"));
+    let mut command = process::cargo();
+    command.args(["rustdoc", "--package", name, "--lib", "--all-features", "--target-dir"]).arg(&target);
+    command.args(["--", "-Z", "unstable-options", "--output-format", "json", "--cap-lints", "allow"]);
+    command.env("RUSTC_BOOTSTRAP", "1").env("CARGO_TERM_COLOR", "never");
+    process::run(&mut command, &log, process::COMMAND_LIMIT)?.check(&format!("rustdoc of {name}"), &log)?;
+    Ok(target.join("doc").join(name.replace('-', "_")).with_extension("json"))
+}
+
+fn read(json: &Path) -> Result<Api, String> {
+    let text = fs::read_to_string(json).map_err(|error| format!("{}: {error}", json.display()))?;
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    let format = value["format_version"].as_u64().ok_or("it has no version")?;
+    let built = Builder::from_rustdoc_json(json).omit_blanket_impls(true).build();
+    let items = built.map_err(|error| error.to_string())?;
+    let lines = items.items().map(ToString::to_string).filter(|line| !is_noise(line));
+    Ok(Api { format, items: lines.map(|line| line + "\n").collect() })
+}
+
+/// What the compiler derives and nobody relies on. `Send`, `Sync` and `Unpin` stay: to lose one breaks callers.
+fn is_noise(line: &str) -> bool {
+    let noise = [
+        "Freeze for ",
+        "UnsafeUnpin for ",
+        "RefUnwindSafe for ",
+        "UnwindSafe for ",
+        "StructuralPartialEq for ",
+    ];
+    line.starts_with("impl") && noise.iter().any(|noise| line.contains(noise))
+}
+
+/// Compares a crate with its list, or writes that.
+fn settle(name: &str, api: &Api, bless: bool) -> Outcome {
+    let path = process::root().join(LISTS).join(name).with_extension("txt");
+    let listed = fs::read_to_string(&path).unwrap_or_default();
+    let head =
+        format!("# {name} with all features, format {}; `cargo xtask api --bless` writes it\n", api.format);
+    if bless {
+        let written = fs::create_dir_all(process::root().join(LISTS))
+            .and_then(|()| fs::write(&path, head + &api.items));
+        written.map_err(|error| format!("{}: {error}", path.display()))?;
+        println!("written {LISTS}/{name}.txt: {} items", api.items.lines().count());
+        return Ok(Count::PASSED);
+    }
+    match listed.strip_prefix(&head) {
+        Some(items) => Ok(compare(name, items, &api.items)),
+        None if listed.starts_with('#') => {
+            println!(
+                "skipped: {name}: the list is of another format than this compiler's, {}; {HOW}",
+                api.format
+            );
+            Ok(Count::SKIPPED)
+        }
+        None => Err(format!("{} is no list; cargo xtask api --bless", path.display())),
+    }
+}
+
+fn compare(name: &str, listed: &str, found: &str) -> Count {
+    let changes = changes(listed, found);
+    if changes.is_empty() {
+        println!("ok      {name}");
+        return Count::PASSED;
+    }
+    println!("FAILED  {name}: {} changes; if they are meant: cargo xtask api --bless", changes.len());
+    changes.iter().for_each(|line| println!("  {line}"));
+    Count::FAILED
+}
+
+/// What is gone, and what has come.
+fn changes(listed: &str, found: &str) -> Vec<String> {
+    let (listed, found): (BTreeSet<&str>, BTreeSet<&str>) =
+        (listed.lines().collect(), found.lines().collect());
+    let gone = listed.difference(&found).map(|line| format!("- {line}"));
+    let come = found.difference(&listed).map(|line| format!("+ {line}"));
+    gone.chain(come).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gone_and_what_has_come_is_named() {
+        let listed = "pub fn a()\npub fn b()\n";
+        assert_eq!(changes(listed, "pub fn b()\npub fn c()\n"), ["- pub fn a()", "+ pub fn c()"]);
+        assert_eq!(changes(listed, listed), [""; 0]);
+    }
+
+    #[test]
+    fn a_change_fails() {
+        assert_eq!(compare("x", "pub fn a()\n", "pub fn a()\n"), Count::PASSED);
+        assert_eq!(compare("x", "pub fn a()\n", "pub fn a(u8)\n"), Count::FAILED);
+    }
+
+    #[test]
+    fn of_derived_traits_those_stay_that_callers_rely_on() {
+        assert!(is_noise("impl core::marker::Freeze for a::B"));
+        assert!(is_noise("impl<S> core::panic::unwind_safe::UnwindSafe for a::B<S> where S: UnwindSafe"));
+        assert!(!is_noise("impl !core::marker::Send for a::B"));
+        assert!(!is_noise("pub fn a::UnwindSafe for "));
+    }
+}

@@ -1,0 +1,145 @@
+//! The library in every sensible choice of features: each must compile without a warning.
+//!
+//! A feature brings others with it, so that many choices are the same build; each build is made once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use clap::Args;
+
+use crate::Outcome;
+use crate::count::Count;
+use crate::process;
+
+/// The crate whose features are chosen from.
+const LIBRARY: &str = "sinews";
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Every choice there is, in place of none, each alone, each pair and all: five times as many
+    #[arg(long)]
+    every: bool,
+}
+
+/// Each feature with the features of the same crate that it turns on.
+type Features = BTreeMap<String, Vec<String>>;
+
+/// Features that are on together.
+type Choice = BTreeSet<String>;
+
+pub(crate) fn run(options: &Options) -> Outcome {
+    let features = features()?;
+    let together = if options.every { features.len() } else { 2 };
+    let mut count = Count::default();
+    for choice in choices(&features, together) {
+        count = count + check(&choice)?;
+    }
+    Ok(count)
+}
+
+fn check(choice: &Choice) -> Outcome {
+    let names = choice.iter().map(String::as_str).collect::<Vec<_>>().join(",");
+    let log = process::target().join("xtask/features-one.log");
+    let mut command = process::cargo();
+    // Without dev-dependencies, whose features would hide what is missing.
+    command.args([
+        "clippy",
+        "--package",
+        LIBRARY,
+        "--lib",
+        "--no-deps",
+        "--no-default-features",
+        "--features",
+    ]);
+    command.arg(&names).args(["--", "-D", "warnings"]).env("CARGO_TERM_COLOR", "never");
+    let end = process::run(&mut command, &log, process::COMMAND_LIMIT)?;
+    let shown = if names.is_empty() { "no feature" } else { &names };
+    match end.check(shown, &log) {
+        Ok(()) => println!("ok      {shown}"),
+        Err(why) => {
+            println!("FAILED  {why}");
+            return Ok(Count::FAILED);
+        }
+    }
+    Ok(Count::PASSED)
+}
+
+/// What the manifest says, but for `default`, which is only a choice.
+fn features() -> Result<Features, String> {
+    let mut command = process::cargo();
+    command.args(["metadata", "--no-deps", "--format-version", "1"]);
+    let text = process::output_of(&mut command).ok_or("cargo metadata failed")?;
+    parse(&text).ok_or_else(|| format!("cargo metadata knows no features of {LIBRARY}"))
+}
+
+fn parse(metadata: &str) -> Option<Features> {
+    let metadata: serde_json::Value = serde_json::from_str(metadata).ok()?;
+    let package = metadata["packages"].as_array()?.iter().find(|package| package["name"] == LIBRARY)?;
+    let all = package["features"].as_object()?;
+    let own = |brought: &serde_json::Value| {
+        let brought = brought.as_array().into_iter().flatten().filter_map(|name| name.as_str());
+        brought.filter(|name| all.contains_key(*name)).map(str::to_owned).collect()
+    };
+    let named = all.iter().filter(|(name, _)| *name != "default");
+    Some(named.map(|(name, brought)| (name.clone(), own(brought))).collect())
+}
+
+/// All builds that up to so many features together make, and the one that all of them make; small ones first.
+fn choices(features: &Features, together: usize) -> Vec<Choice> {
+    let mut found = BTreeSet::from([Choice::new()]);
+    for _ in 0..together {
+        let larger = found.iter().flat_map(|choice| {
+            features.keys().map(|name| {
+                let mut larger = choice.clone();
+                turn_on(features, name, &mut larger);
+                larger
+            })
+        });
+        found = larger.chain(found.iter().cloned()).collect();
+    }
+    found.insert(features.keys().cloned().collect());
+    let mut found: Vec<Choice> = found.into_iter().collect();
+    found.sort_by_key(Choice::len);
+    found
+}
+
+/// Adds a feature with all that it brings.
+fn turn_on(features: &Features, name: &str, choice: &mut Choice) {
+    if choice.insert(name.to_owned()) {
+        for brought in features.get(name).into_iter().flatten() {
+            turn_on(features, brought, choice);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const METADATA: &str = r#"{"packages": [{"name": "other", "features": {}}, {"name": "sinews", "features": {
+        "default": ["tokio"], "tokio": ["dep:tokio"], "deflate": [], "axum": ["hyper", "tokio/rt"],
+        "hyper": ["tokio", "dep:hyper"]}}]}"#;
+
+    fn names(choices: &[Choice]) -> Vec<String> {
+        choices.iter().map(|choice| choice.iter().cloned().collect::<Vec<_>>().join(",")).collect()
+    }
+
+    #[test]
+    fn choices_that_are_the_same_build_are_made_once() {
+        let features = parse(METADATA).expect("the text is metadata of the crate");
+        let builds = ["", "deflate", "tokio", "deflate,tokio", "hyper,tokio", "axum,hyper,tokio"];
+        let larger = ["deflate,hyper,tokio", "axum,deflate,hyper,tokio"];
+        assert_eq!(names(&choices(&features, 2)), [&builds[..], &larger].concat());
+    }
+
+    #[test]
+    fn all_together_is_always_one_of_them() {
+        let features = parse(METADATA).expect("the text is metadata of the crate");
+        assert_eq!(names(&choices(&features, 0)), ["", "axum,deflate,hyper,tokio"]);
+    }
+
+    #[test]
+    fn what_is_no_metadata_of_the_crate_is_none() {
+        assert!(parse(r#"{"packages": []}"#).is_none());
+        assert!(parse("").is_none());
+    }
+}
