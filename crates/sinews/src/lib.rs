@@ -1,4 +1,212 @@
-//! WebSocket for Tokio, axum, hyper and compio, client and server.
+//! WebSocket for Tokio, axum and hyper, client and server (RFC 6455, RFC 7692, RFC 8441).
+//!
+//! What you can rely on has a table each: [when bytes leave](#when-bytes-leave),
+//! [what a dropped future means](#cancel-safety), [how a connection ends](#how-a-connection-ends),
+//! [who is at fault](#errors), [what is bounded, and by what](guide::limits). Those who come from another library find
+//! it in [`guide::migration`].
+//!
+//! What it is not: a server with routes (that is axum's or hyper's part), a client that reconnects by itself (only the
+//! application knows what to resume; a [`Connect`] can be cloned and awaited again), or a protocol on top of WebSocket.
+//!
+//! # A server and a client
+//!
+//! ```
+//! # #[cfg(all(feature = "tokio", feature = "url-connect"))]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! use sinews::{CloseCode, Message};
+//! use tokio::net::TcpListener;
+//!
+//! let listener = TcpListener::bind("127.0.0.1:0").await?;
+//! let address = listener.local_addr()?;
+//!
+//! let server = tokio::spawn(async move {
+//!     let (stream, _) = listener.accept().await?;
+//!     let mut ws = sinews::accept(stream).await?;
+//!     while let Some(message) = ws.next().await {
+//!         let message = message?;
+//!         if message.is_data() {
+//!             ws.send(message).await?; // the answers to what came together leave together
+//!         }
+//!     }
+//!     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(ws.closed().cloned())
+//! });
+//!
+//! let mut ws = sinews::connect(format!("ws://{address}/echo")).await?;
+//! ws.send("hello").await?;
+//! assert_eq!(ws.next().await.transpose()?, Some(Message::text("hello")));
+//! let closed = ws.close(CloseCode::NORMAL, "done").await?;
+//! assert_eq!(closed.code(), Some(CloseCode::NORMAL));
+//!
+//! let closed = server.await??.expect("it is over");
+//! assert_eq!(closed.reason(), "done");
+//! # Ok(())
+//! # }
+//! # #[cfg(not(all(feature = "tokio", feature = "url-connect")))]
+//! # fn main() {}
+//! ```
+//!
+//! [`connect`] has a builder's methods (headers, subprotocols, deflate, proxies, redirects, TLS, time), and so has
+//! [`accept`] (a callback that sees the request, origins, subprotocols, limits): await them as they are, or set things
+//! before. `sinews::axum` is an extractor, `sinews::hyper` upgrades a request of hyper's.
+//!
+//! # Features
+//!
+//! They only add: none changes what another one does.
+//!
+//! | feature | default | what it adds |
+//! |---|---|---|
+//! | `tokio` | yes | [`WebSocket`] over anything that is `AsyncRead + AsyncWrite`, client and server |
+//! | `deflate` | yes | permessage-deflate (RFC 7692). Off until asked for, as it costs more time than it saves where messages are small |
+//! | `url-connect` | yes | `connect(url)`: names, addresses, proxies, redirects. Without it, connect over a stream of your own: `connect(url).over(stream)` |
+//! | `rustls` | | `wss://` by rustls, with a configuration of your own |
+//! | `rustls-native-roots` | | the same, trusting the certificates of the operating system |
+//! | `rustls-webpki-roots` | | the same, trusting Mozilla's, compiled in |
+//! | `native-tls` | | `wss://` by the TLS library of the platform |
+//! | `hyper` | | `sinews::hyper::upgrade` |
+//! | `http2` | | the same for extended CONNECT over HTTP/2 (RFC 8441), also in axum |
+//! | `axum` | | `sinews::axum::WebSocketUpgrade`, an extractor |
+//!
+//! # Ways to receive and to send
+//!
+//! | to | take |
+//! |---|---|
+//! | have messages of your own | [`next`](WebSocket::next): a [`Message`] shares its memory, a clone is a count |
+//! | look at messages without a copy | [`next_borrowed`](WebSocket::next_borrowed) |
+//! | have a message in your own memory, aligned if need be | [`recv_into`](WebSocket::recv_into) |
+//! | read what is larger than memory | [`next_reader`](WebSocket::next_reader): piece by piece, or as an `AsyncRead` |
+//! | send | [`send`](WebSocket::send); [`send_text`](WebSocket::send_text) and [`send_binary`](WebSocket::send_binary) for what is only lent |
+//! | send what is larger than memory | [`writer`](WebSocket::writer): piece by piece, or as an `AsyncWrite` |
+//! | queue without waiting | [`try_send`](WebSocket::try_send) |
+//! | use it where a `Stream` and a `Sink` are wanted | it is both |
+//!
+//! # When bytes leave
+//!
+//! A connection has no task of its own: bytes move while one of its methods is being awaited, and then in both
+//! directions. **While nothing of a connection is awaited, nothing moves**: no answer, no pong, no deadline.
+//!
+//! | what | leaves |
+//! |---|---|
+//! | [`send`](WebSocket::send), when all that came was looked at | at once: it returns when the transport has taken everything that was queued |
+//! | [`send`](WebSocket::send), while messages that came together still wait to be read | with the answer to the last of them, in one write for all. It returns at once |
+//! | the same, past [`high_water`](Config::high_water) | everything, before it returns |
+//! | [`feed`](WebSocket::feed), [`try_send`](WebSocket::try_send), [`start_close`](WebSocket::start_close) | with whatever comes first of the following |
+//! | [`flush`](WebSocket::flush), [`close`](WebSocket::close) | everything, before they return |
+//! | [`next`](WebSocket::next) and all that receives, when there is nothing to return | everything, before it waits |
+//! | the same, amid messages that came together, from 1 ms after they came | everything. Looked at with the first message behind an answer, then with every 8th: a fast application should not pay for the clock |
+//! | the answer to a ping | before `next` shows the ping; if messages that came with it still wait, with the answers to them |
+//! | the answer to a Close | before `next` shows the Close |
+//! | what [`writer`](WebSocket::writer) was given | past `high_water`, with its `flush`, or with the end of the message |
+//!
+//! So a loop of `next` and `send` answers fifty messages that came together in one write, without `feed` and `flush`;
+//! and an answer never waits for something that may not come. One thing is yours: if you `send` amid a burst and then
+//! wait for something else (a database, another connection), the answer waits with you: [`flush`](WebSocket::flush)
+//! before that.
+//!
+//! ```
+//! # #[cfg(feature = "tokio")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # async fn slow_query(_: &str) -> String { String::new() }
+//! # use std::sync::Arc;
+//! # use sinews::{Message, WebSocket};
+//! # let agreed = sinews_testkit::negotiate(None, None);
+//! # let (near, far) = tokio::io::duplex(4096);
+//! # let mut ws = WebSocket::from_negotiated(near, agreed.server, Arc::default(), &[]);
+//! # let mut client = WebSocket::from_negotiated(far, agreed.client, Arc::default(), &[]);
+//! # client.feed("a").await?;
+//! # client.feed("b").await?;
+//! # client.start_close(sinews::CloseCode::NORMAL, "")?;
+//! # client.flush().await?;
+//! while let Some(message) = ws.next().await {
+//!     if let Message::Text(query) = message? {
+//!         ws.send("working on it").await?;
+//!         ws.flush().await?; // more may have come together with this one
+//!         ws.send(slow_query(&query).await).await?;
+//!     }
+//! }
+//! # for expected in ["working on it", "", "working on it", ""] {
+//! #     assert_eq!(client.next().await.transpose()?, Some(Message::text(expected)));
+//! # }
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "tokio"))]
+//! # fn main() {}
+//! ```
+//!
+//! Who only receives gets pings answered, and what was queued leaves. Who only sends gets that too: at the latest every
+//! second `send` or `flush`, if nobody has looked for 10 ms, takes what has come, answers pings and a Close, and keeps
+//! the first text or binary message for `next`. Behind that it takes nothing more, since memory would have no bound:
+//! receive as well where a peer sends more than pings.
+//!
+//! # Cancel-safety
+//!
+//! What is half done lives in the connection and never in a future. So any future may be dropped at any point, as
+//! `select!` and timeouts do, and no byte is lost, doubled or sent in halves.
+//!
+//! | a dropped | means |
+//! |---|---|
+//! | `next`, `next_borrowed`, `next_reader` | nothing: the next call goes on |
+//! | `recv_into` | nothing: call again with the same buffer, and it goes on behind what is there |
+//! | `MessageReader::next_chunk`, a read | nothing. A reader that is dropped passes over the rest of its message |
+//! | `send`, `send_text`, `send_binary`, `feed` | the message is queued whole and leaves with the next call; or, if the call still waited for room, it is not sent at all |
+//! | `flush` | the rest leaves with the next call |
+//! | `MessageWriter::write` | up to 64 KiB: whole or not at all. Longer pieces: fragments of 64 KiB, some of them |
+//! | `MessageWriter::finish` | the message has ended or is still open; a new [`writer`](WebSocket::writer) goes on with it |
+//! | `close` | the Close is queued; call it again, or receive until `None` |
+//! | [`accept`], [`connect`] | the handshake ends, and the stream is closed |
+//! | `Sink` and `Stream` | as their contracts say; `poll_ready` reserves nothing |
+//!
+//! # How a connection ends
+//!
+//! | what happens | `next` gives | [`closed`](WebSocket::closed) has |
+//! |---|---|---|
+//! | the peer closes | [`Message::Close`], then `None` once the transport has ended | its code and reason, [`Cause::Peer`] |
+//! | you close | messages that still come, the peer's `Message::Close`, then `None` | the peer's code and reason, [`Cause::Local`] |
+//! | the peer breaks the protocol or a limit | [`Error::Closed`] once, then `None`. It was told by a Close with the code for that | [`Cause::Fault`] |
+//! | a wait ends: nothing comes, no pong, nothing is taken, no end | [`Error::Closed`] once, then `None` | [`Cause::Expired`] |
+//! | [`max_outbound`](Config::max_outbound) is reached under [`Overflow::Close`] | [`Error::Closed`] once, then `None` | [`Cause::Overflow`] |
+//! | the transport ends without a Close | [`Error::Closed`], or [`Error::Io`] with what the system said; then `None` | [`Cause::Ended`] |
+//!
+//! * [`close`](WebSocket::close) does it all: it sends the Close behind what is queued, drops what still comes, and
+//!   waits for the peer's Close and the end of the transport, at most [`close_timeout`](Config::close_timeout).
+//! * [`start_close`](WebSocket::start_close) only queues the Close. Receive until `None` to have what the peer still
+//!   says; or [`flush`](WebSocket::flush).
+//! * Sending a [`Message::Close`] is `start_close`, and it leaves as any message does.
+//! * Receive until `None`, also behind a `Message::Close`: the end of the transport belongs to it (RFC 6455 section
+//!   7.1.1). A socket that is closed while the peer still sends is reset, and a reset can overtake the Close.
+//! * Dropping a [`WebSocket`] drops the transport; what was queued and has not left is gone, and the peer sees 1006.
+//!
+//! # Errors
+//!
+//! Of an [`Error`], [`Closed`](Error::Closed) and [`Io`](Error::Io) mean that the connection is over,
+//! [`Misuse`](Error::Misuse) that a call was not possible, with nothing sent and nothing lost.
+//! [`at_fault`](Error::at_fault) tells who must act:
+//!
+//! | [`AtFault`] | when |
+//! |---|---|
+//! | [`Peer`](AtFault::Peer) | the protocol or a limit was broken, or the peer was too slow; [`close_code`](Error::close_code) is what it was told |
+//! | [`Caller`](AtFault::Caller) | a ping over 125 bytes, a reason over 123, a message inside another, sending behind a Close of your own |
+//! | [`Transport`](AtFault::Transport) | the network, or the end of the other program |
+//! | [`Nobody`](AtFault::Nobody) | the peer closed in order while you were sending |
+//!
+//! Handshakes have errors of their own: [`ConnectError`] with the phase and the peer that failed, and with status,
+//! headers and body of a refusal; [`AcceptError`] with what the client was told.
+//!
+//! # Memory and threads
+//!
+//! A connection that waits owns no buffer: what it receives into, sends from, gathers messages in and (de)compresses with
+//! is borrowed from its thread while something is there, and goes back. [`guide::limits`] has the numbers.
+//!
+//! There is no lock and no task. A `WebSocket<S>` is `Send` where `S` is, and may move from thread to thread between two
+//! polls; what it borrows it gives to the thread that it is polled on.
+//!
+//! # Policies
+//!
+//! * **Panics** are our bugs. No input and no misuse causes one.
+//! * **Unsafe** code is forbidden in this crate.
+//! * **Oldest compiler**: Rust 1.89. A newer one is a minor version, never a patch.
+//! * **Features** only add, and the public API is compared with a list at each change.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -11,6 +219,7 @@ pub mod client;
 #[cfg(feature = "compio")]
 mod driver;
 mod error;
+pub mod guide;
 #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
 #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "messages in pieces are for Tokio"))]
 mod link;

@@ -1,0 +1,46 @@
+//! From `axum::extract::ws`: change the import.
+//!
+//! ```
+//! # #[cfg(feature = "axum")]
+//! # mod app {
+//! // Was: use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+//! use axum::response::Response;
+//! use sinews::Message;
+//! use sinews::axum::{WebSocket, WebSocketUpgrade};
+//!
+//! async fn handler(upgrade: WebSocketUpgrade) -> Response {
+//!     upgrade.protocols(["v1.chat"]).on_upgrade(handle)
+//! }
+//!
+//! async fn handle(mut socket: WebSocket) {
+//!     while let Some(Ok(message)) = socket.next().await {
+//!         if let Message::Text(text) = message
+//!             && socket.send(Message::Text(text)).await.is_err()
+//!         {
+//!             return;
+//!         }
+//!     }
+//! }
+//! # pub fn app() -> axum::Router { axum::Router::new().route("/", axum::routing::any(handler)) }
+//! # }
+//! # #[cfg(feature = "axum")]
+//! # drop(app::app());
+//! ```
+//!
+//! | axum | `sinews::axum` |
+//! |---|---|
+//! | `WebSocketUpgrade`, also as `Option` | the same name |
+//! | `protocols`, `requested_protocols`, `selected_protocol`, `on_failed_upgrade`, `on_upgrade` | the same |
+//! | `set_selected_protocol` | `protocols` with that one |
+//! | `max_message_size` (64 MiB), `max_frame_size` (16 MiB) | the same names; 16 MiB is the default of both |
+//! | `read_buffer_size`, `write_buffer_size`, `max_write_buffer_size` | `config(…)`: connections have no buffers of their own; [`high_water`](crate::Config::high_water), [`max_outbound`](crate::Config::max_outbound) |
+//! | `accept_unmasked_frames` | never |
+//! | | `deflate(…)`, `origin(…)`, `options(…)` |
+//! | `socket.recv().await` | [`next().await`](crate::WebSocket::next) |
+//! | `socket.send(message).await` | the same; answers to what came together leave together |
+//! | `Message::Text(Utf8Bytes)`, …, `Message::Close(Option<CloseFrame>)` | the same variants; `CloseFrame::new(code, reason)` |
+//! | `socket.protocol()` | [`subprotocol()`](crate::WebSocket::subprotocol) |
+//! | `axum::Error` | [`Error`](crate::Error) |
+//!
+//! Layers and other extractors work as before. What differs in the handshake says the documentation of
+//! `sinews::axum`: origins are checked, and requests by the letter.

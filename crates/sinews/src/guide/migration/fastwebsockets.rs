@@ -1,0 +1,37 @@
+//! From fastwebsockets 0.10, whose unit is the frame.
+//!
+//! | fastwebsockets | here |
+//! |---|---|
+//! | `FragmentCollector::new(ws).read_frame()` | [`next`](crate::WebSocket::next): whole messages, checked to be text where they say so |
+//! | `read_frame()` with a borrowed payload | [`next_borrowed`](crate::WebSocket::next_borrowed), whose payload may be changed in place |
+//! | `read_frame()` of fragments | [`next_reader`](crate::WebSocket::next_reader) |
+//! | `write_frame(Frame::text(payload))`, `Frame::binary` | [`send`](crate::WebSocket::send) of a [`Message`](crate::Message), [`send_text`](crate::WebSocket::send_text), [`send_binary`](crate::WebSocket::send_binary) |
+//! | `write_frame(Frame::new(false, ..))` | [`writer`](crate::WebSocket::writer) |
+//! | `write_frame(Frame::close(code, reason))` | [`close`](crate::WebSocket::close) |
+//! | `set_auto_pong`, `set_auto_close` | always: RFC 6455 leaves no choice |
+//! | `set_writev`, `set_writev_threshold` | none: large payloads go by reference, small ones are gathered |
+//! | `set_max_message_size` | [`Config::max_message`](crate::Config::max_message), over all fragments |
+//! | `set_auto_apply_mask` | always |
+//! | `upgrade::upgrade(&mut request)` | `sinews::hyper::upgrade(&mut request)` |
+//! | `upgrade::IncomingUpgrade` | `sinews::axum::WebSocketUpgrade` |
+//! | `handshake::client(executor, request, stream)` | [`connect(url)`](crate::connect)`.over(stream)`; no executor, no hyper |
+//! | `WebSocket::after_handshake(stream, role)` | [`WebSocket::from_negotiated`](crate::WebSocket::from_negotiated) |
+//! | `ws.split(..)` and a callback that sends what is owed | no callback: pongs and Close are the connection's |
+//! | `WebSocketError` | [`Error`](crate::Error) |
+//!
+//! ```
+//! # #[cfg(feature = "tokio")]
+//! # async fn serve(mut ws: sinews::WebSocket<tokio::net::TcpStream>) -> Result<(), sinews::Error> {
+//! // Was: loop { let frame = ws.read_frame().await?; match frame.opcode { … } }
+//! while let Some(message) = ws.next_borrowed().await {
+//!     let mut message = message?;
+//!     message.payload_mut().reverse();
+//!     let answer = message.payload().to_vec();
+//!     ws.send(answer).await?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Futures may be dropped at any point ([the table](crate#cancel-safety)), which a `read_frame` or `write_frame` in a
+//! `select!` may not.

@@ -1,0 +1,62 @@
+//! From sockudo-ws 3.1.
+//!
+//! | sockudo-ws | here |
+//! |---|---|
+//! | `WebSocketStream::server(stream, config)` behind a handshake of its own | [`accept(stream)`](crate::accept) makes the handshake, with time limit and origin check |
+//! | `WebSocketServer::<Http1>::new(config).accept(stream)` | `accept(stream).config(config)` |
+//! | `WebSocketServer::protocols(names)` | `accept(stream).subprotocols(names)` |
+//! | `WebSocketServer::<Http2>::serve` | `sinews::hyper::upgrade` with the feature `http2` |
+//! | `WebSocketClient::<Http1>::connect_to_url(url, protocol)` | [`connect(url)`](crate::connect)`.subprotocol(name)`, also through proxies and with redirects |
+//! | `WebSocketClient::connect(stream, ..)` | `connect(url).over(stream)` |
+//! | `axum_integration::WebSocketUpgrade` | `sinews::axum::WebSocketUpgrade` |
+//! | `CompressedWebSocketStream`, its own type | the same [`WebSocket`](crate::WebSocket); `.deflate(DeflateConfig::new())` before the handshake |
+//! | `Message::Text(Bytes)` | [`Message::Text(Utf8Bytes)`](crate::Message::Text): known to be text, `as_str` costs nothing |
+//! | `Message::Close(Option<CloseReason>)`, code a `u16` | [`CloseFrame`](crate::CloseFrame) with a [`CloseCode`](crate::CloseCode) |
+//! | `ws.split()`, `SplitWriter::send_text` | [`send_text`](crate::WebSocket::send_text) takes a `&str` and copies it once |
+//! | `close(code, reason)` | [`close`](crate::WebSocket::close), which waits for the peer and says how it ended |
+//! | `is_backpressured()`, water marks | [`try_send`](crate::WebSocket::try_send) answers [`Sent::Backpressure`](crate::Sent::Backpressure) past [`high_water`](crate::Config::high_water) |
+//! | `init_clock()` | none |
+//!
+//! # `Config`
+//!
+//! | sockudo-ws | default there | here |
+//! |---|---|---|
+//! | `max_message_size` | 64 MiB | [`max_message`](crate::Config::max_message), 16 MiB |
+//! | `max_frame_size` | 16 MiB | [`max_frame`](crate::Config::max_frame), 16 MiB |
+//! | `validate_text_utf8` | yes | always |
+//! | `write_buffer_size`, `write_coalescing` | 16 KiB, yes | none: answers join by themselves |
+//! | `max_backpressure` | 1 MiB | [`high_water`](crate::Config::high_water) for those who wait, [`max_outbound`](crate::Config::max_outbound) for those who do not |
+//! | `idle_timeout` (seconds, 0 is off) | 120 | [`idle_timeout`](crate::Config::idle_timeout), `None` is off |
+//! | `auto_ping`, `ping_interval` | yes, 30 | [`ping_interval`](crate::Config::ping_interval), 25 s, `None` is off |
+//! | `pong_timeout`, with a code and a reason | 10, 1001 | [`pong_timeout`](crate::Config::pong_timeout), 20 s, 1011; the cause is typed: [`Expired::Pong`](crate::Expired::Pong) |
+//! | `close_timeout` | 5 | [`close_timeout`](crate::Config::close_timeout), 5 s |
+//! | `compression` | off | `.deflate(…)` on both sides |
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! // Was: Config::builder().max_message_size(1 << 20).idle_timeout(60).build()
+//! let config = sinews::Config::default()
+//!     .with_max_message(1 << 20)
+//!     .with_idle_timeout(Some(Duration::from_secs(60)));
+//! # assert_eq!(config.check(), Ok(()));
+//! ```
+//!
+//! # Errors
+//!
+//! | sockudo-ws | here |
+//! |---|---|
+//! | `Io`, `ConnectionReset` | [`Error::Io`](crate::Error::Io) |
+//! | `InvalidFrame`, `InvalidUtf8`, `Protocol`, `InvalidCloseCode`, `Compression` | [`Cause::Fault`](crate::Cause::Fault), one value for each thing that a peer can do wrong |
+//! | `MessageTooLarge`, `FrameTooLarge` | [`MessageTooBig`](crate::PeerMisbehaved::MessageTooBig), [`FrameTooBig`](crate::PeerMisbehaved::FrameTooBig) |
+//! | `ConnectionClosed`, `Closed(reason)` | `None` from `next`; [`closed`](crate::WebSocket::closed) has code, reason and side |
+//! | `HeartbeatTimeout`, `IdleTimeout` | [`Cause::Expired`](crate::Cause::Expired) |
+//! | `BufferFull` | [`Overflow`](crate::Overflow), or `send` waits |
+//! | `InvalidHttp`, `HandshakeFailed` | [`AcceptError`](crate::AcceptError), [`ConnectError`](crate::ConnectError) |
+//!
+//! # What behaves otherwise
+//!
+//! * `send` in a loop with `next` joins the answers to what came together; `feed` and `flush` at "batch boundaries" are
+//!   not needed.
+//! * While a send waits for the peer, pings are still answered and deadlines still end the connection.
+//! * One type for everything: a reader, a writer and a compressed stream do not differ in what they check.

@@ -1,0 +1,166 @@
+//! From tokio-tungstenite 0.30.
+//!
+//! The shapes are the same: a stream of messages that is also a sink, text and binary that share their memory. What was
+//! written
+//!
+//! ```text
+//! use futures_util::{SinkExt, StreamExt};
+//! use tokio_tungstenite::{accept_async, tungstenite::Message};
+//!
+//! let mut ws = accept_async(stream).await?;
+//! while let Some(msg) = ws.next().await {
+//!     let msg = msg?;
+//!     if msg.is_text() || msg.is_binary() {
+//!         ws.send(msg).await?;
+//!     }
+//! }
+//! ```
+//!
+//! becomes
+//!
+//! ```
+//! # async fn serve(stream: tokio::net::TcpStream) -> Result<(), Box<dyn std::error::Error>> {
+//! let mut ws = sinews::accept(stream).await?;
+//! while let Some(msg) = ws.next().await {
+//!     let msg = msg?;
+//!     if msg.is_text() || msg.is_binary() {
+//!         ws.send(msg).await?;
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `next` and `send` are methods of the connection itself, so that the extension traits need no import; where they are
+//! imported, the connection's own methods win.
+//!
+//! # Functions
+//!
+//! | tokio-tungstenite | here |
+//! |---|---|
+//! | `connect_async(url)` | [`connect(url).await`](crate::connect) gives the connection; `connect(url).open().await` the response too |
+//! | `connect_async(request)` with headers | `connect(url).header(name, value)` |
+//! | `Sec-WebSocket-Protocol` by hand | `connect(url).subprotocol(name)`; what was chosen says [`subprotocol`](crate::WebSocket::subprotocol) |
+//! | `connect_async_with_config(url, config, disable_nagle)` | `connect(url).config(config)`; `TCP_NODELAY` is on, `nodelay(false)` turns it off |
+//! | `connect_async_tls_with_config(.., connector)` | `connect(url).tls(config)` |
+//! | `client_async(request, stream)` | `connect(url).over(stream)` |
+//! | `client_async_tls(request, tcp)` | `connect(url)`, or make the TLS stream and go `over` it |
+//! | `accept_async(stream)` | [`accept(stream).await`](crate::accept) |
+//! | `accept_async_with_config` | `accept(stream).config(config)` |
+//! | `accept_hdr_async(stream, callback)` | `accept(stream).on_request(callback)`, or `on_request_async` |
+//! | `WebSocketStream::from_raw_socket`, `from_partially_read` | [`WebSocket::from_negotiated`](crate::WebSocket::from_negotiated) with what a handshake of [`sinews_proto::handshake`] has agreed on |
+//!
+//! ```
+//! use sinews::server::{Reject, Reply};
+//!
+//! # async fn serve(stream: tokio::net::TcpStream) -> Result<(), Box<dyn std::error::Error>> {
+//! // Was: accept_hdr_async(stream, |request: &Request, response: Response| { … })
+//! let ws = sinews::accept(stream)
+//!     .subprotocols(["v2.chat", "v1.chat"])
+//!     .on_request(|request| match (request.path(), request.header("authorization")) {
+//!         ("/chat", Some("Bearer 1234")) => Ok(Reply::new().header("X-Room", "lobby")),
+//!         ("/chat", _) => Err(Reject::new(401)),
+//!         _ => Err(Reject::new(404).body("no such page")),
+//!     })
+//!     .await?;
+//! # drop(ws);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Types
+//!
+//! | tungstenite | here |
+//! |---|---|
+//! | `WebSocketStream<MaybeTlsStream<TcpStream>>` | `WebSocket<sinews::tokio::Stream>`; `get_ref().tcp()` is the socket |
+//! | `WebSocketStream<TcpStream>` | [`WebSocket<TcpStream>`](crate::WebSocket) |
+//! | `Message::Text(Utf8Bytes)`, `Binary(Bytes)`, `Ping(Bytes)`, `Pong(Bytes)`, `Close(Option<CloseFrame>)` | the same variants of [`Message`](crate::Message) |
+//! | `Message::Frame(frame)` | none: [`writer`](crate::WebSocket::writer) sends fragments, [`next_reader`](crate::WebSocket::next_reader) receives them |
+//! | `msg.to_text()?`, `into_text()?` | [`as_text()`](crate::Message::as_text) of a text message; `str::from_utf8(msg.as_bytes())` of any other |
+//! | `msg.into_data()` | [`into_bytes()`](crate::Message::into_bytes) |
+//! | `Utf8Bytes` | [`Utf8Bytes`](crate::Utf8Bytes) |
+//! | `CloseFrame { code, reason }` | [`CloseFrame::new(code, reason)`](crate::CloseFrame::new), `frame.code()`, `frame.reason()` |
+//! | `CloseCode::Normal`, `Away`, `Policy`, `Library(4000)` | [`CloseCode::NORMAL`](crate::CloseCode::NORMAL), `GOING_AWAY`, `POLICY`, `CloseCode::new(4000)`; codes that may not be sent cannot be made |
+//! | `WebSocketConfig` | [`Config`](crate::Config) |
+//! | `Role` | [`Role`](crate::Role) |
+//!
+//! ```
+//! use sinews::{CloseCode, CloseFrame, Message};
+//!
+//! fn describe(msg: Message) -> String {
+//!     match msg {
+//!         Message::Text(text) => format!("text {text}"),
+//!         Message::Binary(bytes) => format!("{} bytes", bytes.len()),
+//!         Message::Ping(_) | Message::Pong(_) => "keepalive".into(),
+//!         Message::Close(Some(frame)) => format!("closed with {}: {}", frame.code().as_u16(), frame.reason()),
+//!         Message::Close(None) => "closed".into(),
+//!     }
+//! }
+//!
+//! assert_eq!(describe(Message::text("a")), "text a");
+//! assert_eq!(describe(Message::binary(vec![1, 2])), "2 bytes");
+//! let frame = CloseFrame::new(CloseCode::GOING_AWAY, "restart");
+//! assert_eq!(describe(Message::Close(Some(frame))), "closed with 1001: restart");
+//! ```
+//!
+//! # Methods
+//!
+//! | tokio-tungstenite | here |
+//! |---|---|
+//! | `ws.next().await` | the same |
+//! | `ws.send(msg).await` | the same, but for [when it leaves](crate#when-bytes-leave) |
+//! | `ws.feed(msg).await`, `ws.flush().await` | the same; `send` does what they were needed for |
+//! | `ws.close(frame).await` | [`ws.close(code, reason).await`](crate::WebSocket::close), which also waits for the peer and answers how it ended; [`start_close`](crate::WebSocket::start_close) does not wait |
+//! | `let (sink, stream) = ws.split()` of `futures_util` | works as before |
+//! | `ws.get_ref()`, `get_mut()`, `get_config()` | `get_ref()`, `get_mut()`, `config()` |
+//!
+//! # `WebSocketConfig`
+//!
+//! | field | default there | here |
+//! |---|---|---|
+//! | `max_message_size` | 64 MiB | [`max_message`](crate::Config::max_message), 16 MiB |
+//! | `max_frame_size` | 16 MiB | [`max_frame`](crate::Config::max_frame), 16 MiB |
+//! | `read_buffer_size` | 128 KiB for each connection | none: connections borrow from their thread |
+//! | `write_buffer_size` | 128 KiB | [`high_water`](crate::Config::high_water), 64 KiB; nothing waits for it to fill |
+//! | `max_write_buffer_size` | unlimited | [`max_outbound`](crate::Config::max_outbound), 1 MiB, with a policy: [`overflow`](crate::Config::overflow) |
+//! | `accept_unmasked_frames` | no | never (RFC 6455 section 5.1) |
+//!
+//! # Errors
+//!
+//! | tungstenite | here |
+//! |---|---|
+//! | `ConnectionClosed` | none: `next` gives `None`, `send` gives [`Error::Closed`](crate::Error::Closed) |
+//! | `AlreadyClosed` | `Error::Closed`; behind a Close of your own [`Misuse::Closing`](crate::Misuse::Closing) |
+//! | `Io` | [`Error::Io`](crate::Error::Io) |
+//! | `Protocol`, `Utf8` | `Error::Closed` with [`Cause::Fault`](crate::Cause::Fault), which names what the peer did |
+//! | `Protocol(ResetWithoutClosingHandshake)` | `Error::Closed` with [`Cause::Ended`](crate::Cause::Ended) |
+//! | `Capacity` | `Cause::Fault` with [`MessageTooBig`](crate::PeerMisbehaved::MessageTooBig) or [`FrameTooBig`](crate::PeerMisbehaved::FrameTooBig) |
+//! | `WriteBufferFull(msg)` | `send` waits instead; [`try_send`](crate::WebSocket::try_send) meets [`Overflow`](crate::Overflow) |
+//! | `Url`, `Tls`, `Http(response)`, `HttpFormat` | [`ConnectError`](crate::ConnectError), with `status()`; [`AcceptError`](crate::AcceptError) of a server |
+//!
+//! ```
+//! use sinews::{AtFault, Error};
+//!
+//! fn log(error: &Error) -> String {
+//!     match error.at_fault() {
+//!         AtFault::Nobody | AtFault::Transport => format!("gone: {error}"),
+//!         AtFault::Peer => format!("the client misbehaves: {error}"),
+//!         _ => format!("our bug: {error}"),
+//!     }
+//! }
+//! # assert_eq!(log(&Error::Io(std::io::ErrorKind::BrokenPipe.into())), "gone: transport: broken pipe");
+//! ```
+//!
+//! # What behaves otherwise
+//!
+//! * **`send` joins what belongs together.** There each `send` is a write and a flush; here the answers to messages that
+//!   came together leave in one write, and `feed` by hand is not needed. `SinkExt::send`, for instance behind
+//!   `futures_util`'s `split`, is `feed` and `flush` by its contract, so that it does write each time.
+//! * **Pongs leave by themselves.** There they wait for the next read, write or flush; here whatever you await next
+//!   sends them, also if you only send.
+//! * **Futures may be dropped.** `next` and `send` in a `select!` lose nothing: see [the table](crate#cancel-safety).
+//! * **An end in order is no error.** After `Message::Close` comes `None`; [`closed`](crate::WebSocket::closed) has
+//!   code, reason and side.
+//! * **A handshake has a time limit**: 10 s for a server, 20 s for a client.
+//! * **Bytes behind the handshake are kept**, so that a client may send at once.
+//! * **Compression**: `connect(url).deflate(…)`, `accept(stream).deflate(…)`.
