@@ -14,6 +14,7 @@ pub(crate) enum Library {
     #[cfg(feature = "rustls")]
     Rustls(Arc<rustls::ClientConfig>),
     #[cfg(feature = "native-tls")]
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "on compio, TLS is made by rustls"))]
     Native(native_tls::TlsConnector),
 }
 
