@@ -1,4 +1,4 @@
-//! WebSocket for Tokio, axum and hyper, client and server (RFC 6455, RFC 7692, RFC 8441).
+//! WebSocket for Tokio, axum, hyper and compio, client and server (RFC 6455, RFC 7692, RFC 8441).
 //!
 //! What you can rely on has a table each: [when bytes leave](#when-bytes-leave),
 //! [what a dropped future means](#cancel-safety), [how a connection ends](#how-a-connection-ends),
@@ -48,7 +48,9 @@
 //!
 //! [`connect`] has a builder's methods (headers, subprotocols, deflate, proxies, redirects, TLS, time), and so has
 //! [`accept`] (a callback that sees the request, origins, subprotocols, limits): await them as they are, or set things
-//! before. `sinews::axum` is an extractor, `sinews::hyper` upgrades a request of hyper's.
+//! before. `sinews::axum` is an extractor, `sinews::hyper` upgrades a request of hyper's, and `sinews::compio` has the same
+//! on compio, with buffers that go down by value. What follows is said of Tokio; where compio differs, its module says
+//! so.
 //!
 //! # Features
 //!
@@ -62,10 +64,11 @@
 //! | `rustls` | | `wss://` by rustls, with a configuration of your own |
 //! | `rustls-native-roots` | | the same, trusting the certificates of the operating system |
 //! | `rustls-webpki-roots` | | the same, trusting Mozilla's, compiled in |
-//! | `native-tls` | | `wss://` by the TLS library of the platform |
+//! | `native-tls` | | `wss://` by the TLS library of the platform, on Tokio |
 //! | `hyper` | | `sinews::hyper::upgrade` |
 //! | `http2` | | the same for extended CONNECT over HTTP/2 (RFC 8441), also in axum |
 //! | `axum` | | `sinews::axum::WebSocketUpgrade`, an extractor |
+//! | `compio` | | `sinews::compio`: client and server on compio 0.19 |
 //!
 //! # Ways to receive and to send
 //!
@@ -78,6 +81,8 @@
 //! | send | [`send`](WebSocket::send); [`send_text`](WebSocket::send_text) and [`send_binary`](WebSocket::send_binary) for what is only lent |
 //! | send what is larger than memory | [`writer`](WebSocket::writer): piece by piece, or as an `AsyncWrite` |
 //! | queue without waiting | [`try_send`](WebSocket::try_send) |
+//! | receive and send on different tasks | [`split`](WebSocket::split), and `reunite` the halves; TLS by [`split_locked`](WebSocket::split_locked) |
+//! | send from many tasks | a [`Sender`] for each ([`sender`](WebSocket::sender)): a bounded queue that whoever drives the connection empties |
 //! | use it where a `Stream` and a `Sink` are wanted | it is both |
 //!
 //! # When bytes leave
@@ -89,11 +94,13 @@
 //! |---|---|
 //! | [`send`](WebSocket::send), when all that came was looked at | at once: it returns when the transport has taken everything that was queued |
 //! | [`send`](WebSocket::send), while messages that came together still wait to be read | with the answer to the last of them, in one write for all. It returns at once |
-//! | the same, past [`high_water`](Config::high_water) | everything, before it returns |
+//! | the same, past [`high_water`](Config::high_water), or the second answer to one message and later ones, from 1 ms after the first | everything, before it returns |
 //! | [`feed`](WebSocket::feed), [`try_send`](WebSocket::try_send), [`start_close`](WebSocket::start_close) | with whatever comes first of the following |
 //! | [`flush`](WebSocket::flush), [`close`](WebSocket::close) | everything, before they return |
 //! | [`next`](WebSocket::next) and all that receives, when there is nothing to return | everything, before it waits |
 //! | the same, amid messages that came together, from 1 ms after they came | everything. Looked at with the first message behind an answer, then with every 8th: a fast application should not pay for the clock |
+//! | what a [`Sender`] was given | in one write with what else waits, while the connection is awaited in `next`, `send` or `flush` |
+//! | `send` of the writing half of a [`split`](WebSocket::split) | at once: it does not know what the reader has still to read. `feed` and `flush` join |
 //! | the answer to a ping | before `next` shows the ping; if messages that came with it still wait, with the answers to them |
 //! | the answer to a Close | before `next` shows the Close |
 //! | what [`writer`](WebSocket::writer) was given | past `high_water`, with its `flush`, or with the end of the message |
@@ -137,7 +144,8 @@
 //! Who only receives gets pings answered, and what was queued leaves. Who only sends gets that too: at the latest every
 //! second `send` or `flush`, if nobody has looked for 10 ms, takes what has come, answers pings and a Close, and keeps
 //! the first text or binary message for `next`. Behind that it takes nothing more, since memory would have no bound:
-//! receive as well where a peer sends more than pings.
+//! receive as well where a peer sends more than pings. The halves of a split do the same: who holds the one need not
+//! wait for the other.
 //!
 //! # Cancel-safety
 //!
@@ -150,6 +158,7 @@
 //! | `recv_into` | nothing: call again with the same buffer, and it goes on behind what is there |
 //! | `MessageReader::next_chunk`, a read | nothing. A reader that is dropped passes over the rest of its message |
 //! | `send`, `send_text`, `send_binary`, `feed` | the message is queued whole and leaves with the next call; or, if the call still waited for room, it is not sent at all |
+//! | [`Sender::send`] | the message is queued, or not at all; the place in the line is lost |
 //! | `flush` | the rest leaves with the next call |
 //! | `MessageWriter::write` | up to 64 KiB: whole or not at all. Longer pieces: fragments of 64 KiB, some of them |
 //! | `MessageWriter::finish` | the message has ended or is still open; a new [`writer`](WebSocket::writer) goes on with it |
@@ -198,7 +207,7 @@
 //! A connection that waits owns no buffer: what it receives into, sends from, gathers messages in and (de)compresses with
 //! is borrowed from its thread while something is there, and goes back. [`guide::limits`] has the numbers.
 //!
-//! There is no lock and no task. A `WebSocket<S>` is `Send` where `S` is, and may move from thread to thread between two
+//! There is no task, and no lock for a message but in `split_locked`, and in halves that have a [`Sender`] too. A `WebSocket<S>` is `Send` where `S` is, and may move from thread to thread between two
 //! polls; what it borrows it gives to the thread that it is polled on.
 //!
 //! # Policies
@@ -272,3 +281,8 @@ pub use tls::Tls;
 
 #[cfg(feature = "tokio")]
 pub use self::tokio::{WebSocket, accept, connect};
+
+/// The example of the README runs too.
+#[cfg(all(doctest, feature = "tokio", feature = "url-connect"))]
+#[doc = include_str!("../README.md")]
+mod readme {}

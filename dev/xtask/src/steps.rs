@@ -111,7 +111,11 @@ fn clippy(log: &Path, _: Choice) -> Outcome {
 fn doc(log: &Path, _: Choice) -> Outcome {
     let mut command = process::cargo();
     command.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
-    single(&mut command, log)
+    let count = single(&mut command, log)?;
+    let mut library = process::cargo();
+    library.args(["doc", "--package", "sinews", "--all-features", "--no-deps"]);
+    library.env("RUSTDOCFLAGS", "-D warnings");
+    Ok(count + single(&mut library, &log.with_file_name("doc-library.log"))?)
 }
 
 /// The protocol without features; and a program around it that links only where nothing brings
@@ -138,6 +142,10 @@ fn tests(log: &Path, backend: Choice) -> Outcome {
     let mut count = Count::default();
     if backend != Choice::Uring {
         count = count + cargo_test(&["--workspace", "--exclude", "sinews-fuzz"], Backend::Poll, log)?;
+        // The workspace turns on what its programs need of it.
+        let library = ["test", "--package", "sinews", "--all-features", "--no-fail-fast"];
+        let own = log.with_file_name("tests-library.log");
+        count = count + counted(process::cargo().args(library), &own, Count::parse_cargo_test)?;
     }
     if backend == Choice::Poll {
         return Ok(count);

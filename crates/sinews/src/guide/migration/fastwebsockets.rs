@@ -16,7 +16,7 @@
 //! | `upgrade::IncomingUpgrade` | `sinews::axum::WebSocketUpgrade` |
 //! | `handshake::client(executor, request, stream)` | [`connect(url)`](crate::connect)`.over(stream)`; no executor, no hyper |
 //! | `WebSocket::after_handshake(stream, role)` | [`WebSocket::from_negotiated`](crate::WebSocket::from_negotiated) |
-//! | `ws.split(..)` and a callback that sends what is owed | no callback: pongs and Close are the connection's |
+//! | `ws.split(..)` and a callback that sends what is owed | [`split`](crate::WebSocket::split) without one: pongs and Close are the connection's |
 //! | `WebSocketError` | [`Error`](crate::Error) |
 //!
 //! ```

@@ -12,7 +12,9 @@
 //! | `CompressedWebSocketStream`, its own type | the same [`WebSocket`](crate::WebSocket); `.deflate(DeflateConfig::new())` before the handshake |
 //! | `Message::Text(Bytes)` | [`Message::Text(Utf8Bytes)`](crate::Message::Text): known to be text, `as_str` costs nothing |
 //! | `Message::Close(Option<CloseReason>)`, code a `u16` | [`CloseFrame`](crate::CloseFrame) with a [`CloseCode`](crate::CloseCode) |
-//! | `ws.split()`, `SplitWriter::send_text` | [`send_text`](crate::WebSocket::send_text) takes a `&str` and copies it once |
+//! | `let (reader, writer) = ws.split()` | `let (write, read) = ws.split()`, [the other way round](crate::WebSocket::split) |
+//! | `send_text(impl Into<String>)`, `send_binary(Bytes)` | [`send_text(&str)`](crate::WebSocket::send_text), [`send_binary(&[u8])`](crate::WebSocket::send_binary), copied once; [`send`](crate::WebSocket::send) takes them by count |
+//! | `CompioWebSocketStream` | `sinews::compio::WebSocket`, with `sinews::compio::connect` and `accept` |
 //! | `close(code, reason)` | [`close`](crate::WebSocket::close), which waits for the peer and says how it ended |
 //! | `is_backpressured()`, water marks | [`try_send`](crate::WebSocket::try_send) answers [`Sent::Backpressure`](crate::Sent::Backpressure) past [`high_water`](crate::Config::high_water) |
 //! | `init_clock()` | none |

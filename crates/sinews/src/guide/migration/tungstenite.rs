@@ -111,8 +111,29 @@
 //! | `ws.send(msg).await` | the same, but for [when it leaves](crate#when-bytes-leave) |
 //! | `ws.feed(msg).await`, `ws.flush().await` | the same; `send` does what they were needed for |
 //! | `ws.close(frame).await` | [`ws.close(code, reason).await`](crate::WebSocket::close), which also waits for the peer and answers how it ended; [`start_close`](crate::WebSocket::start_close) does not wait |
-//! | `let (sink, stream) = ws.split()` of `futures_util` | works as before |
+//! | `let (sink, stream) = ws.split()` of `futures_util` | `let (write, read) = ws.split()`, in the same order: [halves](crate::WebSocket::split) that take no lock for a message. TLS: [`split_locked`](crate::WebSocket::split_locked). The old one works too: `StreamExt::split(ws)` |
+//! | `sink.reunite(stream)?` | [`read.reunite(write)?`](crate::tokio::ReadHalf::reunite) |
+//! | a channel, and a task that forwards from it to the sink | [`ws.sender()`](crate::WebSocket::sender): handles that can be cloned, over a bounded queue |
 //! | `ws.get_ref()`, `get_mut()`, `get_config()` | `get_ref()`, `get_mut()`, `config()` |
+//!
+//! ```
+//! # async fn work(ws: sinews::WebSocket<tokio::net::TcpStream>) -> Result<(), Box<dyn std::error::Error>> {
+//! // Was: let (tx, rx) = mpsc::channel(64); tokio::spawn(ReceiverStream::new(rx).map(Ok).forward(sink));
+//! let (mut write, mut read) = ws.split();
+//! let ticker = write.sender();
+//! tokio::spawn(async move {
+//!     let mut every = tokio::time::interval(std::time::Duration::from_secs(1));
+//!     while ticker.send("tick").await.is_ok() {
+//!         every.tick().await;
+//!     }
+//! });
+//! write.send("hello").await?;
+//! while let Some(message) = read.next().await {
+//!     println!("{:?}", message?);
+//! }
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # `WebSocketConfig`
 //!
@@ -155,7 +176,7 @@
 //!
 //! * **`send` joins what belongs together.** There each `send` is a write and a flush; here the answers to messages that
 //!   came together leave in one write, and `feed` by hand is not needed. `SinkExt::send`, for instance behind
-//!   `futures_util`'s `split`, is `feed` and `flush` by its contract, so that it does write each time.
+//!   `StreamExt::split`, is `feed` and `flush` by its contract, so that it does write each time.
 //! * **Pongs leave by themselves.** There they wait for the next read, write or flush; here whatever you await next
 //!   sends them, also if you only send.
 //! * **Futures may be dropped.** `next` and `send` in a `select!` lose nothing: see [the table](crate#cancel-safety).
