@@ -4,6 +4,7 @@
 //! * [`sockudo`]: sockudo-ws 3.1
 //! * [`fastwebsockets`]: fastwebsockets 0.10
 //! * [`axum`]: `axum::extract::ws` of axum 0.8
+//! * [`compio_ws`]: compio-ws 0.4
 //!
 //! Four things are the same for all:
 //!
@@ -16,6 +17,7 @@
 //! * **A Close is answered, and the transport ended, by whoever receives**: go on until `None`.
 
 pub mod axum;
+pub mod compio_ws;
 pub mod fastwebsockets;
 pub mod sockudo;
 pub mod tungstenite;
