@@ -1,4 +1,4 @@
-//! WebSocket for Tokio, axum, hyper and compio, client and server (RFC 6455, RFC 7692, RFC 8441).
+//! WebSocket for Tokio, axum, hyper and compio, or without a runtime; client and server (RFC 6455, RFC 7692, RFC 8441).
 //!
 //! What you can rely on has a table each: [when bytes leave](#when-bytes-leave),
 //! [what a dropped future means](#cancel-safety), [how a connection ends](#how-a-connection-ends),
@@ -48,9 +48,9 @@
 //!
 //! [`connect`] has a builder's methods (headers, subprotocols, deflate, proxies, redirects, TLS, time), and so has
 //! [`accept`] (a callback that sees the request, origins, subprotocols, limits): await them as they are, or set things
-//! before. `sinews::axum` is an extractor, `sinews::hyper` upgrades a request of hyper's, and `sinews::compio` has the same
-//! on compio, with buffers that go down by value. What follows is said of Tokio; where compio differs, its module says
-//! so.
+//! before. `sinews::axum` is an extractor, `sinews::hyper` upgrades a request of hyper's, and `sinews::compio` has the
+//! same on compio, with buffers that go down by value; `sinews::blocking` needs no runtime. What follows is said of
+//! Tokio; where another differs, its module says so.
 //!
 //! # Features
 //!
@@ -69,6 +69,7 @@
 //! | `http2` | | the same for extended CONNECT over HTTP/2 (RFC 8441), also in axum |
 //! | `axum` | | `sinews::axum::WebSocketUpgrade`, an extractor |
 //! | `compio` | | `sinews::compio`: client and server on compio 0.19 |
+//! | `blocking` | | `sinews::blocking`: client and server over `Read + Write`, without a runtime |
 //!
 //! # Ways to receive and to send
 //!
@@ -204,11 +205,12 @@
 //!
 //! # Memory and threads
 //!
-//! A connection that waits owns no buffer: what it receives into, sends from, gathers messages in and (de)compresses with
-//! is borrowed from its thread while something is there, and goes back. [`guide::limits`] has the numbers.
+//! A connection that waits owns no buffer: what it receives into, sends from, gathers messages in and (de)compresses
+//! with is borrowed from its thread while something is there, and goes back. [`guide::limits`] has the numbers.
 //!
-//! There is no task, and no lock for a message but in `split_locked`, and in halves that have a [`Sender`] too. A `WebSocket<S>` is `Send` where `S` is, and may move from thread to thread between two
-//! polls; what it borrows it gives to the thread that it is polled on.
+//! There is no task, and no lock for a message but in `split_locked`, and in halves that have a [`Sender`] too. A
+//! `WebSocket<S>` is `Send` where `S` is, and may move from thread to thread between two polls; what it borrows it
+//! gives to the thread that it is polled on.
 //!
 //! # Policies
 //!

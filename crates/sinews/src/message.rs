@@ -199,7 +199,7 @@ pub struct MessageRef<'a> {
 }
 
 impl<'a> MessageRef<'a> {
-    #[cfg(any(feature = "tokio", feature = "compio"))]
+    #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
     pub(crate) fn new(kind: Kind, payload: &'a mut [u8]) -> Self {
         Self { kind, payload }
     }
