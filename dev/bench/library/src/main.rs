@@ -31,13 +31,17 @@ struct Cli {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Driver {
     /// Tokio on one thread
-    SinewsTokio,
+    #[value(name = "sinews-tokio")]
+    Tokio,
     /// Tokio on all processors
-    SinewsTokioMulti,
+    #[value(name = "sinews-tokio-multi")]
+    TokioMulti,
     /// axum on one thread
-    SinewsAxum,
+    #[value(name = "sinews-axum")]
+    Axum,
     /// compio, which is one thread, on io_uring
-    SinewsCompio,
+    #[value(name = "sinews-compio")]
+    Compio,
 }
 
 fn main() -> Result<(), Error> {
@@ -48,10 +52,10 @@ fn main() -> Result<(), Error> {
         std::process::exit(0);
     });
     match driver {
-        Driver::SinewsTokio => tokio::run(address, tokio::Threads::One),
-        Driver::SinewsTokioMulti => tokio::run(address, tokio::Threads::Many),
-        Driver::SinewsAxum => axum::run(address),
-        Driver::SinewsCompio => compio::run(address),
+        Driver::Tokio => tokio::run(address, tokio::Threads::One),
+        Driver::TokioMulti => tokio::run(address, tokio::Threads::Many),
+        Driver::Axum => axum::run(address),
+        Driver::Compio => compio::run(address),
     }
 }
 
