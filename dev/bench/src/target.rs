@@ -38,6 +38,8 @@ pub(crate) enum Target {
     SockudoCompio,
     /// On compio
     CompioWs,
+    /// tungstenite over the library's `SyncBridge`, on compio
+    TungsteniteBridge,
     /// On Tokio, hyper and tungstenite
     Axum,
     /// HTTP only, on Tokio
@@ -69,13 +71,14 @@ impl Target {
         [Self::SinewsTokio, Self::SinewsTokioMulti, Self::SinewsAxum, Self::SinewsCompio];
 
     /// Other libraries that speak WebSocket.
-    pub(crate) const PEERS: [Self; 7] = [
+    pub(crate) const PEERS: [Self; 8] = [
         Self::TokioTungstenite,
         Self::Fastwebsockets,
         Self::TokioWebsockets,
         Self::Sockudo,
         Self::SockudoCompio,
         Self::CompioWs,
+        Self::TungsteniteBridge,
         Self::Axum,
     ];
 
@@ -93,6 +96,7 @@ impl Target {
             Self::Sockudo => "sockudo-ws, Tokio",
             Self::SockudoCompio => "sockudo-ws, compio",
             Self::CompioWs => "compio-ws",
+            Self::TungsteniteBridge => "tungstenite, SyncBridge",
             Self::Axum => "axum",
             Self::Hyper => "hyper",
             Self::SinewsTokio => "sinews, Tokio",

@@ -37,6 +37,50 @@ pub(crate) async fn compio_ws(stream: TcpStream) -> Result<(), Error> {
     }
 }
 
+/// tungstenite, which is synchronous, over our bridge.
+pub(crate) async fn tungstenite(stream: TcpStream) -> Result<(), Error> {
+    use compio_ws::tungstenite::handshake::HandshakeError;
+    use compio_ws::tungstenite::{Error as Fault, accept_with_config};
+    use sinews::compio::SyncBridge;
+
+    let config =
+        WebSocketConfig::default().max_message_size(Some(MESSAGE_MAX)).max_frame_size(Some(MESSAGE_MAX));
+    let bridge = SyncBridge::with_limit(stream, MESSAGE_MAX);
+    let mut accepted = accept_with_config(bridge, Some(config));
+    let mut socket = loop {
+        match accepted {
+            Ok(socket) => break socket,
+            Err(HandshakeError::Interrupted(mut handshake)) => {
+                handshake.get_mut().get_mut().fill_or_flush().await?;
+                accepted = handshake.handshake();
+            }
+            Err(HandshakeError::Failure(fault)) => return Err(fault.into()),
+        }
+    };
+    let waits =
+        |fault: &Fault| matches!(fault, Fault::Io(error) if error.kind() == std::io::ErrorKind::WouldBlock);
+    loop {
+        let message = match socket.read() {
+            Err(fault) if waits(&fault) => {
+                socket.get_mut().fill_or_flush().await?;
+                continue;
+            }
+            message => message?,
+        };
+        if message.is_text() || message.is_binary() {
+            let mut sent = socket.send(message);
+            while let Err(fault) = &sent
+                && waits(fault)
+            {
+                socket.get_mut().flush().await?;
+                sent = socket.flush();
+            }
+            sent?;
+            socket.get_mut().flush().await?;
+        }
+    }
+}
+
 pub(crate) async fn sockudo(stream: TcpStream) -> Result<(), Error> {
     use sockudo_ws::{Config, Message};
 

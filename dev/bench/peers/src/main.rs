@@ -40,6 +40,8 @@ enum Peer {
     /// On compio
     SockudoCompio,
     CompioWs,
+    /// tungstenite over the library's `SyncBridge`
+    TungsteniteBridge,
     /// Also `GET /healthz` and topics
     Axum,
     /// `GET /healthz` alone
@@ -60,6 +62,7 @@ fn main() -> Result<(), Error> {
         Peer::Sockudo => tokio::run(address, tokio::sockudo),
         Peer::SockudoCompio => compio::run(address, compio::sockudo),
         Peer::CompioWs => compio::run(address, compio::compio_ws),
+        Peer::TungsteniteBridge => compio::run(address, compio::tungstenite),
         Peer::Axum => axum::run(address),
         Peer::Hyper => tokio::run(address, hyper::healthz),
     }
