@@ -3,39 +3,168 @@
 //! A driver owns a [`Link`], a transport and a timer, and keeps everything that a poll leaves half done, so that any
 //! future may be dropped.
 
+use std::ops::Range;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use sinews_proto::{CloseCode, Misuse, Time};
-use sinews_session::{Arrived, Closed};
+use sinews_proto::{CloseCode, Kind, Misuse, Time};
+use sinews_session::{Arrived, Closed, Sent};
 
 use crate::error::Error;
 use crate::link::{Lent, Link, Next};
 use crate::message::Message;
+use crate::resources;
+
+/// A caller that only sends looks this often for what came: pings, and a Close.
+pub(crate) const ASK_EVERY: Duration = Duration::from_millis(10);
+
+/// How often in a row what producers have queued is sent, before what came has its turn.
+const COLLECTED_MAX: usize = 8;
+
+/// What a driver keeps beside its link and its transport.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    /// Calls that sent since the transport was last asked for what came, and when that was.
+    sent: u32,
+    asked: Time,
+    /// When the timer rings, if it is set.
+    armed: Option<Time>,
+}
+
+impl Pace {
+    pub(crate) fn new(now: Time) -> Self {
+        Self { sent: 0, asked: now, armed: None }
+    }
+}
 
 /// A connection and its transport.
 pub(crate) trait Driver {
     fn link(&mut self) -> &mut Link;
 
+    fn pace(&mut self) -> &mut Pace;
+
     /// The time of the runtime's clock.
     fn clock() -> Time;
 
-    /// Sends what is queued, all of it. Failures are the link's to tell.
-    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    /// Gives the transport everything that the link has queued, and flushes it. Failures are the link's to tell.
+    fn poll_queued(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Whether [`poll_send`](Self::poll_send) has something to do.
+    /// Whether [`poll_send`](Self::poll_send) has something to do, what producers may queue later aside.
     fn wants_send(&mut self) -> bool;
 
     /// Ends the sending side.
     fn poll_shut(&mut self, cx: &mut Context<'_>);
 
+    /// Receives once. Ready: something came, if only the end. What came has the newest time.
+    fn poll_transport(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Receives payload of a message in pieces where the application wants it, at most as much as fits. Answers how
+    /// much came and whether it ends the message; `None`: nothing came that way.
+    fn poll_piece(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Option<(usize, bool)>;
+
+    /// Sets the timer, or sets it anew.
+    fn set_timer(&mut self, at: Time);
+
+    /// Ready: the time came for which the timer was set.
+    fn poll_ring(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Sends what is queued, all of it. Failures are the link's to tell.
+    #[inline]
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.wants_send() && !self.link().has_inbox() {
+            return Poll::Ready(());
+        }
+        if self.link().is_stalled() {
+            // What leaves now leaves now, and not when the wait began.
+            self.link().now = Self::clock();
+        }
+        let sent = self.poll_send_all(cx);
+        if sent.is_ready() {
+            self.link().went_on();
+        } else if !self.link().is_stalled() {
+            self.link().now = Self::clock();
+            self.link().stalled();
+        }
+        sent
+    }
+
+    fn poll_send_all(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        for _ in 0..COLLECTED_MAX {
+            let more = self.link().collect(cx);
+            ready!(self.poll_queued(cx));
+            if !more {
+                return Poll::Ready(());
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Ready(())
+    }
+
     /// Receives once. Ready: something came, if only the end.
-    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    #[inline]
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let received = self.poll_transport(cx);
+        let now = self.link().now;
+        let pace = self.pace();
+        (pace.sent, pace.asked) = (0, now);
+        received
+    }
+
+    /// Whether a caller that sends should look for what came. One that also receives does not pay for the clock.
+    #[inline]
+    fn is_aside_due(&mut self) -> bool {
+        let pace = self.pace();
+        pace.sent += 1;
+        if pace.sent < 2 {
+            return false;
+        }
+        let asked = pace.asked;
+        self.link().now = Self::clock();
+        self.link().now.since(asked) > ASK_EVERY
+    }
 
     /// Ready: the deadline came, and what was due is done.
-    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if self.link().take_recheck() {
+                self.recheck();
+            }
+            if self.pace().armed.is_none() {
+                return Poll::Pending;
+            }
+            ready!(self.poll_ring(cx));
+            self.pace().armed = None;
+            self.link().now = Self::clock();
+            if self.link().is_due() {
+                self.link().timeout();
+                return Poll::Ready(());
+            }
+            self.recheck();
+        }
+    }
 
-    /// Whether a caller that only sends should look for what came.
-    fn is_aside_due(&mut self) -> bool;
+    /// Sets the timer, if it would ring too late: for the link's deadline, or to free spare memory.
+    #[cold]
+    fn recheck(&mut self) {
+        let now = Self::clock();
+        self.link().now = now;
+        let next = [self.link().deadline(), resources::release(now)].into_iter().flatten().min();
+        let armed = self.pace().armed;
+        if let Some(next) = next.filter(|next| armed.is_none_or(|armed| *next < armed)) {
+            self.pace().armed = Some(next);
+            self.set_timer(next);
+        }
+    }
+
+    /// The next event, if it is a whole message in what came.
+    #[inline]
+    fn poll_whole(&mut self, cx: &mut Context<'_>) -> Option<(Kind, Range<usize>)> {
+        let whole = self.link().pull_whole()?;
+        if self.link().is_overdue(Self::clock) {
+            let _ = self.poll_send(cx);
+        }
+        Some(whole)
+    }
 
     /// The next event; `None`: the connection is over.
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arrived>> {
@@ -90,17 +219,23 @@ pub(crate) trait Driver {
     }
 
     /// The next message; `None`: the connection is over, and [`Link::last_words`] says how.
+    #[inline]
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message>> {
-        while let Some(event) = ready!(self.poll_event(cx)) {
+        self.link().expect_pieces(false);
+        loop {
+            if let Some(whole) = self.poll_whole(cx) {
+                return Poll::Ready(Some(self.link().own_whole(whole)));
+            }
+            let Some(event) = ready!(self.poll_event(cx)) else { return Poll::Ready(None) };
             if let Some(message) = self.link().own(event) {
                 return Poll::Ready(Some(message));
             }
         }
-        Poll::Ready(None)
     }
 
     /// The next data message, to be lent; `None` as for [`poll_message`](Self::poll_message).
     fn poll_borrow(&mut self, cx: &mut Context<'_>) -> Poll<Option<Lent>> {
+        self.link().expect_pieces(false);
         while let Some(event) = ready!(self.poll_event(cx)) {
             if let Some(lent) = self.link().borrow(event) {
                 return Poll::Ready(Some(lent));
@@ -109,23 +244,34 @@ pub(crate) trait Driver {
         Poll::Ready(None)
     }
 
-    /// Queues a message once there is room, and sends it, or leaves it to the last answer of a burst.
-    fn poll_answer(
+    /// Queues once, when there is room, and sends, or leaves it to the last answer of a burst.
+    #[inline]
+    fn poll_queue(
         &mut self,
         cx: &mut Context<'_>,
-        message: &mut Option<Message>,
+        queue: impl FnOnce(&mut Link) -> Option<Result<Sent, Error>>,
     ) -> Poll<Result<(), Error>> {
         let burst = self.link().is_answering(Self::clock);
-        if message.is_some() {
+        if self.link().is_congested() {
             ready!(self.poll_room(cx));
-            if let Some(message) = message.take() {
-                self.link().queue(message)?;
+        }
+        if let Some(queued) = queue(self.link()) {
+            queued?;
+            if burst && !self.link().is_congested() {
+                return Poll::Ready(Ok(()));
             }
         }
-        if burst && !self.link().is_congested() {
-            return Poll::Ready(Ok(()));
-        }
         self.poll_out(cx)
+    }
+
+    /// Queues a piece of a message, once there is room.
+    fn poll_part(
+        &mut self,
+        cx: &mut Context<'_>,
+        (kind, part, last): (Kind, &[u8], bool),
+    ) -> Poll<Result<(), Error>> {
+        ready!(self.poll_room(cx));
+        Poll::Ready(self.link().queue_piece(kind, part, last).map(drop))
     }
 
     /// Waits until there is room for a message.
@@ -137,6 +283,7 @@ pub(crate) trait Driver {
     }
 
     /// Sends all that is queued; keeps deadlines meanwhile, and looks for what came.
+    #[inline]
     fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         while self.wants_send() {
             ready!(self.poll_progress(cx));
@@ -157,9 +304,15 @@ pub(crate) trait Driver {
         self.poll_timer(cx)
     }
 
-    /// Begins the closing handshake, unless it has begun.
+    /// Begins the closing handshake behind what is queued.
+    fn start_close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        self.link().now = Self::clock();
+        self.link().close(code, reason)
+    }
+
+    /// The same, unless it has begun.
     fn begin_close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
-        match self.link().close(code, reason) {
+        match self.start_close(code, reason) {
             Ok(()) | Err(Error::Closed(_) | Error::Misuse(Misuse::Closing)) => Ok(()),
             Err(error) => Err(error),
         }
@@ -167,7 +320,7 @@ pub(crate) trait Driver {
 
     /// Waits for the end; messages that still come are dropped.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<Closed, Error>> {
-        while ready!(self.poll_event(cx)).is_some() {}
+        while ready!(self.poll_borrow(cx)).is_some() {}
         let link = self.link();
         if let Some(error) = link.last_words() {
             return Poll::Ready(Err(error));

@@ -227,15 +227,15 @@
     allow(dead_code, reason = "`blocking` takes no proxy and follows no redirect")
 )]
 pub mod client;
-#[cfg(feature = "compio")]
+#[cfg(any(feature = "tokio", feature = "compio"))]
 mod driver;
 mod error;
 pub mod guide;
 #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
-#[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "messages in pieces are for Tokio"))]
+#[cfg_attr(not(any(feature = "tokio", feature = "compio")), allow(dead_code, reason = "`blocking` has no messages in pieces"))]
 mod link;
 mod message;
-#[cfg(feature = "tokio")]
+#[cfg(any(feature = "tokio", feature = "compio"))]
 mod reading;
 #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
 mod resources;

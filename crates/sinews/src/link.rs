@@ -64,6 +64,8 @@ pub(crate) struct Link {
     handed_out: u32,
     /// Messages sent since the last one was handed out.
     answers: u32,
+    /// The transport takes nothing for now.
+    stalled: bool,
     /// The deadline may have come to lie earlier.
     recheck: bool,
     /// The driver's newest time: when something last came, or a wait began.
@@ -152,6 +154,7 @@ impl Link {
             queued_at: None,
             handed_out: 0,
             answers: 0,
+            stalled: false,
             recheck: true,
             now,
         }
@@ -668,8 +671,6 @@ impl Link {
     pub(crate) fn give_send(&mut self, chain: Box<Chain>) {
         self.lent = false;
         self.sending = Some(chain);
-        // What begins when a message has left may end before what was waited for meanwhile.
-        self.recheck = true;
     }
 
     /// So many bytes have left.
@@ -683,13 +684,28 @@ impl Link {
         if let Some(chain) = self.sending.take() {
             let now = self.now;
             resources::with(|shared| self.session.finish_send(chain, shared, now));
+            // What begins when a message has left may end before what was waited for meanwhile.
+            self.recheck |= self.stalled;
         }
     }
 
     /// The transport takes nothing more for now.
     pub(crate) fn stalled(&mut self) {
+        self.stalled = true;
         self.recheck = true;
         self.session.stalled(self.now);
+    }
+
+    /// Everything has left.
+    #[inline]
+    pub(crate) fn went_on(&mut self) {
+        self.stalled = false;
+    }
+
+    /// Whether something has waited for the transport since an earlier call.
+    #[inline]
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.stalled
     }
 
     /// The transport takes nothing any more. What the peer has sent may still be read.
@@ -755,9 +771,14 @@ impl Link {
         self.session.deadline()
     }
 
+    /// Whether the deadline has come.
+    pub(crate) fn is_due(&self) -> bool {
+        self.deadline().is_some_and(|deadline| deadline <= self.now)
+    }
+
     /// Carries out what is due.
     pub(crate) fn timeout(&mut self) {
-        if self.session.deadline().is_some_and(|deadline| deadline <= self.now) {
+        if self.is_due() {
             let now = self.now;
             self.recheck = true;
             resources::with(|shared| self.session.handle_timeout(shared, now));
@@ -783,6 +804,16 @@ impl Link {
             Cause::Ended => Some(self.end.io.take().map_or_else(|| Error::Closed(closed.clone()), Error::Io)),
             _ => Some(Error::Closed(closed.clone())),
         }
+    }
+
+    /// Whether whoever waits for messages knows that it is over.
+    pub(crate) fn is_told(&self) -> bool {
+        self.end.told
+    }
+
+    /// Why a message has no end.
+    pub(crate) fn broken_off(&mut self) -> Error {
+        self.last_words().unwrap_or_else(|| self.over())
     }
 
     /// Why nothing can be sent.

@@ -1,9 +1,18 @@
-//! A message that is read piece by piece.
+//! A message that is read piece by piece, or into memory of the application's.
+
+use std::task::{Context, Poll, ready};
 
 use sinews_proto::{Kind, Place};
 use sinews_session::Arrived;
 
+use crate::driver::Driver;
+use crate::error::Error;
 use crate::link::Link;
+use crate::message::Filled;
+
+/// Most bytes of one write that become one fragment: what waits to be sent stays near
+/// [`high_water`](crate::Config::high_water).
+pub(crate) const FRAGMENT_MAX: usize = 64 << 10;
 
 /// How far a message is read: the piece that came last, and how much of it was taken.
 #[derive(Debug)]
@@ -19,8 +28,34 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
+    /// Waits for the next message; `None`: the connection is over.
+    pub(crate) fn poll_begin(drive: &mut impl Driver, cx: &mut Context<'_>) -> Poll<Option<Self>> {
+        drive.link().expect_pieces(true);
+        while let Some(event) = ready!(drive.poll_event(cx)) {
+            if let Some(reading) = Self::begin(drive.link(), event) {
+                return Poll::Ready(Some(reading));
+            }
+        }
+        Poll::Ready(None)
+    }
+
+    /// Waits until there is something to take; `false`: the message has ended.
+    pub(crate) fn poll_some(
+        &mut self,
+        drive: &mut impl Driver,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<bool, Error>> {
+        while self.left == 0 && !self.last {
+            match ready!(drive.poll_event(cx)) {
+                Some(event) => self.go_on(drive.link(), event),
+                None => return Poll::Ready(Err(drive.link().broken_off())),
+            }
+        }
+        Poll::Ready(Ok(self.left > 0))
+    }
+
     /// The beginning of a message, whole or in pieces; `None` for what is none.
-    pub(crate) fn begin(link: &mut Link, event: Arrived) -> Option<Self> {
+    fn begin(link: &mut Link, event: Arrived) -> Option<Self> {
         let (kind, at, last) = match event {
             Arrived::Message { kind, at } => (kind, at, true),
             Arrived::Fragment { kind, at, first: true, last } => (kind, at, last),
@@ -35,7 +70,7 @@ impl Reading {
     }
 
     /// What came next, if it belongs to the message.
-    pub(crate) fn go_on(&mut self, link: &mut Link, event: Arrived) {
+    fn go_on(&mut self, link: &mut Link, event: Arrived) {
         if let Arrived::Fragment { at, last, .. } = event {
             (self.read, self.left, self.last) = (0, link.lend(at.clone()).len(), last);
             self.at = Some(at);
@@ -66,11 +101,106 @@ impl Reading {
     }
 
     /// Other calls may follow before the rest of the piece is wanted: it moves out of their way.
-    pub(crate) fn keep(&mut self, link: &mut Link) {
+    fn keep(&mut self, link: &mut Link) {
         if self.at.is_some() {
             let left = self.left;
             self.kept = self.take(link, left).to_vec();
             (self.at, self.read, self.left) = (None, 0, left);
+        }
+    }
+}
+
+/// Memory of the application's that a message is received into.
+pub(crate) trait Target {
+    /// Bytes that fit into it.
+    fn capacity(&mut self) -> usize;
+
+    /// Puts bytes behind the first so many. They fit.
+    fn put(&mut self, at: usize, bytes: &[u8]);
+
+    /// What is behind the first so many bytes, as far as a transport may receive there.
+    fn behind(&mut self, at: usize) -> &mut [u8];
+}
+
+impl Target for [u8] {
+    fn capacity(&mut self) -> usize {
+        self.len()
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        let behind = self.get_mut(at..).unwrap_or_default();
+        behind[..bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn behind(&mut self, at: usize) -> &mut [u8] {
+        self.get_mut(at..).unwrap_or_default()
+    }
+}
+
+/// A message that goes into memory of the application's, by as many calls as it takes.
+#[derive(Debug, Default)]
+pub(crate) struct Filling {
+    /// Bytes of the memory that hold payload.
+    filled: usize,
+    reading: Option<Box<Reading>>,
+}
+
+impl Filling {
+    /// Goes on where the last call stood; `None`: the connection is over.
+    pub(crate) fn poll(
+        &mut self,
+        drive: &mut impl Driver,
+        cx: &mut Context<'_>,
+        target: &mut (impl Target + ?Sized),
+    ) -> Poll<Option<Filled>> {
+        drive.link().expect_pieces(true);
+        loop {
+            // Other memory, and less, may have come after a dropped call.
+            let room = target.capacity().saturating_sub(self.filled);
+            if let Some(reading) = &mut self.reading {
+                let piece = reading.take(drive.link(), room);
+                let copied = piece.len();
+                target.put(self.filled, piece);
+                self.filled += copied;
+                if reading.is_over() || copied == room {
+                    return Poll::Ready(Some(self.finish(drive.link())));
+                }
+                if let Some((count, last)) = drive.poll_piece(cx, target.behind(self.filled)) {
+                    self.filled += count;
+                    reading.last = last;
+                    continue;
+                }
+            }
+            let Some(event) = ready!(drive.poll_event(cx)) else { return Poll::Ready(None) };
+            match &mut self.reading {
+                Some(reading) => reading.go_on(drive.link(), event),
+                None => self.reading = Reading::begin(drive.link(), event).map(Box::new),
+            }
+        }
+    }
+
+    fn finish(&mut self, link: &mut Link) -> Filled {
+        let len = std::mem::take(&mut self.filled);
+        let mut filled = Filled { kind: Kind::Binary, len, last: false };
+        if let Some(mut reading) = self.reading.take() {
+            filled.kind = reading.kind;
+            filled.last = reading.is_over();
+            if !filled.last {
+                reading.keep(link);
+                self.reading = Some(reading);
+            }
+        }
+        filled
+    }
+
+    /// Whoever received a message into memory of its own does not want the rest.
+    #[inline]
+    pub(crate) fn leave(&mut self, link: &mut Link) {
+        if let Some(reading) = self.reading.take() {
+            self.filled = 0;
+            if !reading.last {
+                link.skip_rest();
+            }
         }
     }
 }

@@ -5,43 +5,33 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker, ready};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use compio::runtime::CancelToken;
 use sinews_proto::Time;
 
 use super::transport::{Came, Left, Sink, Source, Transport};
 use super::wire::Wire;
-use crate::driver::Driver;
+use crate::driver::{Driver, Pace};
 use crate::link::{Link, Next, Room};
-use crate::resources;
 
 /// A connection and its transport.
 pub(super) struct Drive<S: Transport> {
     source: S::Source,
     sink: S::Sink,
     link: Link,
+    pace: Pace,
     /// Wakes for the link's deadline, or to free spare memory; made when first needed.
     timer: Option<Pin<Box<dyn Future<Output = ()>>>>,
-    /// When the timer rings, if it is set.
-    armed: Option<Time>,
-    /// A send that is in flight has not completed at once.
-    blocked: bool,
     /// The end of the sending side was begun.
     shut: bool,
-    /// Calls that sent since the transport was last asked for what came, and when that was.
-    sent: u32,
-    asked: Time,
 }
-
-/// A caller that only sends looks this often for what came: pings, and a Close.
-const ASK_EVERY: Duration = Duration::from_millis(10);
 
 impl<S: Transport> Drive<S> {
     pub(super) fn new(wire: Wire<S>, link: Link) -> Self {
         let Wire { source, sink } = wire;
-        let asked = link.now;
-        Self { source, sink, link, timer: None, armed: None, blocked: false, shut: false, sent: 0, asked }
+        let pace = Pace::new(link.now);
+        Self { source, sink, link, pace, timer: None, shut: false }
     }
 
     pub(super) fn peek(&self) -> &Link {
@@ -90,16 +80,9 @@ impl<S: Transport> Drive<S> {
         true
     }
 
-    fn poll_send_all(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while self.wants_send() {
-            if !self.sink.is_busy() {
-                let chain = self.link.take_send();
-                self.sink.start(chain);
-            }
-            let left = ready!(apart(cx, |cx| self.sink.poll(cx)));
-            self.left(left);
-        }
-        Poll::Ready(())
+    /// Whether the transport itself has something to say, and may.
+    fn wants_send_itself(&self) -> bool {
+        self.sink.wants_send() && self.link.check_sending().is_ok()
     }
 
     fn left(&mut self, left: Left) {
@@ -119,12 +102,6 @@ impl<S: Transport> Drive<S> {
             Left::Shut(Err(error)) => self.link.send_failed(error),
         }
     }
-
-    fn arm(&mut self, next: Time) {
-        let at = epoch() + next.since(Time::ZERO);
-        self.armed = Some(next);
-        self.timer = Some(Box::pin(compio::time::sleep_until(at)));
-    }
 }
 
 impl<S: Transport> Driver for Drive<S> {
@@ -133,30 +110,35 @@ impl<S: Transport> Driver for Drive<S> {
         &mut self.link
     }
 
+    #[inline]
+    fn pace(&mut self) -> &mut Pace {
+        &mut self.pace
+    }
+
+    #[inline]
     fn clock() -> Time {
         now()
     }
 
-    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.wants_send() {
-            return Poll::Ready(());
+    fn poll_queued(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // What the kernel still has at the end is cancelled with the connection.
+        while self.link.next() != Next::Over {
+            if !self.sink.is_busy() {
+                let chain = self.link.take_send();
+                if chain.is_none() && !self.wants_send_itself() {
+                    break;
+                }
+                self.sink.start(chain);
+            }
+            let left = ready!(apart(cx, |cx| self.sink.poll(cx)));
+            self.left(left);
         }
-        let sent = self.poll_send_all(cx);
-        if sent.is_ready() {
-            self.blocked = false;
-        } else if !std::mem::replace(&mut self.blocked, true) {
-            self.link.now = now();
-            self.link.stalled();
-        }
-        sent
+        Poll::Ready(())
     }
 
     #[inline]
     fn wants_send(&mut self) -> bool {
-        let wanted = self.sink.is_busy()
-            || self.link.wants_send()
-            || self.sink.wants_send() && self.link.check_sending().is_ok();
-        // What the kernel still has at the end is cancelled with the connection.
+        let wanted = self.sink.is_busy() || self.link.wants_send() || self.wants_send_itself();
         wanted && self.link.next() != Next::Over
     }
 
@@ -170,51 +152,35 @@ impl<S: Transport> Driver for Drive<S> {
         }
     }
 
-    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        (self.sent, self.asked) = (0, self.link.now);
+    #[inline]
+    fn poll_transport(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if !self.source.is_busy() {
                 self.start_receive();
             }
             let came = ready!(apart(cx, |cx| self.source.poll(cx)));
             self.link.now = now();
-            self.asked = self.link.now;
             if self.came(came) {
                 return Poll::Ready(());
             }
         }
     }
 
-    #[inline]
-    fn is_aside_due(&mut self) -> bool {
-        self.sent += 1;
-        if self.sent < 2 {
-            return false;
-        }
-        self.link.now = now();
-        self.link.now.since(self.asked) > ASK_EVERY
+    /// An operation would have to own the memory.
+    fn poll_piece(&mut self, _: &mut Context<'_>, _: &mut [u8]) -> Option<(usize, bool)> {
+        None
     }
 
-    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            if self.link.take_recheck() || self.armed.is_none() {
-                self.link.now = now();
-                let release = resources::release(self.link.now);
-                let next = [self.link.deadline(), release].into_iter().flatten().min();
-                match next {
-                    Some(next) if self.armed.is_none_or(|armed| next < armed) => self.arm(next),
-                    _ => {}
-                }
-            }
-            let Some(timer) = &mut self.timer else { return Poll::Pending };
-            ready!(timer.as_mut().poll(cx));
-            (self.timer, self.armed) = (None, None);
-            self.link.now = now();
-            if self.link.deadline().is_some_and(|deadline| deadline <= self.link.now) {
-                self.link.timeout();
-                return Poll::Ready(());
-            }
-        }
+    fn set_timer(&mut self, at: Time) {
+        let at = epoch() + at.since(Time::ZERO);
+        self.timer = Some(Box::pin(compio::time::sleep_until(at)));
+    }
+
+    fn poll_ring(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(timer) = &mut self.timer else { return Poll::Pending };
+        ready!(timer.as_mut().poll(cx));
+        self.timer = None;
+        Poll::Ready(())
     }
 }
 

@@ -27,7 +27,6 @@ use crate::message::{Message, MessageRef};
 /// `with_cancel(token).fail_fast()`, which drops the future. Dropping the WebSocket cancels what is in flight.
 pub struct WebSocket<S: Transport> {
     pub(super) drive: Drive<S>,
-    over: bool,
 }
 
 impl<S: Transport> WebSocket<S> {
@@ -45,7 +44,7 @@ impl<S: Transport> WebSocket<S> {
         received: &[u8],
     ) -> Self {
         let link = Link::new(negotiated, config, received, drive::now());
-        Self { drive: Drive::new(wire, link), over: false }
+        Self { drive: Drive::new(wire, link) }
     }
 
     pub(super) fn with_subprotocol(mut self, subprotocol: Option<&str>) -> Self {
@@ -65,12 +64,7 @@ impl<S: Transport> WebSocket<S> {
 
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, Error>>> {
         let message = ready!(self.drive.poll_message(cx));
-        Poll::Ready(message.map(Ok).or_else(|| self.last_words().map(Err)))
-    }
-
-    fn last_words(&mut self) -> Option<Error> {
-        self.over = true;
-        self.drive.link().last_words()
+        Poll::Ready(message.map(Ok).or_else(|| self.drive.link().last_words().map(Err)))
     }
 
     /// The next text or binary message where it lies, without a copy; pings, pongs and Close are passed over.
@@ -82,7 +76,7 @@ impl<S: Transport> WebSocket<S> {
     pub async fn next_borrowed(&mut self) -> Option<Result<MessageRef<'_>, Error>> {
         match poll_fn(|cx| self.drive.poll_borrow(cx)).await {
             Some(lent) => Some(Ok(self.drive.link().borrowed(lent))),
-            None => self.last_words().map(Err),
+            None => self.drive.link().last_words().map(Err),
         }
     }
 
@@ -95,7 +89,8 @@ impl<S: Transport> WebSocket<S> {
     /// See [`Error`].
     pub async fn send(&mut self, message: impl Into<Message>) -> Result<(), Error> {
         let mut message = Some(message.into());
-        poll_fn(|cx| self.drive.poll_answer(cx, &mut message)).await
+        poll_fn(|cx| self.drive.poll_queue(cx, |link| message.take().map(|message| link.queue(message))))
+            .await
     }
 
     /// Queues a message, without sending it: it leaves with the next [`flush`](Self::flush), [`send`](Self::send) or
@@ -139,7 +134,7 @@ impl<S: Transport> WebSocket<S> {
     /// # Errors
     /// [`Error::Misuse`] for a reason over 123 bytes, or if a Close is decided already.
     pub fn start_close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
-        self.drive.link().close(code, reason)
+        self.drive.start_close(code, reason)
     }
 
     /// Closes the connection and waits for the end of it, at most [`Config::close_timeout`] once our Close has left;
@@ -151,9 +146,7 @@ impl<S: Transport> WebSocket<S> {
     /// How the connection ended, if not in order.
     pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<Closed, Error> {
         self.drive.begin_close(code, reason)?;
-        let closed = poll_fn(|cx| self.drive.poll_end(cx)).await;
-        self.over = true;
-        closed
+        poll_fn(|cx| self.drive.poll_end(cx)).await
     }
 
     /// How the connection ended, if it did: code, reason and which side.
@@ -199,7 +192,7 @@ impl<S: Transport> Stream for WebSocket<S> {
 
 impl<S: Transport> FusedStream for WebSocket<S> {
     fn is_terminated(&self) -> bool {
-        self.over
+        self.drive.peek().is_told()
     }
 }
 

@@ -9,9 +9,10 @@ use sinews_proto::Kind;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::websocket::WebSocket;
+use crate::driver::Driver as _;
 use crate::error::Error;
 use crate::message::Filled;
-use crate::reading::Reading;
+use crate::reading::{FRAGMENT_MAX, Reading};
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// Waits for the next text or binary message and reads it piece by piece, as it comes: it need not fit into
@@ -24,19 +25,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// # Errors
     /// As [`next`](Self::next).
     pub async fn next_reader(&mut self) -> Option<Result<MessageReader<'_, S>, Error>> {
-        let began = poll_fn(|cx| {
-            self.leave_reading();
-            self.drive.link.expect_pieces(true);
-            while let Some(event) = ready!(self.drive.poll_event(cx)) {
-                if let Some(reading) = Reading::begin(&mut self.drive.link, event) {
-                    return Poll::Ready(Some(reading));
-                }
-            }
-            Poll::Ready(None)
-        });
+        self.filling.leave(&mut self.drive.link);
+        let began = poll_fn(|cx| Reading::poll_begin(&mut self.drive, cx));
         match began.await {
             Some(reading) => Some(Ok(MessageReader { socket: self, reading })),
-            None => self.last_words().map(Err),
+            None => self.drive.link.last_words().map(Err),
         }
     }
 
@@ -50,61 +43,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// # Errors
     /// As [`next`](Self::next).
     pub async fn recv_into(&mut self, buffer: &mut [u8]) -> Option<Result<Filled, Error>> {
-        match poll_fn(|cx| self.poll_recv_into(cx, buffer)).await {
+        match poll_fn(|cx| self.filling.poll(&mut self.drive, cx, buffer)).await {
             Some(filled) => Some(Ok(filled)),
-            None => self.last_words().map(Err),
-        }
-    }
-
-    fn poll_recv_into(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Option<Filled>> {
-        self.drive.link.expect_pieces(true);
-        loop {
-            // Another buffer, and a smaller one, may have come after a dropped call.
-            let room = buffer.get_mut(self.filled..).unwrap_or_default();
-            if let Some(reading) = &mut self.reading {
-                let piece = reading.take(&mut self.drive.link, room.len());
-                let copied = piece.len();
-                room[..copied].copy_from_slice(piece);
-                self.filled += copied;
-                if reading.is_over() || copied == room.len() {
-                    return Poll::Ready(Some(self.finish_filling()));
-                }
-                if let Some((count, last)) = self.drive.poll_piece(cx, &mut room[copied..]) {
-                    self.filled += count;
-                    reading.last = last;
-                    continue;
-                }
-            }
-            let Some(event) = ready!(self.drive.poll_event(cx)) else { return Poll::Ready(None) };
-            match &mut self.reading {
-                Some(reading) => reading.go_on(&mut self.drive.link, event),
-                None => self.reading = Reading::begin(&mut self.drive.link, event).map(Box::new),
-            }
-        }
-    }
-
-    fn finish_filling(&mut self) -> Filled {
-        let len = std::mem::take(&mut self.filled);
-        let mut filled = Filled { kind: Kind::Binary, len, last: false };
-        if let Some(mut reading) = self.reading.take() {
-            filled.kind = reading.kind;
-            filled.last = reading.is_over();
-            if !filled.last {
-                reading.keep(&mut self.drive.link);
-                self.reading = Some(reading);
-            }
-        }
-        filled
-    }
-
-    /// Whoever read a message into memory of its own does not want the rest.
-    #[inline]
-    pub(super) fn leave_reading(&mut self) {
-        if let Some(reading) = self.reading.take() {
-            self.filled = 0;
-            if !reading.last {
-                self.drive.link.skip_rest();
-            }
+            None => self.drive.link.last_words().map(Err),
         }
     }
 
@@ -140,29 +81,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> MessageReader<'_, S> {
     /// # Errors
     /// The connection ended before the message did.
     pub async fn next_chunk(&mut self) -> Option<Result<&mut [u8], Error>> {
-        let more = poll_fn(|cx| {
-            while self.reading.left() == 0 {
-                if self.reading.last {
-                    return Poll::Ready(Ok(false));
-                }
-                ready!(self.poll_piece(cx))?;
-            }
-            Poll::Ready(Ok(true))
-        });
-        match more.await {
+        match poll_fn(|cx| self.reading.poll_some(&mut self.socket.drive, cx)).await {
             Ok(true) => Some(Ok(self.reading.take(&mut self.socket.drive.link, usize::MAX))),
             Ok(false) => None,
             Err(error) => Some(Err(error)),
-        }
-    }
-
-    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        match ready!(self.socket.drive.poll_event(cx)) {
-            Some(event) => {
-                self.reading.go_on(&mut self.socket.drive.link, event);
-                Poll::Ready(Ok(()))
-            }
-            None => Poll::Ready(Err(self.socket.broken_off())),
         }
     }
 }
@@ -173,21 +95,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for MessageReader<'_, S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        loop {
-            if this.reading.left() > 0 || this.reading.last || buf.remaining() == 0 {
-                buf.put_slice(this.reading.take(&mut this.socket.drive.link, buf.remaining()));
-                return Poll::Ready(Ok(()));
-            }
-            let direct = this.socket.drive.poll_piece(cx, buf.initialize_unfilled());
-            if let Some((count, last)) = direct {
+        let Self { socket, reading } = &mut *self;
+        if reading.left() == 0 && !reading.last && buf.remaining() > 0 {
+            if let Some((count, last)) = socket.drive.poll_piece(cx, buf.initialize_unfilled()) {
                 buf.advance(count);
-                this.reading.last = last;
+                reading.last = last;
                 return Poll::Ready(Ok(()));
             }
-            ready!(this.poll_piece(cx))
+            ready!(reading.poll_some(&mut socket.drive, cx))
                 .map_err(|error| io::Error::new(io::ErrorKind::UnexpectedEof, error))?;
         }
+        buf.put_slice(reading.take(&mut socket.drive.link, buf.remaining()));
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -210,10 +129,6 @@ pub struct MessageWriter<'a, S> {
     kind: Kind,
 }
 
-/// Most bytes of one write that become one fragment: what waits to be sent stays near
-/// [`high_water`](crate::Config::high_water).
-const FRAGMENT_MAX: usize = 64 << 10;
-
 impl<S: AsyncRead + AsyncWrite + Unpin> MessageWriter<'_, S> {
     /// Sends a piece, in fragments of 64 KiB at most. It waits while more than
     /// [`high_water`](crate::Config::high_water) bytes are queued; small pieces leave together, at that mark, with
@@ -225,7 +140,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> MessageWriter<'_, S> {
     /// See [`Error`]; [`Misuse::MessageOpen`](crate::Misuse::MessageOpen) while a message of the other kind is open.
     pub async fn write(&mut self, piece: &[u8]) -> Result<(), Error> {
         for part in piece.chunks(FRAGMENT_MAX) {
-            poll_fn(|cx| self.poll_part(cx, part, false)).await?;
+            poll_fn(|cx| self.socket.drive.poll_part(cx, (self.kind, part, false))).await?;
         }
         Ok(())
     }
@@ -245,34 +160,30 @@ impl<S: AsyncRead + AsyncWrite + Unpin> MessageWriter<'_, S> {
     /// # Errors
     /// See [`Error`].
     pub async fn finish(self) -> Result<(), Error> {
-        poll_fn(|cx| self.socket.poll_room(cx)).await;
-        self.socket.drive.link.queue_piece(self.kind, &[], true)?;
+        poll_fn(|cx| self.socket.drive.poll_part(cx, (self.kind, &[], true))).await?;
         self.socket.flush().await
-    }
-
-    fn poll_part(&mut self, cx: &mut Context<'_>, part: &[u8], last: bool) -> Poll<Result<(), Error>> {
-        ready!(self.socket.poll_room(cx));
-        Poll::Ready(self.socket.drive.link.queue_piece(self.kind, part, last).map(drop))
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for MessageWriter<'_, S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let kind = self.kind;
         let part = &buf[..buf.len().min(FRAGMENT_MAX)];
         if !part.is_empty() {
-            ready!(self.poll_part(cx, part, false)).map_err(io::Error::other)?;
+            ready!(self.socket.drive.poll_part(cx, (kind, part, false))).map_err(io::Error::other)?;
         }
         Poll::Ready(Ok(part.len()))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket.poll_out(cx).map_err(io::Error::other)
+        self.socket.drive.poll_out(cx).map_err(io::Error::other)
     }
 
     /// Ends the message.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.socket.drive.link.is_mid_message() {
-            ready!(self.poll_part(cx, &[], true)).map_err(io::Error::other)?;
+            let kind = self.kind;
+            ready!(self.socket.drive.poll_part(cx, (kind, &[], true))).map_err(io::Error::other)?;
         }
         self.poll_flush(cx)
     }

@@ -64,7 +64,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     }
 
     fn split_as<T: Split<Stream = S>>(mut self) -> (WriteHalf<T>, ReadHalf<T>) {
-        self.leave_reading();
+        self.filling.leave(&mut self.drive.link);
         let mut link = self.drive.link;
         link.now = drive::now();
         // A whole connection has both halves.
@@ -87,7 +87,6 @@ impl<T: Split> ReadHalf<T> {
         if !write.is_of(&self) {
             return Err(ReuniteError { write, read: self });
         }
-        let over = self.is_over();
         let (mut link, outlet) = write.into_parts();
         let Drive { io: Source { io: reader, outlet: own }, link: mut whole, .. } = self.into_drive();
         drop(own);
@@ -98,7 +97,7 @@ impl<T: Split> ReadHalf<T> {
         let stream = T::reunite(reader, writer);
         let mut drive = Drive::new(stream, whole);
         drive.unflushed = unflushed;
-        Ok(WebSocket::of(drive, over))
+        Ok(WebSocket::of(drive))
     }
 }
 

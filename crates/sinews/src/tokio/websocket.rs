@@ -12,20 +12,18 @@ use sinews_session::{Closed, Sent};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::drive::{self, Drive};
+use crate::driver::Driver as _;
 use crate::error::Error;
 use crate::link::Link;
 use crate::message::{Message, MessageRef};
-use crate::reading::Reading;
+use crate::reading::Filling;
 
 /// A WebSocket over a stream of Tokio's.
 #[derive(Debug)]
 pub struct WebSocket<S> {
     pub(super) drive: Drive<S>,
-    over: bool,
-    /// How far [`recv_into`](Self::recv_into) has filled its buffer.
-    pub(super) filled: usize,
-    /// The message that it receives.
-    pub(super) reading: Option<Box<Reading>>,
+    /// What [`recv_into`](Self::recv_into) receives.
+    pub(super) filling: Filling,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
@@ -33,11 +31,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// already.
     pub fn from_negotiated(stream: S, negotiated: Negotiated, config: Arc<Config>, received: &[u8]) -> Self {
         let link = Link::new(negotiated, config, received, drive::now());
-        Self::of(Drive::new(stream, link), false)
+        Self::of(Drive::new(stream, link))
     }
 
-    pub(super) fn of(drive: Drive<S>, over: bool) -> Self {
-        Self { drive, over, filled: 0, reading: None }
+    pub(super) fn of(drive: Drive<S>) -> Self {
+        Self { drive, filling: Filling::default() }
     }
 
     pub(crate) fn with_subprotocol(mut self, subprotocol: Option<&str>) -> Self {
@@ -57,31 +55,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
 
     #[inline]
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, Error>>> {
-        self.leave_reading();
-        self.drive.link.expect_pieces(false);
-        loop {
-            if let Some(whole) = self.drive.poll_whole(cx) {
-                return Poll::Ready(Some(Ok(self.drive.link.own_whole(whole))));
-            }
-            match ready!(self.drive.poll_event(cx)) {
-                Some(event) => {
-                    if let Some(message) = self.drive.link.own(event) {
-                        return Poll::Ready(Some(Ok(message)));
-                    }
-                }
-                None => return Poll::Ready(self.last_words().map(Err)),
-            }
-        }
-    }
-
-    /// Why a message has no end.
-    pub(super) fn broken_off(&mut self) -> Error {
-        self.last_words().unwrap_or_else(|| self.drive.link.over())
-    }
-
-    pub(super) fn last_words(&mut self) -> Option<Error> {
-        self.over = true;
-        self.drive.link.last_words()
+        self.filling.leave(&mut self.drive.link);
+        let message = ready!(self.drive.poll_message(cx));
+        Poll::Ready(message.map(Ok).or_else(|| self.drive.link.last_words().map(Err)))
     }
 
     /// The next text or binary message where it lies, without a copy; pings, pongs and Close are passed over.
@@ -91,19 +67,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// # Errors
     /// As [`next`](Self::next).
     pub async fn next_borrowed(&mut self) -> Option<Result<MessageRef<'_>, Error>> {
-        let found = poll_fn(|cx| {
-            self.leave_reading();
-            self.drive.link.expect_pieces(false);
-            while let Some(event) = ready!(self.drive.poll_event(cx)) {
-                if let Some(lent) = self.drive.link.borrow(event) {
-                    return Poll::Ready(Some(lent));
-                }
-            }
-            Poll::Ready(None)
-        });
-        match found.await {
+        self.filling.leave(&mut self.drive.link);
+        match poll_fn(|cx| self.drive.poll_borrow(cx)).await {
             Some(lent) => Some(Ok(self.drive.link.borrowed(lent))),
-            None => self.last_words().map(Err),
+            None => self.drive.link.last_words().map(Err),
         }
     }
 
@@ -117,7 +84,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     pub fn send(&mut self, message: impl Into<Message>) -> impl Future<Output = Result<(), Error>> {
         // Written by hand, since the compiler would keep a message in several places.
         let mut message = Some(message.into());
-        poll_fn(move |cx| self.poll_queue(cx, |link| message.take().map(|message| link.queue(message))))
+        poll_fn(move |cx| self.drive.poll_queue(cx, |link| message.take().map(|message| link.queue(message))))
     }
 
     /// Sends text that is lent, copied once, behind its head; otherwise [`send`](Self::send).
@@ -143,58 +110,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     fn send_lent(&mut self, kind: Kind, payload: &[u8]) -> impl Future<Output = Result<(), Error>> {
         let mut payload = Some(payload);
         poll_fn(move |cx| {
-            self.poll_queue(cx, |link| payload.take().map(|payload| link.queue_lent(kind, payload)))
+            self.drive.poll_queue(cx, |link| payload.take().map(|payload| link.queue_lent(kind, payload)))
         })
-    }
-
-    /// Queues once, when there is room, and sends, unless more follows.
-    #[inline]
-    fn poll_queue(
-        &mut self,
-        cx: &mut Context<'_>,
-        queue: impl FnOnce(&mut Link) -> Option<Result<Sent, Error>>,
-    ) -> Poll<Result<(), Error>> {
-        let burst = self.drive.link.is_answering(drive::now);
-        if self.drive.link.is_congested() {
-            ready!(self.poll_room(cx));
-        }
-        if let Some(queued) = queue(&mut self.drive.link) {
-            queued?;
-            if burst && !self.drive.link.is_congested() {
-                return Poll::Ready(Ok(()));
-            }
-        }
-        self.poll_out(cx)
-    }
-
-    /// Waits until there is room for a message.
-    pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while self.drive.link.is_congested() {
-            ready!(self.poll_progress(cx));
-        }
-        Poll::Ready(())
-    }
-
-    /// Sends all that is queued; keeps deadlines meanwhile, and looks for what came.
-    #[inline]
-    pub(super) fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        while self.drive.link.wants_send() || self.drive.unflushed() {
-            ready!(self.poll_progress(cx));
-        }
-        if self.drive.is_aside_due() {
-            self.drive.poll_aside(cx);
-            // A pong, or the answer to a Close.
-            let _ = self.drive.poll_send(cx);
-        }
-        Poll::Ready(self.drive.link.check_sending())
-    }
-
-    fn poll_progress(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.drive.poll_send(cx).is_ready() {
-            return Poll::Ready(());
-        }
-        self.drive.poll_aside(cx);
-        self.drive.poll_timer(cx)
     }
 
     /// Queues a message, without sending it: it leaves with the next [`flush`](Self::flush), [`send`](Self::send) or
@@ -206,7 +123,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// See [`Error`].
     pub async fn feed(&mut self, message: impl Into<Message>) -> Result<(), Error> {
         if self.drive.link.is_congested() {
-            poll_fn(|cx| self.poll_room(cx)).await;
+            poll_fn(|cx| self.drive.poll_room(cx)).await;
         }
         self.drive.link.queue(message.into()).map(drop)
     }
@@ -227,7 +144,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// # Errors
     /// See [`Error`].
     pub async fn flush(&mut self) -> Result<(), Error> {
-        poll_fn(|cx| self.poll_out(cx)).await
+        poll_fn(|cx| self.drive.poll_out(cx)).await
     }
 
     /// Begins the closing handshake (RFC 6455 section 7.1.2) behind what is queued, without waiting. Messages of the
@@ -236,8 +153,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// # Errors
     /// [`Error::Misuse`] for a reason over 123 bytes, or if a Close is decided already.
     pub fn start_close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
-        self.drive.link.now = drive::now();
-        self.drive.link.close(code, reason)
+        self.drive.start_close(code, reason)
     }
 
     /// Closes the connection and waits for the end of it, at most [`Config::close_timeout`] once our Close has left;
@@ -248,14 +164,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// # Errors
     /// How the connection ended, if not in order.
     pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<Closed, Error> {
-        match self.start_close(code, reason) {
-            Ok(()) | Err(Error::Closed(_) | Error::Misuse(sinews_proto::Misuse::Closing)) => {}
-            Err(error) => return Err(error),
-        }
-        while let Some(message) = self.next().await {
-            message?;
-        }
-        self.closed().cloned().ok_or(Error::Misuse(sinews_proto::Misuse::Closing))
+        self.drive.begin_close(code, reason)?;
+        self.filling.leave(&mut self.drive.link);
+        poll_fn(|cx| self.drive.poll_end(cx)).await
     }
 
     /// How the connection ended, if it did: code, reason and which side.
@@ -304,7 +215,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WebSocket<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> FusedStream for WebSocket<S> {
     fn is_terminated(&self) -> bool {
-        self.over
+        self.drive.link.is_told()
     }
 }
 
@@ -312,7 +223,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Message> for WebSocket<S> {
     type Error = Error;
 
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        ready!(self.poll_room(cx));
+        ready!(self.drive.poll_room(cx));
         Poll::Ready(self.drive.link.check_sending())
     }
 
@@ -321,15 +232,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Message> for WebSocket<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.poll_out(cx)
+        self.drive.poll_out(cx)
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        // A Close that is decided already is as good.
-        let _ = self.start_close(CloseCode::NORMAL, "");
-        while let Some(message) = ready!(self.poll_message(cx)) {
-            message?;
-        }
-        Poll::Ready(Ok(()))
+        self.drive.begin_close(CloseCode::NORMAL, "")?;
+        let this = &mut *self;
+        this.filling.leave(&mut this.drive.link);
+        this.drive.poll_end(cx).map_ok(drop)
     }
 }

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::outlet::{Handover, Outlet};
 use super::{Reader, Split};
+use crate::driver::Driver as _;
 use crate::error::Error;
 use crate::link::{Link, Side};
 use crate::message::{Message, MessageRef};
@@ -80,10 +81,6 @@ pub struct ReadHalf<T: Split> {
 impl<T: Split> ReadHalf<T> {
     pub(super) fn new(outlet: Arc<Outlet<T::Write>>, handover: Arc<Handover<Reader<T>>>) -> Self {
         Self { drive: None, handover, outlet, over: false }
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.over
     }
 
     /// What it drives. The writer is gone, and has put it back.
@@ -222,7 +219,7 @@ fn poll_event<T: Split>(
         if !outlet.wants_help() {
             return Poll::Pending;
         }
-        if outlet.poll_help(cx).is_ready() && drive.unflushed() {
+        if outlet.poll_help(cx).is_ready() && drive.unflushed {
             continue;
         }
         drive.link.now = now();

@@ -14,11 +14,12 @@ use tokio::time::Sleep;
 use super::outlet::{Handover, Outlet};
 use super::read::ReadHalf;
 use super::{Reader, Split};
+use crate::driver::{ASK_EVERY, Driver as _};
 use crate::error::Error;
 use crate::link::{Link, Side};
 use crate::message::Message;
 use crate::sender::Sender;
-use crate::tokio::drive::{ASK_EVERY, instant, now};
+use crate::tokio::drive::{instant, now};
 
 /// The half of a [`WebSocket`](crate::WebSocket) that sends. A message leaves at once; what is queued while another is
 /// on its way leaves with the next, in one write.
