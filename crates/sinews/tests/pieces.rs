@@ -1,4 +1,5 @@
 //! Messages read and written piece by piece, and into memory of the application's.
+#![cfg(feature = "tokio")]
 
 mod common;
 

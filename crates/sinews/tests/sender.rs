@@ -1,4 +1,5 @@
 //! Many producers on one connection.
+#![cfg(feature = "tokio")]
 
 mod common;
 

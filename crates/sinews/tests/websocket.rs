@@ -1,4 +1,5 @@
 //! A connection on Tokio: what leaves when, what survives cancellation, how it ends.
+#![cfg(feature = "tokio")]
 
 mod common;
 
@@ -49,7 +50,7 @@ async fn what_is_sent_alone_leaves_at_once() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_answers_to_a_burst_leave_in_one_write() {
     let (mut client, mut server) = pair();
     for n in 0..50 {
@@ -382,6 +383,48 @@ async fn a_peer_that_takes_nothing_ends_the_send() {
     );
     assert_eq!(began.elapsed().as_secs(), 30);
     drop(raw);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_takes_little_at_a_time_is_waited_for() {
+    let (mut client, mut server) = pair_with(&Config::default(), 1000, None);
+    let began = tokio::time::Instant::now();
+    let slow = async {
+        let mut taken = [0; 1000];
+        for _ in 0..15 {
+            // Longer than the write timeout in all, but not at once.
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            client.get_mut().read_exact(&mut taken).await.unwrap();
+        }
+    };
+    let (sent, ()) = tokio::join!(server.send(vec![7; 15_000]), slow);
+    sent.unwrap();
+    assert_eq!(began.elapsed().as_secs(), 300);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_ends_before_a_stalled_send_would_have_ended_is_kept() {
+    let config = Config::default()
+        .with_write_timeout(Duration::from_secs(1000))
+        .with_ping_interval(Some(Duration::from_secs(10)))
+        .with_idle_timeout(None);
+    let (mut client, mut server) = pair_with(&config, 1000, None);
+    let began = tokio::time::Instant::now();
+    let driving = async {
+        server.send(vec![7; 3000]).await.unwrap();
+        server.next().await
+    };
+    let silent = async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        // It takes what it is sent, and answers nothing.
+        let mut taken = vec![0; 3004 + 6];
+        client.get_mut().read_exact(&mut taken).await.unwrap();
+        (taken[3004], began.elapsed().as_secs())
+    };
+    tokio::select! {
+        _ = driving => panic!("nothing ends"),
+        (head, elapsed) = silent => assert_eq!((head, elapsed), (0x89, 15), "a ping"),
+    }
 }
 
 #[tokio::test]
