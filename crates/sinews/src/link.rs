@@ -72,6 +72,14 @@ pub(crate) struct Link {
     pub(crate) now: Time,
 }
 
+/// What never changes of a connection: what its halves tell without asking each other.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    pub(crate) subprotocol: Option<Box<str>>,
+    pub(crate) role: Role,
+    pub(crate) config: Config,
+}
+
 /// How far the connection has come to its end.
 #[derive(Debug, Default)]
 struct End {
@@ -174,6 +182,10 @@ impl Link {
 
     pub(crate) fn config(&self) -> &Config {
         self.session.config()
+    }
+
+    pub(crate) fn facts(&self) -> Facts {
+        Facts { subprotocol: self.subprotocol.clone(), role: self.role(), config: self.config().clone() }
     }
 }
 

@@ -193,6 +193,19 @@ impl Filling {
         filled
     }
 
+    /// The memory goes away before its message has ended: what it held comes again.
+    #[cfg(feature = "compio")]
+    pub(crate) fn take_back(&mut self, memory: &[u8]) {
+        let filled = std::mem::take(&mut self.filled);
+        if let Some(reading) = &mut self.reading
+            && filled > 0
+        {
+            // All that had come was there.
+            reading.kept = memory[..filled].to_vec();
+            (reading.at, reading.read, reading.left) = (None, 0, filled);
+        }
+    }
+
     /// Whoever received a message into memory of its own does not want the rest.
     #[inline]
     pub(crate) fn leave(&mut self, link: &mut Link) {

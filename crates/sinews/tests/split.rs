@@ -1,4 +1,5 @@
 //! Halves on different tasks.
+#![cfg(feature = "tokio")]
 
 mod common;
 
@@ -507,4 +508,18 @@ async fn producers_go_along_and_come_back() {
     sender.try_send("whole").unwrap();
     assert!(poll_once(server.next()).is_pending());
     assert_eq!(client.next().await.unwrap().unwrap(), Message::from("whole"));
+}
+
+#[tokio::test]
+async fn halves_know_what_was_agreed_on_and_send_what_is_lent() {
+    let (client, mut server) = pair();
+    let (mut write, read) = client.split_locked();
+    assert_eq!((write.role(), read.role()), (Role::Client, Role::Client));
+    assert_eq!((write.subprotocol(), read.subprotocol()), (None, None));
+    let default = Config::default().max_message();
+    assert_eq!((write.config().max_message(), read.config().max_message()), (default, default));
+    write.send_text("lent").await.unwrap();
+    write.send_binary(b"lent too").await.unwrap();
+    assert_eq!(server.next().await.unwrap().unwrap(), Message::text("lent"));
+    assert_eq!(server.next().await.unwrap().unwrap(), Message::binary(&b"lent too"[..]));
 }

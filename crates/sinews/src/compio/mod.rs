@@ -92,6 +92,7 @@ mod bridge;
 mod connect;
 mod drive;
 mod halves;
+mod pieces;
 mod socket;
 mod split;
 #[cfg(feature = "url-connect")]
@@ -105,6 +106,7 @@ mod wire;
 pub use self::accept::accept;
 pub use self::bridge::SyncBridge;
 pub use self::connect::{Compio, connect};
+pub use self::pieces::{MessageReader, MessageWriter};
 pub use self::split::{ReadHalf, ReuniteError, WriteHalf};
 #[cfg(feature = "url-connect")]
 pub use self::stream::Stream;

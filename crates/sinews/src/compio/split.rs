@@ -9,17 +9,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker, ready};
 
+use compio::buf::IoBufMut;
 use futures_core::Stream;
 use futures_sink::Sink;
 use futures_util::task::AtomicWaker;
-use sinews_proto::CloseCode;
+use sinews_proto::{CloseCode, Config, Kind, Role};
 use sinews_session::{Closed, Sent};
 
+use super::pieces::{Call, Holder, MessageWriter};
 use super::transport::Transport;
 use super::websocket::WebSocket;
 use crate::driver::Driver as _;
 use crate::error::Error;
-use crate::message::Message;
+use crate::link::Facts;
+use crate::message::{Filled, Message};
+use crate::sender::Sender;
 
 /// Receives, and does what a connection does by itself: pongs, the answer to a Close, keepalive.
 ///
@@ -34,8 +38,9 @@ pub struct WriteHalf<S: Transport> {
     shared: Rc<Shared<S>>,
 }
 
-struct Shared<S: Transport> {
+pub(super) struct Shared<S: Transport> {
     socket: RefCell<WebSocket<S>>,
+    facts: Facts,
     waiting: Arc<Waiting>,
     /// Wakes everybody who waits: an operation that completes does not know whose it is.
     waker: Waker,
@@ -65,7 +70,8 @@ impl<S: Transport> WebSocket<S> {
     pub fn split(self) -> (ReadHalf<S>, WriteHalf<S>) {
         let waiting = Arc::new(Waiting::default());
         let waker = Waker::from(waiting.clone());
-        let shared = Rc::new(Shared { socket: RefCell::new(self), waiting, waker });
+        let facts = self.drive.peek().facts();
+        let shared = Rc::new(Shared { socket: RefCell::new(self), facts, waiting, waker });
         (ReadHalf { shared: shared.clone() }, WriteHalf { shared })
     }
 }
@@ -85,6 +91,22 @@ impl<S: Transport> Shared<S> {
             waiting.take();
         }
         polled
+    }
+
+    fn poll_reading<T>(
+        &self,
+        cx: &Context<'_>,
+        poll: impl FnOnce(&mut WebSocket<S>, &mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        self.poll(cx, &self.waiting.reader, |socket, cx| {
+            let sending = socket.drive.wants_send();
+            let polled = poll(socket, cx);
+            // An operation may complete where it is begun, and then it wakes nobody.
+            if sending && !socket.drive.wants_send() {
+                self.waiting.writer.wake();
+            }
+            polled
+        })
     }
 
     fn poll_writing<T>(
@@ -107,6 +129,30 @@ impl<S: Transport> Shared<S> {
     }
 }
 
+/// One of the halves, at work.
+pub(super) enum Half<'a, S: Transport> {
+    Read(&'a Shared<S>),
+    Write(&'a Shared<S>),
+}
+
+impl<S: Transport> Half<'_, S> {
+    pub(super) fn poll<T>(
+        &self,
+        cx: &Context<'_>,
+        poll: impl FnOnce(&mut WebSocket<S>, &mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        match self {
+            Self::Read(shared) => shared.poll_reading(cx, poll),
+            Self::Write(shared) => shared.poll_writing(cx, poll),
+        }
+    }
+
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut WebSocket<S>) -> T) -> T {
+        let (Self::Read(shared) | Self::Write(shared)) = self;
+        work(&mut shared.socket.borrow_mut())
+    }
+}
+
 impl<S: Transport> ReadHalf<S> {
     /// The next message, as [`WebSocket::next`].
     ///
@@ -119,22 +165,39 @@ impl<S: Transport> ReadHalf<S> {
     }
 
     fn poll_message(&self, cx: &Context<'_>) -> Poll<Option<Result<Message, Error>>> {
-        let waiting = &self.shared.waiting;
-        self.shared.poll(cx, &waiting.reader, |socket, cx| {
-            let sending = socket.drive.wants_send();
-            let polled = Pin::new(&mut *socket).poll_next(cx);
-            // An operation may complete where it is begun, and then it wakes nobody.
-            if sending && !socket.drive.wants_send() {
-                waiting.writer.wake();
-            }
-            polled
-        })
+        self.shared.poll_reading(cx, |socket, cx| Pin::new(socket).poll_next(cx))
+    }
+
+    /// Receives the next message into memory of the caller's, as [`WebSocket::recv_into`].
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn recv_into<B: IoBufMut>(&mut self, buffer: B) -> (Option<Result<Filled, Error>>, B) {
+        Call::new(Half::Read(&self.shared), buffer).finish().await
     }
 
     /// How the connection ended, if it did.
     #[must_use]
     pub fn closed(&self) -> Option<Closed> {
         self.shared.socket.borrow().closed().cloned()
+    }
+
+    /// The subprotocol that the handshake agreed on.
+    #[must_use]
+    pub fn subprotocol(&self) -> Option<&str> {
+        self.shared.facts.subprotocol.as_deref()
+    }
+
+    /// Which end this is.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.shared.facts.role
+    }
+
+    /// Limits and waits.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.shared.facts.config
     }
 
     /// The whole connection again.
@@ -165,6 +228,51 @@ impl<S: Transport> WriteHalf<S> {
         self.flush().await
     }
 
+    /// Sends text that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    ///
+    /// Cancel-safe, as [`send`](Self::send) is.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn send_text(&mut self, text: &str) -> Result<(), Error> {
+        self.send_lent(Kind::Text, text.as_bytes()).await
+    }
+
+    /// Sends a binary message that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    ///
+    /// Cancel-safe, as [`send`](Self::send) is.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn send_binary(&mut self, payload: &[u8]) -> Result<(), Error> {
+        self.send_lent(Kind::Binary, payload).await
+    }
+
+    async fn send_lent(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
+        self.room().await;
+        self.shared.change(|socket| socket.drive.link().queue_lent(kind, payload))?;
+        self.flush().await
+    }
+
+    async fn room(&self) {
+        poll_fn(|cx| self.shared.poll_writing(cx, |socket, cx| socket.drive.poll_room(cx))).await;
+    }
+
+    /// Sends a message piece by piece, as [`WebSocket::writer`].
+    pub fn writer(&mut self, kind: Kind) -> MessageWriter<'_, S> {
+        MessageWriter { holder: Holder::Half(Half::Write(&self.shared)), kind }
+    }
+
+    /// A handle by which any task may send on this connection, as [`WebSocket::sender`].
+    pub fn sender(&mut self) -> Sender {
+        self.sender_with_capacity(Sender::CAPACITY)
+    }
+
+    /// The same with room for `capacity` messages, at least one. The first call for a connection decides.
+    pub fn sender_with_capacity(&mut self, capacity: usize) -> Sender {
+        self.shared.change(|socket| socket.sender_with_capacity(capacity))
+    }
+
     /// Queues a message: it leaves with the next [`flush`](Self::flush) or [`send`](Self::send), or when the task of
     /// the reading half, if that waits, has its turn. Waits only while more than
     /// [`Config::high_water`](crate::Config::high_water) bytes are queued.
@@ -174,7 +282,7 @@ impl<S: Transport> WriteHalf<S> {
     /// # Errors
     /// See [`Error`].
     pub async fn feed(&mut self, message: impl Into<Message>) -> Result<(), Error> {
-        poll_fn(|cx| self.shared.poll_writing(cx, |socket, cx| socket.drive.poll_room(cx))).await;
+        self.room().await;
         self.try_send(message).map(drop)
     }
 
@@ -213,6 +321,24 @@ impl<S: Transport> WriteHalf<S> {
     #[must_use]
     pub fn closed(&self) -> Option<Closed> {
         self.shared.socket.borrow().closed().cloned()
+    }
+
+    /// The subprotocol that the handshake agreed on.
+    #[must_use]
+    pub fn subprotocol(&self) -> Option<&str> {
+        self.shared.facts.subprotocol.as_deref()
+    }
+
+    /// Which end this is.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.shared.facts.role
+    }
+
+    /// Limits and waits.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.shared.facts.config
     }
 }
 

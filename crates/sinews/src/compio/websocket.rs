@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use futures_core::{FusedStream, Stream};
 use futures_sink::Sink;
-use sinews_proto::{CloseCode, Config, Negotiated, Role};
+use sinews_proto::{CloseCode, Config, Kind, Negotiated, Role};
 use sinews_session::{Closed, Sent};
 
 use super::drive::{self, Drive};
@@ -18,6 +18,8 @@ use crate::driver::Driver as _;
 use crate::error::Error;
 use crate::link::Link;
 use crate::message::{Message, MessageRef};
+use crate::reading::Filling;
+use crate::sender::Sender;
 
 /// A WebSocket over a transport of compio's. It lives on the thread whose runtime opened the transport.
 ///
@@ -27,6 +29,8 @@ use crate::message::{Message, MessageRef};
 /// `with_cancel(token).fail_fast()`, which drops the future. Dropping the WebSocket cancels what is in flight.
 pub struct WebSocket<S: Transport> {
     pub(super) drive: Drive<S>,
+    /// What [`recv_into`](Self::recv_into) receives.
+    pub(super) filling: Filling,
 }
 
 impl<S: Transport> WebSocket<S> {
@@ -44,7 +48,7 @@ impl<S: Transport> WebSocket<S> {
         received: &[u8],
     ) -> Self {
         let link = Link::new(negotiated, config, received, drive::now());
-        Self { drive: Drive::new(wire, link) }
+        Self { drive: Drive::new(wire, link), filling: Filling::default() }
     }
 
     pub(super) fn with_subprotocol(mut self, subprotocol: Option<&str>) -> Self {
@@ -63,6 +67,7 @@ impl<S: Transport> WebSocket<S> {
     }
 
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, Error>>> {
+        self.leave_filling();
         let message = ready!(self.drive.poll_message(cx));
         Poll::Ready(message.map(Ok).or_else(|| self.drive.link().last_words().map(Err)))
     }
@@ -74,6 +79,7 @@ impl<S: Transport> WebSocket<S> {
     /// # Errors
     /// As [`next`](Self::next).
     pub async fn next_borrowed(&mut self) -> Option<Result<MessageRef<'_>, Error>> {
+        self.leave_filling();
         match poll_fn(|cx| self.drive.poll_borrow(cx)).await {
             Some(lent) => Some(Ok(self.drive.link().borrowed(lent))),
             None => self.drive.link().last_words().map(Err),
@@ -91,6 +97,32 @@ impl<S: Transport> WebSocket<S> {
         let mut message = Some(message.into());
         poll_fn(|cx| self.drive.poll_queue(cx, |link| message.take().map(|message| link.queue(message))))
             .await
+    }
+
+    /// Sends text that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    ///
+    /// Cancel-safe, as [`send`](Self::send) is.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn send_text(&mut self, text: &str) -> Result<(), Error> {
+        self.send_lent(Kind::Text, text.as_bytes()).await
+    }
+
+    /// Sends a binary message that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    ///
+    /// Cancel-safe, as [`send`](Self::send) is.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn send_binary(&mut self, payload: &[u8]) -> Result<(), Error> {
+        self.send_lent(Kind::Binary, payload).await
+    }
+
+    async fn send_lent(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
+        let mut payload = Some(payload);
+        let mut queue = |link: &mut Link| payload.take().map(|payload| link.queue_lent(kind, payload));
+        poll_fn(|cx| self.drive.poll_queue(cx, &mut queue)).await
     }
 
     /// Queues a message, without sending it: it leaves with the next [`flush`](Self::flush), [`send`](Self::send) or
@@ -146,7 +178,24 @@ impl<S: Transport> WebSocket<S> {
     /// How the connection ended, if not in order.
     pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<Closed, Error> {
         self.drive.begin_close(code, reason)?;
+        self.leave_filling();
         poll_fn(|cx| self.drive.poll_end(cx)).await
+    }
+
+    /// A handle by which any task, on any thread, may send on this connection while one drives it: while it waits in
+    /// [`next`](Self::next), or sends. All handles share one queue of [`Sender::CAPACITY`] messages.
+    pub fn sender(&mut self) -> Sender {
+        self.sender_with_capacity(Sender::CAPACITY)
+    }
+
+    /// The same with room for `capacity` messages, at least one. The first call for a connection decides.
+    pub fn sender_with_capacity(&mut self, capacity: usize) -> Sender {
+        self.drive.link().sender(capacity)
+    }
+
+    /// Whoever received a message into memory of its own does not want the rest.
+    pub(super) fn leave_filling(&mut self) {
+        self.filling.leave(self.drive.link());
     }
 
     /// How the connection ended, if it did: code, reason and which side.
@@ -214,6 +263,7 @@ impl<S: Transport> Sink<Message> for WebSocket<S> {
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.drive.begin_close(CloseCode::NORMAL, "")?;
+        self.leave_filling();
         self.drive.poll_end(cx).map_ok(drop)
     }
 }

@@ -67,10 +67,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self.filling.leave(&mut self.drive.link);
         let mut link = self.drive.link;
         link.now = drive::now();
+        let facts = link.facts();
         // A whole connection has both halves.
         let (write, sending, pair) = link.split().expect("no half is driven by a WebSocket");
         let (reader, writer) = T::split(self.drive.io);
-        let outlet = Arc::new(Outlet::new(writer, sending, self.drive.unflushed, pair));
+        let outlet = Arc::new(Outlet::new(writer, sending, self.drive.unflushed, pair, facts));
         let drive = Drive::new(Source { io: reader, outlet: outlet.clone() }, link);
         let handover = Arc::new(Handover::new(drive));
         let read = ReadHalf::new(outlet.clone(), handover.clone());

@@ -10,7 +10,7 @@ use sinews_session::Chain;
 use tokio::io::AsyncWrite;
 
 use super::super::drive::{SLICES, now};
-use crate::link::{Link, Pair, Side};
+use crate::link::{Facts, Link, Pair, Side};
 
 /// The sending side of a transport, which the writer uses for messages and the reader for what it must answer. Whoever
 /// finds it in use waits to be woken, and never for a lock.
@@ -18,6 +18,7 @@ use crate::link::{Link, Pair, Side};
 pub(super) struct Outlet<W> {
     out: Mutex<Out<W>>,
     pub(super) pair: Arc<Pair>,
+    pub(super) facts: Facts,
     /// Wakes both halves: the transport keeps one waker, that of whoever came last.
     waker: Waker,
     /// Who found it in use.
@@ -50,13 +51,20 @@ const ANSWERS_MAX: usize = 4 << 10;
 const TURNS_MAX: usize = 8;
 
 impl<W: AsyncWrite + Unpin> Outlet<W> {
-    pub(super) fn new(io: W, chain: Option<Box<Chain>>, unflushed: bool, pair: Arc<Pair>) -> Self {
+    pub(super) fn new(
+        io: W,
+        chain: Option<Box<Chain>>,
+        unflushed: bool,
+        pair: Arc<Pair>,
+        facts: Facts,
+    ) -> Self {
         pair.set_waiting(chain.as_ref().map_or(0, |chain| chain.len()));
         let is_lent = chain.is_some();
         Self {
             out: Mutex::new(Out { io, chain, is_lent, left: 0, answers: 0, unflushed }),
             waker: Waker::from(pair.clone()),
             pair,
+            facts,
             refused: Default::default(),
             data: Mutex::new(None),
             is_shared: AtomicBool::new(false),

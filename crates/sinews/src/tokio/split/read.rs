@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::{FusedStream, Stream};
-use sinews_proto::{CloseCode, Misuse};
+use sinews_proto::{CloseCode, Config, Misuse, Role};
 use sinews_session::{Arrived, Closed};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -198,6 +198,24 @@ impl<T: Split> ReadHalf<T> {
     #[must_use]
     pub fn closed(&self) -> Option<&Closed> {
         self.outlet.pair.closed()
+    }
+
+    /// The subprotocol that the handshake agreed on.
+    #[must_use]
+    pub fn subprotocol(&self) -> Option<&str> {
+        self.outlet.facts.subprotocol.as_deref()
+    }
+
+    /// Which end this is.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.outlet.facts.role
+    }
+
+    /// Limits and waits.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.outlet.facts.config
     }
 }
 

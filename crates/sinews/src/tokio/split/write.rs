@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use futures_sink::Sink;
-use sinews_proto::{CloseCode, Misuse, Time};
+use sinews_proto::{CloseCode, Config, Kind, Misuse, Role, Time};
 use sinews_session::{Closed, Sent};
 use tokio::time::Sleep;
 
@@ -83,16 +83,44 @@ impl<T: Split> WriteHalf<T> {
     /// Close is decided.
     pub async fn send(&mut self, message: impl Into<Message>) -> Result<(), Error> {
         let mut message = Some(message.into());
-        poll_fn(|cx| {
-            if message.is_some() {
-                ready!(self.poll_room(cx));
-                if let Some(message) = message.take() {
-                    self.queue(message)?;
-                }
-            }
-            self.poll_out(cx)
-        })
-        .await
+        poll_fn(|cx| self.poll_queue(cx, |link| message.take().map(|message| link.queue(message)))).await
+    }
+
+    /// Sends text that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    ///
+    /// Cancel-safe, as [`send`](Self::send) is.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub async fn send_text(&mut self, text: &str) -> Result<(), Error> {
+        self.send_lent(Kind::Text, text.as_bytes()).await
+    }
+
+    /// Sends a binary message that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    ///
+    /// Cancel-safe, as [`send`](Self::send) is.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub async fn send_binary(&mut self, payload: &[u8]) -> Result<(), Error> {
+        self.send_lent(Kind::Binary, payload).await
+    }
+
+    async fn send_lent(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
+        let mut payload = Some(payload);
+        let mut queue = |link: &mut Link| payload.take().map(|payload| link.queue_lent(kind, payload));
+        poll_fn(|cx| self.poll_queue(cx, &mut queue)).await
+    }
+
+    /// Queues once, when there is room, and sends.
+    fn poll_queue(
+        &mut self,
+        cx: &mut Context<'_>,
+        queue: impl FnOnce(&mut Link) -> Option<Result<Sent, Error>>,
+    ) -> Poll<Result<(), Error>> {
+        ready!(self.poll_room(cx));
+        self.queue_by(queue).transpose()?;
+        self.poll_out(cx)
     }
 
     /// Queues a message, without sending it: it leaves with the next [`flush`](Self::flush) or [`send`](Self::send).
@@ -168,11 +196,33 @@ impl<T: Split> WriteHalf<T> {
         self.outlet.pair.closed()
     }
 
+    /// The subprotocol that the handshake agreed on.
+    #[must_use]
+    pub fn subprotocol(&self) -> Option<&str> {
+        self.outlet.facts.subprotocol.as_deref()
+    }
+
+    /// Which end this is.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.outlet.facts.role
+    }
+
+    /// Limits and waits.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.outlet.facts.config
+    }
+
     fn queue(&mut self, message: Message) -> Result<Sent, Error> {
+        self.queue_by(|link| link.queue(message))
+    }
+
+    fn queue_by<R>(&mut self, queue: impl FnOnce(&mut Link) -> R) -> R {
         self.with(|link| {
             link.now = now();
             link.sync();
-            link.queue(message)
+            queue(link)
         })
     }
 

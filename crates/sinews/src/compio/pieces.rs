@@ -1,0 +1,296 @@
+//! Messages that are larger than memory, or that go where the application wants them.
+
+use std::future::{Future as _, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use compio::buf::{BufResult, IntoInner as _, IoBuf, IoBufMut};
+use compio::io::{AsyncRead, AsyncWrite};
+use sinews_proto::Kind;
+
+use super::split::Half;
+use super::transport::Transport;
+use super::websocket::WebSocket;
+use crate::driver::Driver as _;
+use crate::error::Error;
+use crate::message::Filled;
+use crate::reading::{FRAGMENT_MAX, Reading, Target};
+
+impl<S: Transport> WebSocket<S> {
+    /// Waits for the next text or binary message and reads it piece by piece, as it comes: it need not fit into
+    /// memory. What bounds it are [`max_message`](crate::Config::max_message),
+    /// [`max_frame`](crate::Config::max_frame) and [`max_fragments`](crate::Config::max_fragments). `None` when the
+    /// connection is over.
+    ///
+    /// Cancel-safe. What is left of a message whose reader is dropped is passed over.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn next_reader(&mut self) -> Option<Result<MessageReader<'_, S>, Error>> {
+        self.leave_filling();
+        match poll_fn(|cx| Reading::poll_begin(&mut self.drive, cx)).await {
+            Some(reading) => Some(Ok(MessageReader { socket: self, reading })),
+            None => self.drive.link().last_words().map(Err),
+        }
+    }
+
+    /// Receives the next text or binary message into memory of the caller's, such as memory that is aligned for
+    /// direct I/O, from its beginning on and as far as its capacity goes, and gives it back. `None` when the
+    /// connection is over. What came is unmasked where it was received, and copied from there, once.
+    ///
+    /// Where the message does not fit, [`Filled::last`] is false, and the next call receives what follows; any other
+    /// way to receive passes it over.
+    ///
+    /// Cancel-safe but for the memory, which is dropped with the call: the payload that it held comes again, with the
+    /// next call.
+    ///
+    /// ```
+    /// # let Ok(runtime) = compio::runtime::Runtime::new() else { return Ok(()) };
+    /// # runtime.block_on(async {
+    /// # use sinews::compio::WebSocket;
+    /// # let agreed = sinews_testkit::negotiate(None, None);
+    /// # let (one, other) = std::os::unix::net::UnixStream::pair()?;
+    /// # let (one, other) = (compio::net::UnixStream::from_std(one)?, compio::net::UnixStream::from_std(other)?);
+    /// # let mut ws = WebSocket::from_negotiated(one, agreed.server, Default::default(), &[]);
+    /// # let mut peer = WebSocket::from_negotiated(other, agreed.client, Default::default(), &[]);
+    /// # peer.send(vec![7; 100]).await?;
+    /// let (received, buffer) = ws.recv_into(Vec::with_capacity(4096)).await;
+    /// let filled = received.expect("the connection is open")?;
+    /// assert!(filled.last);
+    /// assert_eq!(buffer[..filled.len], [7; 100]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn recv_into<B: IoBufMut>(&mut self, buffer: B) -> (Option<Result<Filled, Error>>, B) {
+        Call { holder: Holder::Whole(self), memory: Memory(Some(buffer)) }.finish().await
+    }
+
+    /// Sends a message piece by piece: its length need not be known, and it need not fit into memory. Each write is a
+    /// fragment; pings, pongs and Close pass between them, other messages have to wait for its end.
+    pub fn writer(&mut self, kind: Kind) -> MessageWriter<'_, S> {
+        MessageWriter { holder: Holder::Whole(self), kind }
+    }
+}
+
+/// A connection, or a half of one.
+pub(super) enum Holder<'a, S: Transport> {
+    Whole(&'a mut WebSocket<S>),
+    Half(Half<'a, S>),
+}
+
+impl<S: Transport> Holder<'_, S> {
+    fn poll<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        poll: impl FnOnce(&mut WebSocket<S>, &mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        match self {
+            Self::Whole(socket) => poll(socket, cx),
+            Self::Half(half) => half.poll(cx, poll),
+        }
+    }
+
+    fn with<T>(&mut self, work: impl FnOnce(&mut WebSocket<S>) -> T) -> T {
+        match self {
+            Self::Whole(socket) => work(socket),
+            Self::Half(half) => half.with(work),
+        }
+    }
+}
+
+/// Memory that is passed on by value; there, but while it is passed on.
+struct Memory<B>(Option<B>);
+
+impl<B: IoBufMut> Target for Memory<B> {
+    fn capacity(&mut self) -> usize {
+        self.0.as_mut().map_or(0, IoBufMut::buf_capacity)
+    }
+
+    /// Bytes are a reader too, and one that never waits: it knows how to tell memory how much of it is filled.
+    fn put(&mut self, at: usize, mut bytes: &[u8]) {
+        let Some(memory) = self.0.take() else { return };
+        let copying = pin!(bytes.read(memory.slice(at..)));
+        if let Poll::Ready(BufResult(_, slice)) = copying.poll(&mut Context::from_waker(Waker::noop())) {
+            self.0 = Some(slice.into_inner());
+        }
+    }
+
+    /// An operation would have to own it.
+    fn behind(&mut self, _: usize) -> &mut [u8] {
+        &mut []
+    }
+}
+
+/// A call of [`WebSocket::recv_into`]. If it is dropped, what came goes back to the connection.
+pub(super) struct Call<'a, S: Transport, B: IoBufMut> {
+    holder: Holder<'a, S>,
+    memory: Memory<B>,
+}
+
+impl<'a, S: Transport, B: IoBufMut> Call<'a, S, B> {
+    pub(super) fn new(half: Half<'a, S>, buffer: B) -> Self {
+        Self { holder: Holder::Half(half), memory: Memory(Some(buffer)) }
+    }
+
+    pub(super) async fn finish(mut self) -> (Option<Result<Filled, Error>>, B) {
+        let Self { holder, memory } = &mut self;
+        let filled =
+            poll_fn(|cx| holder.poll(cx, |socket, cx| socket.filling.poll(&mut socket.drive, cx, memory)));
+        let received = match filled.await {
+            Some(filled) => Some(Ok(filled)),
+            None => holder.with(|socket| socket.drive.link().last_words()).map(Err),
+        };
+        let buffer = memory.0.take().expect("it comes home from every copy");
+        (received, buffer)
+    }
+}
+
+impl<S: Transport, B: IoBufMut> Drop for Call<'_, S, B> {
+    fn drop(&mut self) {
+        if let Some(memory) = &self.memory.0 {
+            self.holder.with(|socket| socket.filling.take_back(memory.as_init()));
+        }
+    }
+}
+
+/// A message that is read as it comes: by [`next_chunk`](Self::next_chunk), without a copy, or as an [`AsyncRead`],
+/// which ends with the message.
+///
+/// In text, a code point may be cut by the edge of a piece; the whole is checked, and text that is none ends the
+/// connection.
+#[derive(Debug)]
+pub struct MessageReader<'a, S: Transport> {
+    socket: &'a mut WebSocket<S>,
+    reading: Reading,
+}
+
+impl<S: Transport> MessageReader<'_, S> {
+    /// Text or binary.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.reading.kind
+    }
+
+    /// The next piece where it lies, never an empty one; `None` at the end of the message.
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// The connection ended before the message did.
+    pub async fn next_chunk(&mut self) -> Option<Result<&mut [u8], Error>> {
+        match poll_fn(|cx| self.reading.poll_some(&mut self.socket.drive, cx)).await {
+            Ok(true) => Some(Ok(self.reading.take(self.socket.drive.link(), usize::MAX))),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+/// Cancel-safe but for the buffer, which is dropped with the call.
+impl<S: Transport> AsyncRead for MessageReader<'_, S> {
+    async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
+        let Self { socket, reading } = self;
+        if let Err(error) = poll_fn(|cx| reading.poll_some(&mut socket.drive, cx)).await {
+            return BufResult(Err(io::Error::new(io::ErrorKind::UnexpectedEof, error)), buf);
+        }
+        let mut piece: &[u8] = reading.take(socket.drive.link(), buf.buf_capacity());
+        piece.read(buf).await
+    }
+}
+
+impl<S: Transport> Drop for MessageReader<'_, S> {
+    fn drop(&mut self) {
+        if !self.reading.last {
+            self.socket.drive.link().skip_rest();
+        }
+    }
+}
+
+/// A message that is sent piece by piece: by [`write`](Self::write), or as an [`AsyncWrite`], whose shutdown is
+/// [`finish`](Self::finish).
+///
+/// A writer that is dropped before that leaves the message open: [`WebSocket::writer`] goes on with it, and until its
+/// end other messages are [`Misuse::MessageOpen`](crate::Misuse::MessageOpen).
+pub struct MessageWriter<'a, S: Transport> {
+    pub(super) holder: Holder<'a, S>,
+    pub(super) kind: Kind,
+}
+
+impl<S: Transport> MessageWriter<'_, S> {
+    /// Sends a piece, in fragments of 64 KiB at most. It waits while more than
+    /// [`high_water`](crate::Config::high_water) bytes are queued; small pieces leave together, at that mark, with
+    /// [`flush`](Self::flush) or with the end.
+    ///
+    /// Not cancel-safe for pieces over 64 KiB: a dropped future may have sent a part.
+    ///
+    /// # Errors
+    /// See [`Error`]; [`Misuse::MessageOpen`](crate::Misuse::MessageOpen) while a message of the other kind is open.
+    pub async fn write(&mut self, piece: &[u8]) -> Result<(), Error> {
+        for part in piece.chunks(FRAGMENT_MAX) {
+            self.part(part, false).await?;
+        }
+        Ok(())
+    }
+
+    async fn part(&mut self, part: &[u8], last: bool) -> Result<(), Error> {
+        let kind = self.kind;
+        poll_fn(|cx| self.holder.poll(cx, |socket, cx| socket.drive.poll_part(cx, (kind, part, last)))).await
+    }
+
+    /// Sends what is queued.
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn flush(&mut self) -> Result<(), Error> {
+        poll_fn(|cx| self.holder.poll(cx, |socket, cx| socket.drive.poll_out(cx))).await
+    }
+
+    /// Ends the message, and sends what is queued.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn finish(mut self) -> Result<(), Error> {
+        self.part(&[], true).await?;
+        self.flush().await
+    }
+}
+
+/// A buffer goes in fragments of 64 KiB at most, each copied once, behind its head.
+impl<S: Transport> AsyncWrite for MessageWriter<'_, S> {
+    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
+        let bytes = buf.as_init();
+        let part = &bytes[..bytes.len().min(FRAGMENT_MAX)];
+        let count = part.len();
+        if count > 0
+            && let Err(error) = self.part(part, false).await
+        {
+            return BufResult(Err(io::Error::other(error)), buf);
+        }
+        BufResult(Ok(count), buf)
+    }
+
+    async fn flush(&mut self) -> io::Result<()> {
+        Self::flush(self).await.map_err(io::Error::other)
+    }
+
+    /// Ends the message.
+    async fn shutdown(&mut self) -> io::Result<()> {
+        if self.holder.with(|socket| socket.drive.link().is_mid_message()) {
+            self.part(&[], true).await.map_err(io::Error::other)?;
+        }
+        Self::flush(self).await.map_err(io::Error::other)
+    }
+}
+
+impl<S: Transport> std::fmt::Debug for MessageWriter<'_, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MessageWriter").field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
