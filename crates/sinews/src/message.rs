@@ -6,7 +6,7 @@ use bytes::Bytes;
 use sinews_proto::{CloseCode, Kind};
 use sinews_simd::Utf8Bytes;
 
-/// A message (RFC 6455 section 5.6), or a control frame as [`next`](crate::WebSocket::next) shows it. A clone is a
+/// A message (RFC 6455 section 5.6), or a control frame as `WebSocket::next` shows it. A clone is a
 /// count.
 #[derive(Clone, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "the RFC knows no others, and callers match")]
@@ -19,7 +19,7 @@ pub enum Message {
     Ping(Bytes),
     /// A pong, at most 125 bytes. One that you send is a heartbeat that nobody answers (RFC 6455 section 5.5.3).
     Pong(Bytes),
-    /// The end: the last message that comes. Sending it is [`close`](crate::WebSocket::start_close).
+    /// The end: the last message that comes. Sending it is `WebSocket::start_close`.
     Close(Option<CloseFrame>),
 }
 
@@ -233,7 +233,7 @@ impl<'a> MessageRef<'a> {
     }
 }
 
-/// What [`recv_into`](crate::WebSocket::recv_into) has received.
+/// What `WebSocket::recv_into` has received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Filled {

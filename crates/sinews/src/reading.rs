@@ -78,6 +78,7 @@ impl Reading {
     }
 
     /// Bytes that were not taken of the piece.
+    #[cfg(feature = "tokio")]
     pub(crate) fn left(&self) -> usize {
         self.left
     }

@@ -59,7 +59,7 @@ pub enum ConnectError {
         error: TlsError,
     },
     /// The server answered with another status than 101: status, headers and body say why. A redirect that is not to
-    /// be [followed](super::Connect::redirects) is one, too.
+    /// be followed (`Connect::redirects`) is one, too.
     Rejected(Box<Response>),
     /// The server's answer is no valid handshake (RFC 6455 section 4.1).
     Handshake(ClientError),

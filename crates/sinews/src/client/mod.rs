@@ -1,6 +1,6 @@
 //! Connecting: [`Connect`], and why it may fail.
 //!
-//! A [URL](ConnectError::Url) leads to a server, directly or through a [proxy](Connect::proxy); TCP tries the addresses
+//! A [URL](ConnectError::Url) leads to a server, directly or through a proxy; TCP tries the addresses
 //! of its name as RFC 8305 says, TLS proves who it is, and the handshake of RFC 6455 section 4.1 ends with a WebSocket
 //! or with a [refusal](ConnectError::Rejected) that can be read.
 //!

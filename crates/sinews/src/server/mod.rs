@@ -1,6 +1,6 @@
 //! The server's side: a request comes, and becomes a WebSocket or does not.
 //!
-//! On a stream that nobody has read from, [`accept`](crate::accept) makes the whole handshake:
+//! On a stream that nobody has read from, `accept` makes the whole handshake:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
