@@ -148,11 +148,22 @@ pub(crate) struct Filling {
 
 impl Filling {
     /// Goes on where the last call stood; `None`: the connection is over.
-    pub(crate) fn poll(
+    pub(crate) fn poll<D: Driver>(
         &mut self,
-        drive: &mut impl Driver,
+        drive: &mut D,
         cx: &mut Context<'_>,
         target: &mut (impl Target + ?Sized),
+    ) -> Poll<Option<Filled>> {
+        self.poll_by(drive, cx, target, D::poll_event)
+    }
+
+    /// The same for who has a way of its own to the next event.
+    pub(crate) fn poll_by<D: Driver>(
+        &mut self,
+        drive: &mut D,
+        cx: &mut Context<'_>,
+        target: &mut (impl Target + ?Sized),
+        mut poll_event: impl FnMut(&mut D, &mut Context<'_>) -> Poll<Option<Arrived>>,
     ) -> Poll<Option<Filled>> {
         drive.link().expect_pieces(true);
         loop {
@@ -172,7 +183,7 @@ impl Filling {
                     continue;
                 }
             }
-            let Some(event) = ready!(drive.poll_event(cx)) else { return Poll::Ready(None) };
+            let Some(event) = ready!(poll_event(drive, cx)) else { return Poll::Ready(None) };
             match &mut self.reading {
                 Some(reading) => reading.go_on(drive.link(), event),
                 None => self.reading = Reading::begin(drive.link(), event).map(Box::new),

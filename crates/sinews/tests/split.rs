@@ -523,3 +523,35 @@ async fn halves_know_what_was_agreed_on_and_send_what_is_lent() {
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("lent"));
     assert_eq!(server.next().await.unwrap().unwrap(), Message::binary(&b"lent too"[..]));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_half_receives_where_the_application_wants_it() {
+    for seed in [None, Some(3)] {
+        let (mut client, server) = pair_with(&Config::default(), 64 << 10, seed);
+        let (mut write, mut read) = server.split_locked();
+        let payload = Rng::new(1).bytes(200_000);
+        let sending = async {
+            client.send(payload.clone()).await.unwrap();
+            client.send("wanted in part").await.unwrap();
+            client.send("behind").await.unwrap();
+        };
+        let receiving = async {
+            let mut buffer = vec![0; 300_000];
+            let filled = loop {
+                // Dropped again and again, while the writer looks for what came.
+                if let Poll::Ready(filled) = poll_once(read.recv_into(&mut buffer)) {
+                    break filled.unwrap().unwrap();
+                }
+                tokio::time::advance(Duration::from_millis(20)).await;
+                write.send("meanwhile").await.unwrap();
+            };
+            assert!(filled.last && buffer[..filled.len] == payload);
+            let filled = read.recv_into(&mut buffer[..6]).await.unwrap().unwrap();
+            assert!(!filled.last && &buffer[..6] == b"wanted");
+            assert_eq!(read.next().await.unwrap().unwrap(), Message::text("behind"));
+            read.reunite(write).unwrap()
+        };
+        let ((), server) = tokio::join!(sending, receiving);
+        drop(server);
+    }
+}

@@ -17,7 +17,8 @@ use super::{Reader, Split};
 use crate::driver::Driver as _;
 use crate::error::Error;
 use crate::link::{Link, Side};
-use crate::message::{Message, MessageRef};
+use crate::message::{Filled, Message, MessageRef};
+use crate::reading::Filling;
 use crate::tokio::drive::now;
 
 /// The transport as the reader sees it: it receives by itself, and what it answers goes where the writer's messages
@@ -75,18 +76,22 @@ pub struct ReadHalf<T: Split> {
     drive: Option<Box<Reader<T>>>,
     handover: Arc<Handover<Reader<T>>>,
     pub(super) outlet: Arc<Outlet<T::Write>>,
+    /// What [`recv_into`](Self::recv_into) receives.
+    filling: Filling,
     over: bool,
 }
 
 impl<T: Split> ReadHalf<T> {
     pub(super) fn new(outlet: Arc<Outlet<T::Write>>, handover: Arc<Handover<Reader<T>>>) -> Self {
-        Self { drive: None, handover, outlet, over: false }
+        Self { drive: None, handover, outlet, filling: Filling::default(), over: false }
     }
 
     /// What it drives. The writer is gone, and has put it back.
     pub(super) fn into_drive(mut self) -> Reader<T> {
         let drive = self.drive.take().or_else(|| self.handover.borrow().map(|(drive, _)| drive));
-        *drive.expect("either half puts it back")
+        let mut drive = drive.expect("either half puts it back");
+        self.filling.leave(&mut drive.link);
+        *drive
     }
 
     /// The next message; `None` when the connection is over in order.
@@ -125,13 +130,9 @@ impl<T: Split> ReadHalf<T> {
         cx: &mut Context<'_>,
         mut take: impl FnMut(&mut Link, Arrived) -> Option<R>,
     ) -> Poll<Option<R>> {
-        let drive = match &mut self.drive {
-            Some(drive) => drive,
-            place => {
-                let Some(drive) = self.handover.take(&self.outlet.pair, cx) else { return Poll::Pending };
-                place.insert(drive)
-            }
-        };
+        self.take_drive(cx);
+        let Some(drive) = &mut self.drive else { return Poll::Pending };
+        self.filling.leave(&mut drive.link);
         drive.link.expect_pieces(false);
         loop {
             match poll_event::<T>(drive, &self.outlet, cx) {
@@ -144,10 +145,48 @@ impl<T: Split> ReadHalf<T> {
                 Poll::Pending => break,
             }
         }
+        self.put_drive();
+        Poll::Pending
+    }
+
+    /// Receives the next text or binary message into memory of the caller's, as
+    /// [`WebSocket::recv_into`](crate::WebSocket::recv_into).
+    ///
+    /// Cancel-safe: call again with the same buffer, and it goes on where it stood.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn recv_into(&mut self, buffer: &mut [u8]) -> Option<Result<Filled, Error>> {
+        match poll_fn(|cx| self.poll_recv_into(cx, buffer)).await {
+            Some(filled) => Some(Ok(filled)),
+            None => self.last_words().map(Err),
+        }
+    }
+
+    fn poll_recv_into(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Option<Filled>> {
+        self.take_drive(cx);
+        let Some(drive) = &mut self.drive else { return Poll::Pending };
+        let outlet = &self.outlet;
+        let next = |drive: &mut Reader<T>, cx: &mut Context<'_>| poll_event::<T>(drive, outlet, cx);
+        let filled = self.filling.poll_by(&mut **drive, cx, buffer, next);
+        if filled.is_pending() {
+            self.put_drive();
+        }
+        filled
+    }
+
+    /// Has the drive here, unless the writer has it, which will wake then.
+    fn take_drive(&mut self, cx: &Context<'_>) {
+        if self.drive.is_none() {
+            self.drive = self.handover.take(&self.outlet.pair, cx);
+        }
+    }
+
+    /// Leaves it where the writer finds it.
+    fn put_drive(&mut self) {
         if let Some(drive) = self.drive.take() {
             self.handover.put(drive);
         }
-        Poll::Pending
     }
 
     fn last_words(&mut self) -> Option<Error> {
@@ -185,9 +224,7 @@ impl<T: Split> ReadHalf<T> {
     }
 
     fn poll_close(&mut self, cx: &Context<'_>, code: CloseCode, reason: &str) -> Poll<Result<(), Error>> {
-        if self.drive.is_none() {
-            self.drive = self.handover.take(&self.outlet.pair, cx);
-        }
+        self.take_drive(cx);
         let Some(drive) = &mut self.drive else { return Poll::Pending };
         drive.link.now = now();
         drive.link.sync();
