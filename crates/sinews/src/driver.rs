@@ -218,22 +218,27 @@ pub(crate) trait Driver {
         }
     }
 
-    /// The next message; `None`: the connection is over, and [`Link::last_words`] says how.
+    /// The next message, in the form that an application gets, so that it is not moved again; `None`: the connection is
+    /// over.
     #[inline]
-    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message>> {
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, Error>>> {
         self.link().expect_pieces(false);
         loop {
             if let Some(whole) = self.poll_whole(cx) {
-                return Poll::Ready(Some(self.link().own_whole(whole)));
+                return Poll::Ready(Some(Ok(self.link().own_whole(whole))));
             }
-            let Some(event) = ready!(self.poll_event(cx)) else { return Poll::Ready(None) };
-            if let Some(message) = self.link().own(event) {
-                return Poll::Ready(Some(message));
+            match ready!(self.poll_event(cx)) {
+                Some(event) => {
+                    if let Some(message) = self.link().own(event) {
+                        return Poll::Ready(Some(Ok(message)));
+                    }
+                }
+                None => return Poll::Ready(self.link().last_words().map(Err)),
             }
         }
     }
 
-    /// The next data message, to be lent; `None` as for [`poll_message`](Self::poll_message).
+    /// The next data message, to be lent; `None`: the connection is over, and [`Link::last_words`] says how.
     fn poll_borrow(&mut self, cx: &mut Context<'_>) -> Poll<Option<Lent>> {
         self.link().expect_pieces(false);
         while let Some(event) = ready!(self.poll_event(cx)) {

@@ -232,7 +232,10 @@ mod driver;
 mod error;
 pub mod guide;
 #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
-#[cfg_attr(not(any(feature = "tokio", feature = "compio")), allow(dead_code, reason = "`blocking` has no messages in pieces"))]
+#[cfg_attr(
+    not(any(feature = "tokio", feature = "compio")),
+    allow(dead_code, reason = "`blocking` has no messages in pieces")
+)]
 mod link;
 mod message;
 #[cfg(any(feature = "tokio", feature = "compio"))]

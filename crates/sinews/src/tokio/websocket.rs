@@ -56,8 +56,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     #[inline]
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, Error>>> {
         self.filling.leave(&mut self.drive.link);
-        let message = ready!(self.drive.poll_message(cx));
-        Poll::Ready(message.map(Ok).or_else(|| self.drive.link.last_words().map(Err)))
+        self.drive.poll_message(cx)
     }
 
     /// The next text or binary message where it lies, without a copy; pings, pongs and Close are passed over.
