@@ -104,10 +104,24 @@ pub(crate) trait Driver {
     #[inline]
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let received = self.poll_transport(cx);
+        self.note_asked();
+        received
+    }
+
+    /// The transport was asked for what came, just now.
+    #[inline]
+    fn note_asked(&mut self) {
         let now = self.link().now;
         let pace = self.pace();
         (pace.sent, pace.asked) = (0, now);
-        received
+    }
+
+    /// Whether something was due when the transport was last asked. What lies in it since then must not count as
+    /// silence, so that all that came has to be looked at before.
+    #[inline]
+    fn is_late(&mut self) -> bool {
+        let asked = self.pace().asked;
+        self.link().is_due_at(asked)
     }
 
     /// Whether a caller that sends should look for what came. One that also receives does not pay for the clock.
@@ -199,8 +213,15 @@ pub(crate) trait Driver {
                 // What came before may be looked at now.
                 return Poll::Ready(true);
             }
-            if !self.link().is_congested() && self.link().receives() && self.poll_receive(cx).is_ready() {
-                return Poll::Ready(true);
+            if !self.link().is_congested() && self.link().receives() {
+                // A peer that never stops talking keeps nothing from being due.
+                if self.is_late() {
+                    self.link().timeout();
+                    continue;
+                }
+                if self.poll_receive(cx).is_ready() {
+                    return Poll::Ready(true);
+                }
             }
             ready!(self.poll_timer(cx));
         }
@@ -295,7 +316,11 @@ pub(crate) trait Driver {
         }
         if self.is_aside_due() {
             self.poll_aside(cx);
-            // A pong, or the answer to a Close.
+            // Behind what waits to be received may be what somebody waits for.
+            if !self.link().is_parked() && self.is_late() {
+                self.link().timeout();
+            }
+            // A pong, a ping, or the answer to a Close.
             let _ = self.poll_send(cx);
         }
         Poll::Ready(self.link().check_sending())

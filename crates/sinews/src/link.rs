@@ -787,7 +787,13 @@ impl Link {
 
     /// Whether the deadline has come.
     pub(crate) fn is_due(&self) -> bool {
-        self.deadline().is_some_and(|deadline| deadline <= self.now)
+        self.is_due_at(self.now)
+    }
+
+    /// Whether it had come by then.
+    #[inline]
+    pub(crate) fn is_due_at(&self, then: Time) -> bool {
+        self.deadline().is_some_and(|deadline| deadline <= then)
     }
 
     /// Carries out what is due.

@@ -106,7 +106,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver for Drive<S> {
 
     fn poll_piece(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Option<(usize, bool)> {
         let most = self.link.awaits_piece().min(into.len());
-        if most < DIRECT_MIN || self.link.is_congested() || !self.link.receives() {
+        if most < DIRECT_MIN || self.link.is_congested() || !self.link.receives() || self.is_late() {
             return None;
         }
         let mut piece = ReadBuf::new(&mut into[..most]);
@@ -121,6 +121,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver for Drive<S> {
             Poll::Pending => return None,
         }
         self.link.now = now();
+        self.note_asked();
         let last = self.link.piece_came(piece.filled_mut())?;
         Some((count, last))
     }

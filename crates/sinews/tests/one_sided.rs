@@ -1,0 +1,128 @@
+//! Peers that only talk, transports that only give, tasks that never pause: nothing may be put off by them for ever.
+#![cfg(feature = "tokio")]
+
+mod common;
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use common::{poll_once, server_and_raw};
+use sinews::tokio::WebSocket;
+use sinews::{Cause, CloseCode, Config, Error, Expired, Message, Role};
+use sinews_testkit::{Frame, negotiate, split_frames};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+
+/// What a transport does with what it is given.
+const TAKES: u8 = 0;
+const WAITS: u8 = 1;
+const FAILS: u8 = 2;
+
+/// A transport that is never without something to read, until its input ends.
+struct OneSided {
+    input: Vec<u8>,
+    at: usize,
+    /// The input begins anew.
+    endless: bool,
+    output: Arc<AtomicU8>,
+}
+
+impl AsyncRead for OneSided {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let count = buf.remaining().min(this.input.len() - this.at);
+        buf.put_slice(&this.input[this.at..this.at + count]);
+        this.at += count;
+        if this.endless && this.at == this.input.len() {
+            this.at = 0;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for OneSided {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.output.load(Ordering::Relaxed) {
+            TAKES => Poll::Ready(Ok(buf.len())),
+            WAITS => Poll::Pending,
+            _ => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A server whose peer sends these frames, and the switch of what the transport takes.
+fn one_sided(frames: &[Frame], endless: bool, output: u8) -> (WebSocket<OneSided>, Arc<AtomicU8>) {
+    let input = frames.iter().flat_map(|frame| frame.encode(Role::Client)).collect();
+    let output = Arc::new(AtomicU8::new(output));
+    let io = OneSided { input, at: 0, endless, output: output.clone() };
+    (WebSocket::from_negotiated(io, negotiate(None, None).server, Arc::default(), &[]), output)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_never_stops_talking_puts_off_no_deadline() {
+    for (output, wait) in [(TAKES, Expired::Close), (WAITS, Expired::Write)] {
+        let (mut server, _) = one_sided(&[Frame::text("more")], true, output);
+        server.next().await.unwrap().unwrap();
+        server.start_close(CloseCode::NORMAL, "").unwrap();
+        let mut seconds = 0;
+        let end = loop {
+            match server.next().await.unwrap() {
+                Ok(_) => tokio::time::advance(Duration::from_secs(1)).await,
+                Err(end) => break end,
+            }
+            seconds += 1;
+            assert!(seconds < 60, "{wait:?}");
+        };
+        assert!(matches!(&end, Error::Closed(closed) if closed.cause() == Cause::Expired(wait)), "{end:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_holds_for_a_message_that_is_received_where_the_application_wants_it() {
+    let (mut server, _) = one_sided(&[Frame::binary(vec![0; 8 << 20])], false, TAKES);
+    let mut memory = vec![0; 64 << 10];
+    assert!(!server.recv_into(&mut memory).await.unwrap().unwrap().last);
+    server.start_close(CloseCode::NORMAL, "").unwrap();
+    let mut seconds = 0;
+    while let Ok(filled) = server.recv_into(&mut memory).await.unwrap() {
+        assert!(!filled.last && seconds < 60);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        seconds += 1;
+    }
+    assert!(seconds >= 5, "the close timeout");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_only_sends_finds_out_that_nobody_answers() {
+    let (mut server, mut raw) = server_and_raw(&Config::default());
+    let peer = tokio::spawn(async move {
+        let mut all = Vec::new();
+        raw.read_to_end(&mut all).await.unwrap();
+        all
+    });
+    let mut sent = 0;
+    while server.send("tick").await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        sent += 1;
+        assert!(sent < 1200, "silence of two minutes");
+    }
+    assert_eq!(server.closed().unwrap().cause(), Cause::Expired(Expired::Pong));
+    drop(server);
+    let frames = split_frames(&peer.await.unwrap()).0;
+    assert_eq!(frames.iter().filter(|frame| frame.opcode == 9).count(), 1, "a ping was sent");
+}
