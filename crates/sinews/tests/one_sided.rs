@@ -126,3 +126,17 @@ async fn who_only_sends_finds_out_that_nobody_answers() {
     let frames = split_frames(&peer.await.unwrap()).0;
     assert_eq!(frames.iter().filter(|frame| frame.opcode == 9).count(), 1, "a ping was sent");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_timer_that_is_set_at_the_end_of_a_tasks_budget_still_rings() {
+    let (mut server, mut raw) = server_and_raw(&Config::default());
+    let _server = tokio::spawn(async move {
+        for _ in 0..128 {
+            tokio::task::coop::consume_budget().await;
+        }
+        server.next().await
+    });
+    let mut head = [0; 2];
+    tokio::time::timeout(Duration::from_secs(60), raw.read_exact(&mut head)).await.expect("a ping").unwrap();
+    assert_eq!(head[0], 0x89);
+}

@@ -165,7 +165,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver for Drive<S> {
             return Poll::Pending;
         }
         if timer.as_mut().poll(cx).is_pending() {
-            self.waker = Some(cx.waker().clone());
+            // In a task whose budget is used up, the timer has not even looked at whom to wake.
+            self.waker = tokio::task::coop::has_budget_remaining().then(|| cx.waker().clone());
             return Poll::Pending;
         }
         self.waker = None;
