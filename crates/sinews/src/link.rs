@@ -198,7 +198,7 @@ impl Link {
         if let Some(parked) = self.parked.take() {
             return Some(parked);
         }
-        if self.dry || self.session.is_congested() {
+        if self.dry || self.is_congested() {
             return None;
         }
         let (start, now) = (self.at, self.now);
@@ -220,7 +220,7 @@ impl Link {
     /// [`pull`](Self::pull).
     #[inline]
     pub(crate) fn pull_whole(&mut self) -> Option<(Kind, Range<usize>)> {
-        if self.dry || self.parked.is_some() || self.session.is_congested() {
+        if self.dry || self.parked.is_some() || self.is_congested() {
             return None;
         }
         let (start, now) = (self.at, self.now);

@@ -140,3 +140,16 @@ async fn a_timer_that_is_set_at_the_end_of_a_tasks_budget_still_rings() {
     tokio::time::timeout(Duration::from_secs(60), raw.read_exact(&mut head)).await.expect("a ping").unwrap();
     assert_eq!(head[0], 0x89);
 }
+
+#[tokio::test]
+async fn what_the_peer_has_sent_may_be_read_when_much_waited_for_a_transport_that_failed() {
+    let frames: Vec<Frame> = (0..100).map(|n| Frame::text(format!("message {n}"))).collect();
+    let (mut server, output) = one_sided(&frames, false, WAITS);
+    server.try_send(vec![0; 1 << 20]).unwrap();
+    assert!(poll_once(server.flush()).is_pending());
+    output.store(FAILS, Ordering::Relaxed);
+    for n in 0..100 {
+        assert_eq!(server.next().await.unwrap().unwrap(), Message::text(format!("message {n}")));
+    }
+    assert!(matches!(server.next().await, Some(Err(Error::Io(_)))));
+}
