@@ -137,6 +137,8 @@ impl Outbound {
         if let Some(chain) = self.gathering.take() {
             resources.take_home(chain);
         }
+        // Otherwise the send in flight tells when it is done.
+        self.congested &= self.sending;
     }
 
     /// Drops published messages that may leave until `count` bytes are gone or none is left. Answers how

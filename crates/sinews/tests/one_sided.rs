@@ -153,3 +153,20 @@ async fn what_the_peer_has_sent_may_be_read_when_much_waited_for_a_transport_tha
     }
     assert!(matches!(server.next().await, Some(Err(Error::Io(_)))));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_is_whole_again_waits_for_nothing_that_never_leaves() {
+    let (mut raw, server) = tokio::io::duplex(1 << 10);
+    let server = WebSocket::from_negotiated(server, negotiate(None, None).server, Arc::default(), &[]);
+    let (mut write, mut read) = server.split();
+    write.try_send(vec![0; 1 << 20]).unwrap();
+    assert!(poll_once(read.close(CloseCode::NORMAL, "")).is_pending());
+    let mut close = [0; 4];
+    raw.read_exact(&mut close).await.unwrap();
+    assert_eq!(close, [0x88, 2, 3, 0xe8], "in front of the message");
+    assert!(matches!(poll_once(write.flush()), Poll::Ready(Err(_))), "which never leaves");
+    let mut server = read.reunite(write).unwrap();
+    raw.write_all(&Frame::text("late").encode(Role::Client)).await.unwrap();
+    let late = tokio::time::timeout(Duration::from_secs(1), server.next()).await.expect("it is read");
+    assert_eq!(late.unwrap().unwrap(), Message::text("late"));
+}
