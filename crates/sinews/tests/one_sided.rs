@@ -170,3 +170,19 @@ async fn a_connection_that_is_whole_again_waits_for_nothing_that_never_leaves() 
     let late = tokio::time::timeout(Duration::from_secs(1), server.next()).await.expect("it is read");
     assert_eq!(late.unwrap().unwrap(), Message::text("late"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn pongs_follow_a_message_whose_sender_has_given_up() {
+    let (mut raw, server) = tokio::io::duplex(64 << 10);
+    let server = WebSocket::from_negotiated(server, negotiate(None, None).server, Arc::default(), &[]);
+    let (mut write, mut read) = server.split();
+    assert!(poll_once(write.send(vec![0; 200_000])).is_pending());
+    // More than the reader may add to what waits.
+    let pings: Vec<u8> = (0..40).flat_map(|_| Frame::ping([7; 125]).encode(Role::Client)).collect();
+    raw.write_all(&pings).await.unwrap();
+    let _reader = tokio::spawn(async move { while let Some(Ok(_)) = read.next().await {} });
+    let mut all = vec![0; 200_010 + 40 * 127];
+    let whole = tokio::time::timeout(Duration::from_millis(100), raw.read_exact(&mut all)).await;
+    whole.expect("without anything else to wake the reader").unwrap();
+    assert_eq!(split_frames(&all).0.len(), 41);
+}

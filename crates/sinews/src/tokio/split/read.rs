@@ -274,7 +274,8 @@ fn poll_event<T: Split>(
         if !outlet.wants_help() {
             return Poll::Pending;
         }
-        if outlet.poll_help(cx).is_ready() && drive.unflushed {
+        // What the reader has to say may have found no place behind what has left now.
+        if outlet.poll_help(cx).is_ready() && drive.wants_send() {
             continue;
         }
         drive.link.now = now();
