@@ -42,7 +42,7 @@ pub enum Overflow {
     Close,
     /// The new message is dropped; the sender is told.
     DropNewest,
-    /// The oldest published messages still waiting are dropped to make room for a new one. A message to this
+    /// The oldest published messages (framed once for many connections) still waiting are dropped to make room for a new one. A message to this
     /// connection alone is never dropped once it is queued; where no room can be made, a new one is, and the
     /// sender is told.
     DropOldest,

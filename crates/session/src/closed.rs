@@ -58,6 +58,12 @@ impl Closed {
         &self.reason
     }
 
+    /// Whether it ended in order: by a Close of either end that the other one answered, whatever the code.
+    #[must_use]
+    pub fn is_orderly(&self) -> bool {
+        matches!(self.cause, Cause::Peer | Cause::Local)
+    }
+
     /// Who ended it, or what.
     #[must_use]
     pub fn cause(&self) -> Cause {
@@ -68,9 +74,13 @@ impl Closed {
 impl fmt::Display for Closed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let status = self.status();
+        let ended = |f: &mut fmt::Formatter<'_>, by: &str| match &*self.reason {
+            "" => write!(f, "closed by {by} with {status}"),
+            reason => write!(f, "closed by {by} with {status}: {reason}"),
+        };
         match self.cause {
-            Cause::Peer => write!(f, "closed by the peer with {status}"),
-            Cause::Local => write!(f, "closed by this end with {status}"),
+            Cause::Peer => ended(f, "the peer"),
+            Cause::Local => ended(f, "this end"),
             Cause::Fault(fault) => write!(f, "peer at fault: {fault}"),
             Cause::Expired(wait) => wait.fmt(f),
             Cause::Overflow => f.write_str("peer too slow"),

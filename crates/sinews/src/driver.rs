@@ -206,6 +206,7 @@ pub(crate) trait Driver {
                     self.poll_shut(cx);
                     return Poll::Ready(false);
                 }
+                Next::Tell => return Poll::Ready(false),
                 Next::Shut if !blocked => self.poll_shut(cx),
                 Next::Shut | Next::Go => {}
             }

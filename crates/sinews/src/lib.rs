@@ -82,6 +82,7 @@
 //! | send | [`send`](WebSocket::send); [`send_text`](WebSocket::send_text) and [`send_binary`](WebSocket::send_binary) for what is only lent |
 //! | send what is larger than memory | [`writer`](WebSocket::writer): piece by piece, or as an `AsyncWrite` |
 //! | queue without waiting | [`try_send`](WebSocket::try_send) |
+//! | queue what was framed once for many connections | [`publish`](WebSocket::publish) |
 //! | receive and send on different tasks | [`split`](WebSocket::split), and `reunite` the halves; TLS by [`split_locked`](WebSocket::split_locked) |
 //! | send from many tasks | a [`Sender`] for each ([`sender`](WebSocket::sender)): a bounded queue that whoever drives the connection empties |
 //! | use it where a `Stream` and a `Sink` are wanted | it is both |
@@ -96,7 +97,7 @@
 //! | [`send`](WebSocket::send), when all that came was looked at | at once: it returns when the transport has taken everything that was queued |
 //! | [`send`](WebSocket::send), while messages that came together still wait to be read | with the answer to the last of them, in one write for all. It returns at once |
 //! | the same, past [`high_water`](Config::high_water), or the second answer to one message and later ones, from 1 ms after the first | everything, before it returns |
-//! | [`feed`](WebSocket::feed), [`try_send`](WebSocket::try_send), [`start_close`](WebSocket::start_close) | with whatever comes first of the following |
+//! | [`feed`](WebSocket::feed), [`try_send`](WebSocket::try_send), [`publish`](WebSocket::publish), [`start_close`](WebSocket::start_close) | with whatever comes first of the following |
 //! | [`flush`](WebSocket::flush), [`close`](WebSocket::close) | everything, before they return |
 //! | [`next`](WebSocket::next) and all that receives, when there is nothing to return | everything, before it waits |
 //! | the same, amid messages that came together, from 1 ms after they came | everything. Looked at with the first message behind an answer, then with every 8th: a fast application should not pay for the clock |
@@ -148,6 +149,58 @@
 //! receive as well where a peer sends more than pings. The halves of a split do the same: who holds the one need not
 //! wait for the other.
 //!
+//! # Broadcasting
+//!
+//! One message for many connections is a [`Prepared`]: framed once, compressed once for each class of connections, shared
+//! by count. Each connection is a task that waits for the next message of its peer and of the broadcast at the same
+//! time, and never for a slow peer: [`publish`](WebSocket::publish) queues, and the `next` of the next turn sends.
+//! What waits is bounded by [`Config::max_outbound`], where [`Config::overflow`] says what becomes of a consumer that is
+//! too slow: the connection ends (the default, and both `publish` and `next` say so at once), the new message is
+//! dropped, or the oldest.
+//!
+//! ```
+//! # #[cfg(feature = "tokio")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use std::sync::Arc;
+//! # use sinews::{Message, Prepared, WebSocket};
+//! # let agreed = sinews_testkit::negotiate(None, None);
+//! # let (near, far) = tokio::io::duplex(4096);
+//! # let mut ws = WebSocket::from_negotiated(near, agreed.server, Arc::default(), &[]);
+//! # let mut client = WebSocket::from_negotiated(far, agreed.client, Arc::default(), &[]);
+//! let (prices, _) = tokio::sync::broadcast::channel::<Prepared>(16);
+//! let mut news = prices.subscribe();
+//! prices.send(Prepared::text("AAA 1.01"))?;
+//! # drop(prices);
+//! # let server = async move {
+//! loop {
+//!     tokio::select! {
+//!         message = ws.next() => match message.transpose()? {
+//!             Some(_) => {} // what the peer says
+//!             None => break,
+//!         },
+//!         price = news.recv() => match price {
+//!             Ok(price) => drop(ws.publish(&price)?),
+//!             Err(_) => ws.start_close(sinews::CloseCode::GOING_AWAY, "no more prices").unwrap_or(()),
+//!         },
+//!     }
+//! }
+//! # Ok::<(), sinews::Error>(())
+//! # };
+//! # let client = async move {
+//! #     assert_eq!(client.next_data().await.transpose()?, Some(Message::text("AAA 1.01")));
+//! #     drop(client.close(sinews::CloseCode::NORMAL, "").await?);
+//! #     Ok::<(), sinews::Error>(())
+//! # };
+//! # let (served, heard) = tokio::join!(server, client);
+//! # served?;
+//! # heard?;
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "tokio"))]
+//! # fn main() {}
+//! ```
+//!
 //! # Cancel-safety
 //!
 //! What is half done lives in the connection and never in a future. So any future may be dropped at any point, as
@@ -156,7 +209,7 @@
 //! | a dropped | means |
 //! |---|---|
 //! | `next`, `next_borrowed`, `next_reader` | nothing: the next call goes on |
-//! | `recv_into` | nothing: call again with the same buffer, and it goes on behind what is there |
+//! | `recv_into` | nothing: call again with the same buffer, and it goes on behind what is there. On compio, where the buffer goes by value and is dropped with the future, its payload comes again with the next call |
 //! | `MessageReader::next_chunk`, a read | nothing. A reader that is dropped passes over the rest of its message |
 //! | `send`, `send_text`, `send_binary`, `feed` | the message is queued whole and leaves with the next call; or, if the call still waited for room, it is not sent at all |
 //! | [`Sender::send`] | the message is queued, or not at all; the place in the line is lost |
@@ -276,7 +329,7 @@ pub use sinews_proto::deflate::{DeflateConfig, DeflateMode, InvalidDeflateConfig
 pub use sinews_proto::{
     CloseCode, Config, Expired, InvalidConfig, Kind, Misuse, Overflow, PeerMisbehaved, PingRate, Role,
 };
-pub use sinews_session::{Cause, Closed, Sent};
+pub use sinews_session::{Cause, Closed, Prepared, Sent};
 pub use sinews_simd::{Utf8Bytes, Utf8Error};
 
 #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]

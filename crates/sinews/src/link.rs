@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use sinews_proto::{CloseCode, Config, Kind, Misuse, Negotiated, Place, Role, Time};
-use sinews_session::{Arrived, Cause, Chain, Closed, Fate, Sent, Session, Tx};
+use sinews_session::{Arrived, Cause, Chain, Closed, Fate, Prepared, Sent, Session, Tx};
 use sinews_simd::Utf8Bytes;
 
 use self::halves::Half;
@@ -119,6 +119,8 @@ pub(crate) enum Next {
     Go,
     /// End the sending side, once everything has left; and receive.
     Shut,
+    /// It is to be told that the connection ends, which goes on.
+    Tell,
     /// It is over.
     Over,
 }
@@ -510,6 +512,11 @@ impl Link {
         }
     }
 
+    /// Queues a message that was framed for many.
+    pub(crate) fn publish(&mut self, message: &Prepared) -> Result<Sent, Error> {
+        self.send_with(|tx| tx.send_prepared(message))
+    }
+
     /// Queues a message that is lent.
     pub(crate) fn queue_lent(&mut self, kind: Kind, payload: &[u8]) -> Result<Sent, Error> {
         self.send_with(|tx| tx.send(kind, payload))
@@ -538,6 +545,9 @@ impl Link {
     fn settle_end<T>(&mut self, sent: Result<T, Misuse>) -> Result<T, Error> {
         self.recheck = true;
         self.note_closed();
+        if self.closed().is_some_and(|closed| closed.cause() == Cause::Overflow) {
+            return Err(self.over());
+        }
         sent.map_err(|misuse| match misuse {
             Misuse::Closing if self.end.closed.is_some() => self.over(),
             misuse => misuse.into(),
@@ -756,6 +766,10 @@ impl Link {
     fn next_in_closing(&self) -> Next {
         match self.session.fate() {
             Fate::Drop => Next::Over,
+            // A peer that is too slow for what waits is too slow to be waited for.
+            _ if !self.end.told && self.closed().is_some_and(|closed| closed.cause() == Cause::Overflow) => {
+                Next::Tell
+            }
             _ if (self.end.receiving || self.is_given_up()) && !self.wants_send() => Next::Over,
             Fate::Finish if !self.end.shut && !self.end.sending => Next::Shut,
             Fate::Open | Fate::AwaitEnd | Fate::Finish => Next::Go,

@@ -624,7 +624,7 @@ fn a_runtime_may_end_before_its_connections() {
 fn halves_live_on_two_tasks_and_are_reunited() {
     run(|| async {
         let (mut client, server) = pair();
-        let (mut reader, mut writer) = server.split();
+        let (mut writer, mut reader) = server.split();
         let hearing = compio::runtime::spawn(async move {
             for n in 0..100 {
                 assert_eq!(reader.next().await.unwrap().unwrap(), text(n));
@@ -642,7 +642,7 @@ fn halves_live_on_two_tasks_and_are_reunited() {
             assert_eq!(client.next().await.unwrap().unwrap(), Message::binary(vec![n; 10_000]));
         }
         let (reader, writer) = (hearing.await.unwrap(), sending.await.unwrap());
-        let (stranger, other) = pair().0.split();
+        let (other, stranger) = pair().0.split();
         let (reader, writer) = match stranger.reunite(writer) {
             Err(error) => {
                 let (stranger, writer) = error.into_halves();
@@ -662,7 +662,7 @@ fn halves_live_on_two_tasks_and_are_reunited() {
 fn a_waiting_reader_does_what_the_writer_began() {
     run(|| async {
         let (mut client, server) = pair();
-        let (mut reader, mut writer) = server.split();
+        let (mut writer, mut reader) = server.split();
         let reading = compio::runtime::spawn(async move {
             let closed = reader.next().await.unwrap().unwrap();
             assert!(closed.is_close() && reader.next().await.is_none());
@@ -688,7 +688,7 @@ fn a_writer_that_waits_leaves_messages_to_the_reader() {
     run(|| async {
         let config = Config::default().with_high_water(4 << 20).with_max_outbound(8 << 20);
         let (mut client, server) = pair_with(&config);
-        let (mut reader, mut writer) = server.split();
+        let (mut writer, mut reader) = server.split();
         let much = Message::binary(vec![1; 2 << 20]);
         let reading = compio::runtime::spawn(async move {
             for n in 0..20 {

@@ -220,8 +220,8 @@ fn a_dropped_call_gives_back_what_its_memory_held() {
 fn halves_have_them_too() {
     run(|| async {
         let (client, server) = pair();
-        let (mut reader, _writer) = server.split();
-        let (_reader, mut writer) = client.split();
+        let (_writer, mut reader) = server.split();
+        let (mut writer, _reader) = client.split();
         assert_eq!((reader.role(), writer.role()), (Role::Server, Role::Client));
         assert_eq!((reader.subprotocol(), writer.subprotocol()), (None, None));
         assert_eq!(reader.config().max_message(), Config::default().max_message());

@@ -143,7 +143,7 @@ async fn producers_hear_how_the_connection_ended() {
     let error = sender.send("late").await.expect_err("over");
     assert!(error.is_closed() && sender.is_closed());
     assert_eq!(error.closed().and_then(|closed| closed.code()), Some(CloseCode::GOING_AWAY));
-    assert_eq!(error.to_string(), "closed by the peer with 1001");
+    assert_eq!(error.to_string(), "closed by the peer with 1001: restart");
     assert_eq!(error.into_message(), Message::from("late"));
     assert!(server.sender().is_closed(), "a handle made late hears it too");
 }

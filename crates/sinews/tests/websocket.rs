@@ -7,7 +7,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use common::{Cut, echo, pair, pair_with, poll_once, server_and_raw};
-use sinews::{AtFault, Cause, CloseCode, Config, Error, Expired, Message, Misuse, Overflow, PeerMisbehaved};
+use sinews::{
+    AtFault, Cause, CloseCode, Config, Error, Expired, Message, Misuse, Overflow, PeerMisbehaved, Prepared,
+};
 use sinews_testkit::{Frame, split_frames};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -435,9 +437,32 @@ async fn what_is_not_waited_for_meets_the_policy() {
     use sinews::Sent::{Backpressure, Dropped};
     assert_eq!(sent, [Backpressure, Backpressure, Backpressure, Dropped, Dropped]);
     let (mut server, _raw) = server_and_raw(&small);
-    while server.try_send(vec![0; 1000]).unwrap() != Dropped {}
+    let overflow =
+        |error: &Error| matches!(error, Error::Closed(closed) if closed.cause() == Cause::Overflow);
+    let error = (0..5).find_map(|_| server.try_send(vec![0; 1000]).err()).unwrap();
+    assert!(overflow(&error), "{error}");
     let error = server.send("too late").await.unwrap_err();
-    assert!(matches!(&error, Error::Closed(closed) if closed.cause() == Cause::Overflow), "{error}");
+    assert!(overflow(&error), "{error}");
+    // Who waits for messages hears it now, though the peer takes nothing.
+    let Poll::Ready(Some(Err(error))) = poll_once(server.next()) else { panic!("an error") };
+    assert!(overflow(&error), "{error}");
+    assert!(poll_once(server.next()).is_pending(), "then what waits is sent, for as long as it may take");
+}
+
+#[tokio::test]
+async fn what_is_published_is_framed_once_and_the_oldest_gives_way() {
+    let small = Config::default().with_max_outbound(3000).with_overflow(Overflow::DropOldest);
+    let (mut client, mut server) = pair_with(&small, 1 << 20, None);
+    let news: Vec<Prepared> = (0..10).map(|n| Prepared::text(format!("{n}{}", "x".repeat(999)))).collect();
+    for message in &news {
+        server.publish(message).unwrap();
+    }
+    server.flush().await.unwrap();
+    let mut heard = Vec::new();
+    while let Poll::Ready(message) = poll_once(client.next_data()) {
+        heard.push(message.unwrap().unwrap().as_text().unwrap()[..1].to_owned());
+    }
+    assert_eq!(heard, ["8", "9"], "the newest that fit");
 }
 
 #[tokio::test]

@@ -92,6 +92,7 @@ impl<S: Read + Write> Drive<S> {
                 }
                 // Who cannot end one side alone ends both, by being dropped.
                 Next::Shut if blocked.is_none() && !self.shut() => return Ok(false),
+                Next::Tell => return Ok(false),
                 Next::Shut | Next::Go => {}
             }
             if congested && !self.link.is_congested() {

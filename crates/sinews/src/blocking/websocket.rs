@@ -6,7 +6,7 @@ use std::iter::FusedIterator;
 use std::sync::Arc;
 
 use sinews_proto::{CloseCode, Config, Kind, Misuse, Negotiated, Role};
-use sinews_session::{Closed, Sent};
+use sinews_session::{Closed, Prepared, Sent};
 
 use super::drive::Drive;
 use super::wait;
@@ -91,6 +91,15 @@ impl<S> WebSocket<S> {
     /// See [`Error`].
     pub fn try_send(&mut self, message: impl Into<Message>) -> Result<Sent, Error> {
         self.drive.link.queue(message.into())
+    }
+
+    /// Queues a message that was framed once for many connections, without waiting, as [`try_send`](Self::try_send)
+    /// does. Such messages are what [`Overflow::DropOldest`](crate::Overflow::DropOldest) drops for a slow consumer: the newest always gets in.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn publish(&mut self, message: &Prepared) -> Result<Sent, Error> {
+        self.drive.link.publish(message)
     }
 
     /// Begins the closing handshake (RFC 6455 section 7.1.2) behind what is queued, without waiting. Messages of the

@@ -67,12 +67,12 @@ impl Wake for Waiting {
 impl<S: Transport> WebSocket<S> {
     /// Splits the connection into halves for two tasks of the runtime. [`ReadHalf::reunite`] undoes it.
     #[must_use]
-    pub fn split(self) -> (ReadHalf<S>, WriteHalf<S>) {
+    pub fn split(self) -> (WriteHalf<S>, ReadHalf<S>) {
         let waiting = Arc::new(Waiting::default());
         let waker = Waker::from(waiting.clone());
         let facts = self.drive.peek().facts();
         let shared = Rc::new(Shared { socket: RefCell::new(self), facts, waiting, waker });
-        (ReadHalf { shared: shared.clone() }, WriteHalf { shared })
+        (WriteHalf { shared: shared.clone() }, ReadHalf { shared })
     }
 }
 

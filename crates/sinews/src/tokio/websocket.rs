@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use futures_core::{FusedStream, Stream};
 use futures_sink::Sink;
 use sinews_proto::{CloseCode, Config, Kind, Negotiated, Role};
-use sinews_session::{Closed, Sent};
+use sinews_session::{Closed, Prepared, Sent};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::drive::{self, Drive};
@@ -51,6 +51,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// Once, how the connection ended, if not in order; then `None`.
     pub async fn next(&mut self) -> Option<Result<Message, Error>> {
         poll_fn(|cx| self.poll_message(cx)).await
+    }
+
+    /// The next text or binary message; pings, pongs and Close are passed over, as they are answered without your help.
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn next_data(&mut self) -> Option<Result<Message, Error>> {
+        loop {
+            match self.next().await? {
+                Ok(message) if !message.is_data() => {}
+                message => return Some(message),
+            }
+        }
     }
 
     #[inline]
@@ -134,6 +149,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// See [`Error`].
     pub fn try_send(&mut self, message: impl Into<Message>) -> Result<Sent, Error> {
         self.drive.link.queue(message.into())
+    }
+
+    /// Queues a message that was framed once for many connections, without waiting, as [`try_send`](Self::try_send)
+    /// does. Such messages are what [`Overflow::DropOldest`](crate::Overflow::DropOldest) drops for a slow consumer: the newest always gets in.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn publish(&mut self, message: &Prepared) -> Result<Sent, Error> {
+        self.drive.link.publish(message)
     }
 
     /// Sends everything that is queued.
