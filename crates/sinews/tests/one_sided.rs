@@ -186,3 +186,31 @@ async fn pongs_follow_a_message_whose_sender_has_given_up() {
     whole.expect("without anything else to wake the reader").unwrap();
     assert_eq!(split_frames(&all).0.len(), 41);
 }
+
+#[tokio::test(start_paused = true)]
+async fn halves_keep_the_deadlines_that_the_whole_had_and_the_other_way_round() {
+    let (mut server, mut raw) = server_and_raw(&Config::default());
+    assert!(poll_once(server.next()).is_pending());
+    let (write, mut read) = server.split();
+    let mut ping = [0; 6];
+    {
+        let reading = read.next();
+        let pinged = tokio::time::timeout(Duration::from_secs(26), raw.read_exact(&mut ping));
+        tokio::select! {
+            biased;
+            pinged = pinged => drop(pinged.expect("a ping").unwrap()),
+            _ = reading => panic!("nothing was sent"),
+        }
+    }
+    raw.write_all(&Frame::pong(&ping[2..]).encode(Role::Client)).await.unwrap();
+    assert!(matches!(read.next().await, Some(Ok(Message::Pong(_)))));
+    assert!(poll_once(read.next()).is_pending());
+    let mut server = read.reunite(write).unwrap();
+    let reading = server.next();
+    let pinged = tokio::time::timeout(Duration::from_secs(26), raw.read_exact(&mut ping));
+    tokio::select! {
+        biased;
+        pinged = pinged => drop(pinged.expect("another ping").unwrap()),
+        _ = reading => panic!("nothing was sent"),
+    }
+}

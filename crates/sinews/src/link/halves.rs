@@ -174,6 +174,8 @@ impl Link {
         write.queued_at = self.queued_at.take();
         write.half = Half::boxed(Side::Write, &pair);
         self.half = Half::boxed(Side::Read, &pair);
+        // Whoever drives it now has set no timer.
+        self.recheck = true;
         write.sync();
         Some((write, self.sending.take(), pair))
     }
@@ -195,6 +197,7 @@ impl Link {
         self.queued_at = write.queued_at;
         self.sending = sending;
         self.half = None;
+        self.recheck = true;
         resources::with(|shared| self.session.join_data(&mut write.session, shared, now));
         self.note_closed();
     }
