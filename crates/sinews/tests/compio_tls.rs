@@ -1,6 +1,7 @@
 //! TLS on compio: both directions at once, cancellation, and ends that somebody else may have made.
 #![cfg(all(feature = "compio", feature = "rustls"))]
 
+use std::io::Write as _;
 use std::num::NonZero;
 use std::pin::pin;
 use std::sync::Arc;
@@ -198,4 +199,36 @@ fn bytes_that_are_no_tls_are_refused() {
         let refused = TlsStream::accept(other, server).await.unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::InvalidData);
     });
+}
+
+/// Nothing behind the last words counts, however much there is of it.
+#[test]
+fn what_follows_the_last_words_is_not_waited_for() {
+    let (client, server) = configs();
+    let (mut peer, other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let peer = std::thread::spawn(move || {
+        let mut session = rustls::ClientConnection::new(client, name()).unwrap();
+        while session.is_handshaking() {
+            session.complete_io(&mut peer).unwrap();
+        }
+        session.send_close_notify();
+        let mut last = Vec::new();
+        session.write_tls(&mut last).unwrap();
+        last.resize(40_000, 0x17);
+        peer.write_all(&last).unwrap();
+        peer
+    });
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        run(|| async move {
+            let other = UnixStream::from_std(other).unwrap();
+            let stream = TlsStream::accept(other, server).await.unwrap();
+            let negotiated = negotiate(None, None).server;
+            let mut server = WebSocket::from_negotiated(stream, negotiated, Arc::default(), &[]);
+            assert!(matches!(server.next().await, Some(Err(_))), "a Close was to come first");
+        });
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(Duration::from_secs(20)).expect("the thread goes on");
+    drop(peer.join());
 }

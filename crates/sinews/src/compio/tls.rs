@@ -149,7 +149,11 @@ impl<I: Source> TlsSource<I> {
         let mut session = self.session.borrow_mut();
         let mut plain = session.process_new_packets().map_err(invalid)?.plaintext_bytes_to_read();
         while self.at < self.cipher.len() && plain <= PLAIN_MAX {
-            self.at += session.read_tls(&mut &self.cipher[self.at..])?;
+            self.at = match session.read_tls(&mut &self.cipher[self.at..])? {
+                // Behind the peer's last words nothing counts.
+                0 => self.cipher.len(),
+                taken => self.at + taken,
+            };
             plain = session.process_new_packets().map_err(invalid)?.plaintext_bytes_to_read();
         }
         if self.at == self.cipher.len() && !self.cipher.is_empty() {
