@@ -197,6 +197,8 @@ impl Inbox {
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Message> {
         match self.queue.poll_recv(cx) {
             Poll::Ready(Some(message)) => Poll::Ready(message),
+            // A task of Tokio's whose budget is used up is told so whatever waits; who flushes must get it all the same.
+            Poll::Pending if !self.is_empty() => self.next().map_or(Poll::Pending, Poll::Ready),
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }

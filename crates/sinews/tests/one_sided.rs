@@ -214,3 +214,23 @@ async fn halves_keep_the_deadlines_that_the_whole_had_and_the_other_way_round() 
         _ = reading => panic!("nothing was sent"),
     }
 }
+
+#[tokio::test]
+async fn producers_and_a_task_without_a_pause_come_to_an_end() {
+    let (mut server, mut raw) = server_and_raw(&Config::default());
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let sender = server.sender();
+            for _ in 0..200 {
+                sender.try_send("x").unwrap();
+                server.flush().await.unwrap();
+            }
+        });
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(Duration::from_secs(20)).expect("no endless loop");
+    let mut all = [0; 600];
+    raw.read_exact(&mut all).await.unwrap();
+}
