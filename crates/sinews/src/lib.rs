@@ -181,7 +181,10 @@
 //!         },
 //!         price = news.recv() => match price {
 //!             Ok(price) => drop(ws.publish(&price)?),
-//!             Err(_) => ws.start_close(sinews::CloseCode::GOING_AWAY, "no more prices").unwrap_or(()),
+//!             Err(_) => {
+//!                 ws.close(sinews::CloseCode::GOING_AWAY, "no more prices").await?;
+//!                 break;
+//!             }
 //!         },
 //!     }
 //! }
