@@ -234,3 +234,22 @@ async fn producers_and_a_task_without_a_pause_come_to_an_end() {
     let mut all = [0; 600];
     raw.read_exact(&mut all).await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_whose_message_nobody_takes_is_not_called_silent() {
+    let agreed = negotiate(None, None);
+    let (client, server) = tokio::io::duplex(1 << 20);
+    let mut client = WebSocket::from_negotiated(client, agreed.client, Arc::default(), &[]);
+    let server = WebSocket::from_negotiated(server, agreed.server, Arc::default(), &[]);
+    let (mut write, mut read) = server.split();
+    assert!(poll_once(read.next()).is_pending());
+    client.send("hello").await.unwrap();
+    let client = tokio::spawn(async move { while let Some(Ok(_)) = client.next().await {} });
+    for n in 0..1000 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        write.send("tick").await.unwrap_or_else(|error| panic!("{n}: {error}"));
+    }
+    assert_eq!(read.next().await.unwrap().unwrap(), Message::text("hello"));
+    drop((write, read));
+    client.await.unwrap();
+}

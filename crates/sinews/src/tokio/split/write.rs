@@ -305,7 +305,10 @@ impl<T: Split> WriteHalf<T> {
             let cx = &mut Context::from_waker(waker.as_ref().unwrap_or(Waker::noop()));
             drive.poll_aside(cx);
             let _ = drive.poll_send(cx);
-            let _ = drive.poll_timer(cx);
+            // Behind what waits to be received may be what somebody waits for.
+            if !drive.link.is_parked() {
+                let _ = drive.poll_timer(cx);
+            }
         }
         let has_news = drive.link.is_parked() || drive.link.closed().is_some();
         if self.handover.put(drive) || has_news {
