@@ -5,7 +5,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use compio::runtime::CancelToken;
 use sinews_proto::Time;
@@ -23,15 +23,21 @@ pub(super) struct Drive<S: Transport> {
     pace: Pace,
     /// Wakes for the link's deadline, or to free spare memory; made when first needed.
     timer: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    /// A receive was begun since the timer last rang.
+    began: bool,
     /// The end of the sending side was begun.
     shut: bool,
 }
+
+/// How long a deadline that has come waits for a receive that may only just have been begun: what lies in the socket
+/// must not count as silence, and an operation ends in a turn of the runtime.
+const GRACE: Duration = Duration::from_millis(1);
 
 impl<S: Transport> Drive<S> {
     pub(super) fn new(wire: Wire<S>, link: Link) -> Self {
         let Wire { source, sink } = wire;
         let pace = Pace::new(link.now);
-        Self { source, sink, link, pace, timer: None, shut: false }
+        Self { source, sink, link, pace, timer: None, began: false, shut: false }
     }
 
     pub(super) fn peek(&self) -> &Link {
@@ -42,6 +48,7 @@ impl<S: Transport> Drive<S> {
         let message = if self.source.is_direct() { self.link.take_message() } else { None };
         let room = message.or_else(|| self.source.wants_block().then(|| self.link.take_block()));
         self.source.start(room);
+        self.began = true;
     }
 
     /// What the source holds moves into a block, or into the memory of a message.
@@ -177,10 +184,15 @@ impl<S: Transport> Driver for Drive<S> {
     }
 
     fn poll_ring(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(timer) = &mut self.timer else { return Poll::Pending };
-        ready!(timer.as_mut().poll(cx));
-        self.timer = None;
-        Poll::Ready(())
+        while let Some(timer) = &mut self.timer {
+            ready!(timer.as_mut().poll(cx));
+            self.timer = None;
+            if !std::mem::take(&mut self.began) {
+                return Poll::Ready(());
+            }
+            self.set_timer(now() + GRACE);
+        }
+        Poll::Pending
     }
 }
 
