@@ -168,7 +168,9 @@ impl Filling {
         drive.link().expect_pieces(true);
         loop {
             // Other memory, and less, may have come after a dropped call.
-            let room = target.capacity().saturating_sub(self.filled);
+            // After a dropped call another buffer may have come, and a smaller one: what is said to be there is.
+            self.filled = self.filled.min(target.capacity());
+            let room = target.capacity() - self.filled;
             if let Some(reading) = &mut self.reading {
                 let piece = reading.take(drive.link(), room);
                 let copied = piece.len();

@@ -193,6 +193,17 @@ async fn what_does_not_fit_comes_with_the_next_call() {
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("behind it"));
 }
 
+/// Against the contract, and yet no reason to claim bytes that are not there.
+#[tokio::test]
+async fn a_smaller_buffer_after_a_dropped_call_is_not_overrun() {
+    let (mut client, mut server) = pair_with(&Config::default(), 1000, None);
+    let _ = poll_once(client.send(noise(5000)));
+    assert!(poll_once(server.recv_into(&mut [0; 4096])).is_pending());
+    let mut small = [0; 10];
+    let filled = server.recv_into(&mut small).await.unwrap().unwrap();
+    assert!(filled.len <= small.len() && !filled.last);
+}
+
 #[tokio::test]
 async fn a_message_without_an_end_is_an_error() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
