@@ -351,11 +351,8 @@ pub(crate) trait Driver {
 
     /// Waits for the end; messages that still come are dropped.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<Closed, Error>> {
+        self.link().hold_words();
         while ready!(self.poll_borrow(cx)).is_some() {}
-        let link = self.link();
-        if let Some(error) = link.last_words() {
-            return Poll::Ready(Err(error));
-        }
-        Poll::Ready(link.closed().cloned().ok_or(Error::Misuse(Misuse::Closing)))
+        Poll::Ready(self.link().outcome())
     }
 }

@@ -545,7 +545,7 @@ impl Link {
     fn settle_end<T>(&mut self, sent: Result<T, Misuse>) -> Result<T, Error> {
         self.recheck = true;
         self.note_closed();
-        if self.closed().is_some_and(|closed| closed.cause() == Cause::Overflow) {
+        if self.is_overflown() {
             return Err(self.over());
         }
         sent.map_err(|misuse| match misuse {
@@ -767,9 +767,7 @@ impl Link {
         match self.session.fate() {
             Fate::Drop => Next::Over,
             // A peer that is too slow for what waits is too slow to be waited for.
-            _ if !self.end.told && self.closed().is_some_and(|closed| closed.cause() == Cause::Overflow) => {
-                Next::Tell
-            }
+            _ if !self.end.told && self.is_overflown() => Next::Tell,
             _ if (self.end.receiving || self.is_given_up()) && !self.wants_send() => Next::Over,
             Fate::Finish if !self.end.shut && !self.end.sending => Next::Shut,
             Fate::Open | Fate::AwaitEnd | Fate::Finish => Next::Go,
@@ -838,6 +836,27 @@ impl Link {
             Cause::Ended => Some(self.end.io.take().map_or_else(|| Error::Closed(closed.clone()), Error::Io)),
             _ => Some(Error::Closed(closed.clone())),
         }
+    }
+
+    /// Who closes waits for the end itself, and hears of it then.
+    pub(crate) fn hold_words(&mut self) {
+        self.end.told |= self.is_overflown();
+    }
+
+    /// How it ended, for who has closed it.
+    pub(crate) fn outcome(&mut self) -> Result<Closed, Error> {
+        if let Some(error) = self.last_words() {
+            return Err(error);
+        }
+        match self.closed() {
+            Some(closed) if self.is_overflown() => Err(Error::Closed(closed.clone())),
+            Some(closed) => Ok(closed.clone()),
+            None => Err(Error::Misuse(Misuse::Closing)),
+        }
+    }
+
+    fn is_overflown(&self) -> bool {
+        self.closed().is_some_and(|closed| closed.cause() == Cause::Overflow)
     }
 
     /// Whether whoever waits for messages knows that it is over.

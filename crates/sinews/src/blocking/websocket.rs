@@ -220,10 +220,11 @@ impl<S: Read + Write> WebSocket<S> {
             Ok(()) | Err(Error::Closed(_) | Error::Misuse(Misuse::Closing)) => {}
             Err(error) => return Err(error),
         }
+        self.drive.link.hold_words();
         for message in &mut *self {
             message?;
         }
-        self.closed().cloned().ok_or(Error::Misuse(Misuse::Closing))
+        self.drive.link.outcome()
     }
 }
 
