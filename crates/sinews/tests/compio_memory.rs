@@ -107,10 +107,13 @@ const HISTORIES: [(usize, usize); 3] = [(64, 50), (256 << 10, 1), (8192 - 8, 4)]
 /// All connections wait until the spare memory of the thread, which is nobody's, is freed: that is some seconds.
 async fn settle(pairs: &mut [(End, End)]) -> isize {
     for _ in 0..2 {
-        compio::time::sleep(Duration::from_millis(2100)).await;
-        for (client, server) in &mut *pairs {
-            wait(client);
-            wait(server);
+        // What is due waits a millisecond more for a receive that was just begun.
+        for pause in [2100, 5] {
+            compio::time::sleep(Duration::from_millis(pause)).await;
+            for (client, server) in &mut *pairs {
+                wait(client);
+                wait(server);
+            }
         }
         turn().await;
     }
