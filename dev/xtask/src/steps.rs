@@ -94,7 +94,7 @@ fn run_step(name: &'static str, run: Run, backend: Choice) -> (&'static str, Cou
         println!("    {line}");
     }
     if count.failed > 0 {
-        let counted = || format!("see {}\n{}", log.display(), process::tail(&log, process::TAIL_LINES));
+        let counted = || format!("see {}\n{}", log.display(), what_failed(&log_lines(&log)).join("\n"));
         outcome.err().unwrap_or_else(counted).lines().for_each(|line| println!("    {line}"));
     }
     (name, count, duration)
@@ -144,8 +144,7 @@ fn tests(log: &Path, backend: Choice) -> Outcome {
         count = count + cargo_test(&["--workspace", "--exclude", "sinews-fuzz"], Backend::Poll, log)?;
         // The workspace turns on what its programs need of it.
         let library = ["test", "--package", "sinews", "--all-features", "--no-fail-fast"];
-        let own = log.with_file_name("tests-library.log");
-        count = count + counted(process::cargo().args(library), &own, Count::parse_cargo_test)?;
+        count = count + counted_as("library", process::cargo().args(library), log, Count::parse_cargo_test)?;
     }
     if backend == Choice::Poll {
         return Ok(count);
@@ -165,7 +164,7 @@ fn tests(log: &Path, backend: Choice) -> Outcome {
 fn cargo_test(what: &[&str], backend: Backend, log: &Path) -> Outcome {
     let mut command = process::cargo();
     command.arg("test").args(what).arg("--no-fail-fast").env("SINEWS_TEST_BACKEND", backend.name());
-    counted_for(backend, &mut command, log, Count::parse_cargo_test)
+    counted_as(backend.name(), &mut command, log, Count::parse_cargo_test)
 }
 
 /// The targets on their seeds and on inputs made up for a moment, as ordinary tests; and under
@@ -222,7 +221,7 @@ fn browser(log: &Path, backend: Choice) -> Outcome {
         command.args(["run", "--quiet", "--package", "sinews-browser", "--"]).arg(&binary);
         // The servers that the program starts inherit this.
         command.env("SINEWS_BACKEND", backend.name());
-        let found = counted_for(backend, &mut command, log, |text| {
+        let found = counted_as(backend.name(), &mut command, log, |text| {
             let is_skipped = text.lines().any(is_skip);
             Count::parse_last(text).unwrap_or(if is_skipped { Count::SKIPPED } else { Count::PASSED })
         });
@@ -262,9 +261,9 @@ fn counted(command: &mut Command, log: &Path, count: fn(&str) -> Count) -> Outco
 }
 
 /// One of several runs of a step: its log is added to that of the step.
-fn counted_for(backend: Backend, command: &mut Command, log: &Path, count: fn(&str) -> Count) -> Outcome {
+fn counted_as(run: &str, command: &mut Command, log: &Path, count: fn(&str) -> Count) -> Outcome {
     let step = log.file_stem().unwrap_or_default().to_string_lossy();
-    let own = log.with_file_name(format!("{step}-{}.log", backend.name()));
+    let own = log.with_file_name(format!("{step}-{run}.log"));
     let found = counted(command, &own, count);
     let text = [log_lines(log), log_lines(&own)].concat().join("\n");
     fs::write(log, text).map_err(|error| format!("{}: {error}", log.display()))?;
@@ -282,6 +281,13 @@ fn skip(log: &Path, why: &str) -> Count {
         println!("{}: {error}", log.display());
     }
     Count::SKIPPED
+}
+
+/// What failed tests have printed; of another log, its end.
+fn what_failed(log: &[String]) -> &[String] {
+    let first = log.iter().position(|line| line.starts_with("---- ") && line.ends_with(" ----"));
+    let from = first.unwrap_or_else(|| log.len().saturating_sub(process::TAIL_LINES));
+    &log[from..log.len().min(from + process::TAIL_LINES)]
 }
 
 fn is_skip(line: &str) -> bool {
@@ -316,6 +322,20 @@ mod tests_of_steps {
         assert!(sh("echo 3 passed, 0 failed; exit 1", "crash").is_err());
         assert!(sh("exit 1", "silent").is_err());
         assert!(sh("exit 0", "idle").is_err());
+    }
+
+    #[test]
+    fn a_failed_test_is_shown_and_not_what_passed_behind_it() {
+        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        let passed = "test other ... ok\n".repeat(process::TAIL_LINES);
+        let log = lines(&format!("test one ... FAILED\n---- one stdout ----\npanicked\n{passed}"));
+        assert_eq!(what_failed(&log)[..2], ["---- one stdout ----", "panicked"]);
+        assert_eq!(what_failed(&log).len(), process::TAIL_LINES);
+        assert_eq!(
+            what_failed(&lines(&format!("{passed}no link"))).last().map(String::as_str),
+            Some("no link")
+        );
+        assert!(what_failed(&[]).is_empty());
     }
 
     #[test]
