@@ -319,20 +319,15 @@ impl Session {
     }
 
     /// [`pull`](Self::pull) for the most frequent case, at less cost: a whole message at the beginning of the input.
-    /// Answers its kind and where its payload is, with whose end it is consumed. `None`: [`pull`](Self::pull).
+    /// Answers its kind and where its payload is, with whose end it is consumed. `None`: [`pull`](Self::pull), which
+    /// also tells of a fault.
     #[inline]
-    pub fn pull_whole(
-        &mut self,
-        input: &mut [u8],
-        resources: &mut Resources,
-        now: Time,
-    ) -> Option<(Kind, std::ops::Range<usize>)> {
+    pub fn pull_whole(&mut self, input: &mut [u8], now: Time) -> Option<(Kind, std::ops::Range<usize>)> {
         if self.assembly.capacity() > 0 {
             return None;
         }
         self.connection.receive_whole(input, now).unwrap_or_else(|fault| {
             self.fault(fault);
-            self.after_tx(resources, now);
             None
         })
     }

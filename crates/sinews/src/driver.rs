@@ -120,8 +120,10 @@ pub(crate) trait Driver {
     /// silence, so that all that came has to be looked at before.
     #[inline]
     fn is_late(&mut self) -> bool {
-        let asked = self.pace().asked;
-        self.link().is_due_at(asked)
+        let Pace { asked, armed, .. } = *self.pace();
+        // The timer never rings behind the deadline, and is looked at for less.
+        let is_early = armed.is_some_and(|armed| asked < armed) && !self.link().awaits_recheck();
+        !is_early && self.link().is_due_at(asked)
     }
 
     /// Whether a caller that sends should look for what came. One that also receives does not pay for the clock.
@@ -183,16 +185,23 @@ pub(crate) trait Driver {
     /// The next event; `None`: the connection is over.
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arrived>> {
         loop {
-            if let Some(event) = self.link().pull() {
-                if self.link().is_urgent(&event, Self::clock) {
-                    let _ = self.poll_send(cx);
-                }
+            if let Some(event) = self.arrived(cx) {
                 return Poll::Ready(Some(event));
             }
             if !ready!(self.poll_more(cx)) {
                 return Poll::Ready(None);
             }
         }
+    }
+
+    /// The next event of what came.
+    #[inline]
+    fn arrived(&mut self, cx: &mut Context<'_>) -> Option<Arrived> {
+        let event = self.link().pull()?;
+        if self.link().is_urgent(&event, Self::clock) {
+            let _ = self.poll_send(cx);
+        }
+        Some(event)
     }
 
     /// Sends, and receives what is next. Answers whether more may have come; if not, it is over.
@@ -249,13 +258,12 @@ pub(crate) trait Driver {
             if let Some(whole) = self.poll_whole(cx) {
                 return Poll::Ready(Some(Ok(self.link().own_whole(whole))));
             }
-            match ready!(self.poll_event(cx)) {
-                Some(event) => {
-                    if let Some(message) = self.link().own(event) {
-                        return Poll::Ready(Some(Ok(message)));
-                    }
+            if let Some(event) = self.arrived(cx) {
+                if let Some(message) = self.link().own(event) {
+                    return Poll::Ready(Some(Ok(message)));
                 }
-                None => return Poll::Ready(self.link().last_words().map(Err)),
+            } else if !ready!(self.poll_more(cx)) {
+                return Poll::Ready(self.link().last_words().map(Err));
             }
         }
     }

@@ -227,8 +227,9 @@ impl Link {
         }
         let (start, now) = (self.at, self.now);
         let input = &mut self.block[start..];
-        let (kind, at) = resources::with(|shared| self.session.pull_whole(input, shared, now))?;
+        let (kind, at) = self.session.pull_whole(input, now)?;
         self.at = start + at.end;
+        self.dry = self.at == self.block.len();
         self.answers = 0;
         Some((kind, start + at.start..start + at.end))
     }
@@ -789,6 +790,12 @@ impl Link {
     #[inline]
     pub(crate) fn take_recheck(&mut self) -> bool {
         std::mem::take(&mut self.recheck)
+    }
+
+    /// Whether [`take_recheck`](Self::take_recheck) would say so.
+    #[inline]
+    pub(crate) fn awaits_recheck(&self) -> bool {
+        self.recheck
     }
 
     /// When to call [`timeout`](Self::timeout). It may come to lie later unnoticed.
