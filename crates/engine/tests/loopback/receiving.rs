@@ -251,15 +251,12 @@ fn a_flood_on_one_connection_does_not_starve_another() {
     let sent = pattern(256 * 1024);
     flood.write_all(&sent).unwrap();
     quiet.write_all(b"me too").unwrap();
-    host.until(|app| app.received(modest) == b"me too");
-    let first = host
-        .app
-        .events
-        .iter()
-        .position(|event| event.conn() == Some(modest) && event.kind() == Kind::Received);
-    let before =
-        host.app.events[..first.unwrap()].iter().filter(|event| event.kind() == Kind::Received).count();
-    assert!(before <= 4, "{before} chunks of the flood came first; a turn takes 2");
+    // When the few bytes arrive beside the many is the system's affair; what one turn takes of these is the loop's.
+    while host.app.received(modest) != b"me too" {
+        let before = host.app.received(flooding).len();
+        host.engine.turn(&mut host.app, Some(PATIENCE)).unwrap();
+        assert!(host.app.received(flooding).len() - before <= 2 * 4096);
+    }
     host.until(|app| app.received(flooding).len() == sent.len());
     assert_eq!(host.app.received(flooding), sent);
 }
