@@ -1,97 +1,64 @@
-//! Plain TCP echo on the engine: the reference that protocols on top of it are measured against.
+//! Plain TCP echo (RFC 862): the reference that protocols on top of the engine are measured against.
 //!
-//! `cargo run --release -p sinews-engine --example tcp_echo -- 9000 poll` prints the address it listens on and
-//! serves until its standard input is closed. The backend is `auto`, `poll` or `uring`.
+//! `cargo run --release -p sinews-engine --example tcp_echo -- [PORT] [auto|poll|uring] [THREADS]`
 
-use std::io::{Cursor, Read, Write};
-use std::mem;
+use std::{io::Cursor, mem, thread};
 
-use sinews_engine::{
-    Accepted, App, BackendChoice, Closed, Config, ConnId, Engine, Flow, Io, ListenOptions, Listener,
-};
+use sinews_engine::{Accepted, App, Closed, Config, ConnId, Engine, Flow, Io, ListenOptions, Listener};
 
-type Error = Box<dyn std::error::Error>;
-
-fn main() -> Result<(), Error> {
-    let port = std::env::args().nth(1).map_or(Ok(0), |port| port.parse::<u16>())?;
-    let backend = match std::env::args().nth(2).as_deref() {
-        None | Some("auto") => BackendChoice::Auto,
-        Some("poll") => BackendChoice::Poll,
-        Some("uring") => BackendChoice::Uring,
-        Some(other) => return Err(format!("{other}: the backend is auto, poll or uring").into()),
-    };
-    let listener = Listener::bind(([127, 0, 0, 1], port).into(), &ListenOptions::default())?;
-    let address = listener.local_addr()?;
-    let mut engine = Engine::<Echo>::new(Config::default().backend(backend), vec![listener])?;
-    let post = engine.post();
-    std::thread::spawn(move || {
-        let ended = std::io::stdin().read_to_end(&mut Vec::new());
-        post.send(ended.is_ok())
-    });
-    println!("{address}");
-    std::io::stdout().flush()?;
-    Ok(engine.run(&mut Echo::default())?)
-}
-
-/// What waits to be sent, by slot, and vectors to be used again.
+/// What waits to be sent, by slot.
 #[derive(Default)]
-struct Echo {
-    pending: Vec<Vec<u8>>,
-    pool: Vec<Vec<u8>>,
-}
-
-impl App for Echo {
-    type Chain = Cursor<Vec<u8>>;
-    type Mail = bool;
-
-    fn accepted(&mut self, _: &mut Io, conn: ConnId, _: Accepted) {
-        if self.pending.len() <= conn.index() {
-            self.pending.resize_with(conn.index() + 1, Vec::new);
-        }
-    }
-
-    fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
-        let pending = &mut self.pending[conn.index()];
-        if pending.capacity() == 0 {
-            *pending = self.pool.pop().unwrap_or_default();
-        }
-        pending.extend_from_slice(chunk);
-        io.send(conn);
-        if pending.len() < PENDING_MAX { Flow::Continue } else { Flow::Pause }
-    }
-
-    fn ended(&mut self, io: &mut Io, conn: ConnId) {
-        io.shutdown(conn);
-    }
-
-    fn start_send(&mut self, conn: ConnId) -> Option<Self::Chain> {
-        let pending = mem::take(&mut self.pending[conn.index()]);
-        (!pending.is_empty()).then(|| Cursor::new(pending))
-    }
-
-    fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: Self::Chain, _: bool) {
-        io.resume(conn);
-        let mut spare = chain.into_inner();
-        if self.pool.len() < POOLED_MAX && spare.capacity() <= POOLED_BYTES_MAX {
-            spare.clear();
-            self.pool.push(spare);
-        }
-    }
-
-    fn finish_may_wait(&self, _: ConnId) -> bool {
-        true
-    }
-
-    fn closed(&mut self, _: &mut Io, conn: ConnId, _: Closed) {
-        self.pending[conn.index()] = Vec::new();
-    }
-
-    fn mail(&mut self, io: &mut Io, _: &mut Vec<bool>) {
-        io.stop();
-    }
-}
+struct Echo(Vec<Vec<u8>>);
 
 /// A peer that does not read its echo is not received from beyond this.
 const PENDING_MAX: usize = 32 << 20;
-const POOLED_MAX: usize = 1024;
-const POOLED_BYTES_MAX: usize = 1 << 20;
+
+impl App for Echo {
+    type Chain = Cursor<Vec<u8>>;
+    type Mail = ();
+    fn accepted(&mut self, _: &mut Io, conn: ConnId, _: Accepted) {
+        self.0.resize_with(self.0.len().max(conn.index() + 1), Vec::new);
+    }
+    fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
+        self.0[conn.index()].extend_from_slice(chunk);
+        io.send(conn);
+        if self.0[conn.index()].len() < PENDING_MAX { Flow::Continue } else { Flow::Pause }
+    }
+    fn ended(&mut self, io: &mut Io, conn: ConnId) {
+        io.shutdown(conn);
+    }
+    fn start_send(&mut self, conn: ConnId) -> Option<Self::Chain> {
+        let pending = mem::take(&mut self.0[conn.index()]);
+        (!pending.is_empty()).then(|| Cursor::new(pending))
+    }
+    fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: Self::Chain, _: bool) {
+        io.resume(conn);
+        let mut spare = chain.into_inner();
+        if self.0[conn.index()].capacity() == 0 && spare.capacity() <= 1 << 20 {
+            spare.clear();
+            self.0[conn.index()] = spare;
+        }
+    }
+    fn finish_may_wait(&self, _: ConnId) -> bool {
+        true
+    }
+    fn closed(&mut self, _: &mut Io, conn: ConnId, _: Closed) {
+        self.0[conn.index()] = Vec::new();
+    }
+    fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let argument = |at, default: &str| std::env::args().nth(at).unwrap_or_else(|| default.to_owned());
+    let address = format!("127.0.0.1:{}", argument(1, "9000")).parse()?;
+    let config = &Config::default().backend(argument(2, "auto").parse()?);
+    let listeners = Listener::bind_all(address, argument(3, "1").parse()?, &ListenOptions::default())?;
+    println!("{}", listeners[0].local_addr()?);
+    thread::scope(|scope| {
+        let run =
+            |one| scope.spawn(move || Engine::new(config.clone(), vec![one])?.run(&mut Echo::default()));
+        let loops: Vec<_> = listeners.into_iter().map(run).collect();
+        loops.into_iter().try_for_each(|one| one.join().expect("no callback panics"))
+    })?;
+    Ok(())
+}

@@ -1,6 +1,7 @@
 //! How a loop behaves. Every value has a default that is meant to be left alone.
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Settings of one loop.
@@ -164,6 +165,32 @@ pub enum BackendChoice {
     /// A ring: `io_uring`, Linux 6.7 or newer. Where it is refused, making the engine fails and says why.
     Uring,
 }
+
+/// By its name: `auto`, `poll` or `uring`.
+impl FromStr for BackendChoice {
+    type Err = UnknownBackend;
+
+    fn from_str(name: &str) -> Result<Self, UnknownBackend> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "poll" => Ok(Self::Poll),
+            "uring" => Ok(Self::Uring),
+            other => Err(UnknownBackend(other.to_owned())),
+        }
+    }
+}
+
+/// No [`BackendChoice`] has this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownBackend(String);
+
+impl fmt::Display for UnknownBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no backend `{}`: it is auto, poll or uring", self.0)
+    }
+}
+
+impl std::error::Error for UnknownBackend {}
 
 /// A setting outside of its range.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -128,7 +128,7 @@ mod stats;
 mod wheel;
 
 pub use app::{Accepted, App, Chain, Closed, Flow, Large};
-pub use config::{BackendChoice, Config, InvalidConfig};
+pub use config::{BackendChoice, Config, InvalidConfig, UnknownBackend};
 pub use engine::Engine;
 pub use io::Io;
 pub use listener::{ListenOptions, Listener};

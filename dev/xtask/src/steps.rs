@@ -149,8 +149,9 @@ fn tests(log: &Path, backend: Choice) -> Outcome {
     if backend == Choice::Poll {
         return Ok(count);
     }
-    // The program that the tests of `sinews-cli` start.
-    let build = ["build", "--package", "sinews-cli", "--bin", "sinews"];
+    // The programs that tests start.
+    let build =
+        ["build", "--package", "sinews-cli", "--package", "sinews-engine", "--bin", "sinews", "--examples"];
     single(process::cargo().args(build), &log.with_file_name("tests-build.log"))?;
     let permitted = Choice::Uring.permitted(&process::target().join("debug/sinews"))?;
     if !permitted.refused.is_empty() {

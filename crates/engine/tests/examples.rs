@@ -1,0 +1,92 @@
+//! The examples, as a newcomer starts them.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A running example; killed when dropped.
+struct Example {
+    child: Child,
+    address: String,
+}
+
+impl Example {
+    fn start(name: &str, threads: &str) -> Self {
+        let tests = std::env::current_exe().expect("a running program has a path");
+        // `cargo test` builds them, in a folder beside the tests'; for this test alone, `cargo build --examples` does.
+        let path: PathBuf = tests.ancestors().nth(2).expect("target/debug").join("examples").join(name);
+        let backend = std::env::var("SINEWS_TEST_BACKEND").unwrap_or_else(|_| "auto".to_owned());
+        let mut command = Command::new(&path);
+        let child = command.args(["0", &backend, threads]).stdout(Stdio::piped()).spawn();
+        let mut child =
+            child.unwrap_or_else(|error| panic!("{} (cargo build --examples): {error}", path.display()));
+        let mut address = String::new();
+        let output = child.stdout.as_mut().expect("it is piped");
+        BufReader::new(output).read_line(&mut address).expect("it says where it listens");
+        Self { child, address: address.trim().to_owned() }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a wait");
+        stream
+    }
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read_to_end(mut stream: &TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).expect("it ends in order");
+    all
+}
+
+#[test]
+fn what_is_discarded_is_taken_and_not_answered() {
+    let example = Example::start("discard", "2");
+    let mut stream = example.connect();
+    stream.write_all(&[7; 1 << 20]).expect("all of it is taken");
+    stream.shutdown(Shutdown::Write).expect("it is open");
+    assert_eq!(read_to_end(&stream), []);
+}
+
+#[test]
+fn what_is_echoed_comes_back_and_then_the_end() {
+    let example = Example::start("tcp_echo", "2");
+    for _ in 0..4 {
+        let mut stream = example.connect();
+        stream.write_all(b"one").expect("it is open");
+        let mut echo = [0; 3];
+        stream.read_exact(&mut echo).expect("an echo");
+        stream.write_all(b" two").expect("it is open");
+        stream.shutdown(Shutdown::Write).expect("it is open");
+        assert_eq!((&echo[..], read_to_end(&stream).as_slice()), (&b"one"[..], &b" two"[..]));
+    }
+}
+
+#[test]
+fn each_request_is_answered_wherever_it_is_cut() {
+    const REQUESTS: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n";
+    let example = Example::start("hello", "1");
+    for cut in 0..REQUESTS.len() {
+        let mut stream = example.connect();
+        stream.write_all(&REQUESTS[..cut]).expect("it is open");
+        // So that the parts do not arrive as one: whoever is answered here has been received.
+        let mut other = example.connect();
+        other.write_all(REQUESTS).expect("it is open");
+        other.shutdown(Shutdown::Write).expect("it is open");
+        assert_eq!(read_to_end(&other).windows(5).filter(|word| word == b"Hello").count(), 2);
+        stream.write_all(&REQUESTS[cut..]).expect("it is open");
+        stream.shutdown(Shutdown::Write).expect("it is open");
+        let answers = String::from_utf8(read_to_end(&stream)).expect("text");
+        assert_eq!(answers.matches("HTTP/1.1 200 OK\r\n").count(), 2, "cut at {cut}: {answers}");
+        assert!(answers.ends_with("\r\n\r\nHello\n"));
+    }
+}
