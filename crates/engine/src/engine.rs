@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::backend::{AnyBackend, Backend};
 use crate::config::BackendChoice;
 use crate::mail::Inbox;
-use crate::{App, Config, Io, Listener, Post, Stats};
+use crate::{App, Config, Io, Listener, Post, Stats, Watch};
 
 /// One loop: its sockets, timers and mailbox. May be made on one thread and run on another; the thread of its
 /// first turn is the one it stays with.
@@ -52,6 +52,11 @@ impl<A: App> Engine<A> {
     /// Counters since the loop was made. From within a callback: [`Io::stats`].
     pub fn stats(&self) -> Stats {
         self.io.stats()
+    }
+
+    /// A handle by which other threads read those counters while the loop runs.
+    pub fn watch(&self) -> Watch {
+        Watch::new(&self.io.stats)
     }
 
     /// Runs until [`Io::stop`], or until accepting has been stopped and no connection is left. Every
@@ -106,7 +111,7 @@ impl<A: App> Engine<A> {
     }
 
     fn wait(&mut self, max_wait: Option<Duration>) -> io::Result<()> {
-        self.io.stats.turns += 1;
+        self.io.end_turn();
         // Before others may see that the loop sleeps, or they would wake what cannot be woken yet.
         Backend::<A>::start(&mut self.backend)?;
         let work = self.io.has_commands() || self.backend_has_work();

@@ -1,9 +1,11 @@
 //! The commands an application gives. They are recorded here and carried out by the backend.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::slots::{Receiving, Sending, Slot, Slots};
+use crate::stats::Counters;
 use crate::wheel::Wheel;
 use crate::{Closed, ConnId, Stats};
 
@@ -15,7 +17,7 @@ use crate::{Closed, ConnId, Stats};
 pub struct Io {
     pub(crate) now: Instant,
     pub(crate) slots: Slots,
-    pub(crate) stats: Stats,
+    pub(crate) stats: Arc<Counters>,
     /// Connections with something to send or to shut down, each at most once.
     pub(crate) sends: Vec<ConnId>,
     /// Connections that were paused and may receive again, each at most once.
@@ -27,6 +29,8 @@ pub struct Io {
     /// Something waits for a chain in flight to come home.
     impatient: bool,
     app_timer: Option<Instant>,
+    /// When the last turn ended, if it is one of those that are timed.
+    turn_ended: Option<Instant>,
     wheel: Wheel,
     /// Tick zero.
     epoch: Instant,
@@ -136,7 +140,7 @@ impl Io {
 
     /// Counters since the loop was made.
     pub fn stats(&self) -> Stats {
-        self.stats
+        self.stats.read()
     }
 }
 
@@ -147,7 +151,7 @@ impl Io {
         Self {
             now,
             slots: Slots::default(),
-            stats: Stats::default(),
+            stats: Arc::default(),
             sends: Vec::new(),
             resumes: Vec::new(),
             closes: VecDeque::new(),
@@ -155,6 +159,7 @@ impl Io {
             stopping: false,
             impatient: false,
             app_timer: None,
+            turn_ended: None,
             wheel: Wheel::new(),
             epoch: now,
         }
@@ -187,8 +192,23 @@ impl Io {
         }
     }
 
+    /// The turn is over and the loop is about to wait. Every sixteenth is timed: reading the clock once more in
+    /// each would cost a loop that sleeps between single messages some per cent.
+    pub(crate) fn end_turn(&mut self) {
+        let turns = self.stats.turns.get();
+        self.stats.turns.add(1);
+        if turns % TURNS_TIMED == TURNS_TIMED - 1 {
+            let ended = Instant::now();
+            self.stats.turn_timed(ended.saturating_duration_since(self.now));
+            self.turn_ended = Some(ended);
+        }
+    }
+
     pub(crate) fn begin_turn(&mut self) {
         self.now = Instant::now();
+        if let Some(ended) = self.turn_ended.take() {
+            self.stats.wait_timed(self.now.saturating_duration_since(ended));
+        }
         self.impatient = false;
         let now = ticks_down(self.now.saturating_duration_since(self.epoch));
         self.wheel.advance(&mut self.slots, now);
@@ -279,9 +299,12 @@ impl Io {
     pub(crate) fn remove(&mut self, conn: ConnId) {
         self.wheel.clear(&mut self.slots, conn.index() as u32);
         self.slots.remove(conn);
-        self.stats.closes += 1;
+        self.stats.closes.add(1);
     }
 }
+
+/// One turn in so many is timed.
+const TURNS_TIMED: u64 = 16;
 
 /// The precision of timers. Deadlines of network peers are seconds; a coarser tick lets timers that are set
 /// one by one fire together, and 4 ms is far below what a peer could notice.
@@ -352,6 +375,25 @@ mod tests {
                 assert!(!io.impatient(), "a turn calls it home");
             }
         }
+    }
+
+    #[test]
+    fn one_turn_in_sixteen_is_timed_and_so_is_the_wait_behind_it() {
+        let mut io = Io::new(true);
+        for _ in 0..TURNS_TIMED * 3 {
+            io.end_turn();
+            io.begin_turn();
+        }
+        let stats = io.stats();
+        assert_eq!((stats.turns, stats.timed_turns.iter().sum::<u64>()), (TURNS_TIMED * 3, 3));
+        // A turn of two seconds, and a wait of three behind it.
+        let before = io.stats();
+        io.stats.turn_timed(Duration::from_secs(2));
+        io.stats.wait_timed(Duration::from_secs(3));
+        let after = io.stats();
+        assert_eq!(after.timed_busy - before.timed_busy, Duration::from_secs(2));
+        assert_eq!(after.timed_waiting - before.timed_waiting, Duration::from_secs(3));
+        assert_eq!(after.timed_turns[Stats::TURN_BOUNDS.len()], 1, "longer than every bound");
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl<C: Chain> Poll<C> {
         for event in &self.events {
             let Token(token) = event.token();
             if event.token() == WAKER {
-                io.stats.wakes += 1;
+                io.stats.wakes.add(1);
             } else if token < first {
                 self.acceptors.mark_ready(token);
             } else if let Some(conn) = io.slots.id_at(token - first)
@@ -177,7 +177,7 @@ impl<C: Chain> Poll<C> {
         let Some(Some(link)) = self.links.get_mut(conn.index()) else { return Next::Nothing };
         let mut large = if link.bulk { app.lend_large(conn) } else { None };
         let asked = large.as_ref().map_or(self.buffer.len(), Large::room);
-        io.stats.receives += 1;
+        io.stats.receives.add(1);
         let outcome = match &mut large {
             None => link.stream.read(&mut self.buffer),
             Some(_) if asked == 0 => Err(io::ErrorKind::Interrupted.into()),
@@ -186,7 +186,7 @@ impl<C: Chain> Poll<C> {
         let bytes = *outcome.as_ref().unwrap_or(&0);
         link.readable = bytes == asked || bytes > 0 && link.hangup;
         link.bulk = bytes == asked && bytes > 0 || large.is_some() && asked > 0;
-        io.stats.received_bytes += bytes as u64;
+        io.stats.received_bytes.add(bytes as u64);
         let next = if large.is_some() { Next::Others } else { Next::More };
         let flow = match large {
             Some(Large { buffer, .. }) => app.received_large(io, conn, buffer, bytes),
@@ -384,7 +384,7 @@ struct Sent {
 }
 
 /// One send: `send` for a single slice, `sendmsg` for several.
-fn send<C: Chain>(stream: &mut TcpStream, chain: &C, io: &mut Io) -> io::Result<Sent> {
+fn send<C: Chain>(stream: &mut TcpStream, chain: &C, io: &Io) -> io::Result<Sent> {
     let mut slices = [IoSlice::new(&[]); SLICES];
     let count = chain.slices(&mut slices);
     let slices = &slices[..count.min(SLICES)];
@@ -393,12 +393,12 @@ fn send<C: Chain>(stream: &mut TcpStream, chain: &C, io: &mut Io) -> io::Result<
         // A chain that has a length and no bytes would wait for ever.
         return Err(io::Error::new(io::ErrorKind::WriteZero, "a chain showed no bytes"));
     }
-    io.stats.sends += 1;
+    io.stats.sends.add(1);
     let bytes = match slices {
         [one] => stream.write(one)?,
         several => SockRef::from(&*stream).send_vectored_with_flags(several, NO_SIGNAL)?,
     };
-    io.stats.sent_bytes += bytes as u64;
+    io.stats.sent_bytes.add(bytes as u64);
     Ok(Sent { bytes, short: bytes < offered })
 }
 

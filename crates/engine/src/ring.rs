@@ -152,7 +152,7 @@ impl<A: App, K: Kernel> Backend<A> for Ring<A::Chain, K> {
     }
 
     fn deliver(&mut self, app: &mut A, io: &mut Io) {
-        io.stats.enters = self.kernel.enters();
+        io.stats.enters.set(self.kernel.enters());
         let mut completed = mem::take(&mut self.completed);
         // Chains come home first, so that what is received next may be answered at once.
         for completion in &completed {
@@ -247,7 +247,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             Some(Kind::Discard) => self.acceptors.file_closed(),
             Some(Kind::Shutdown) => self.shut_down(io, completion),
             Some(Kind::Close) => self.closed(app, io, completion),
-            Some(Kind::Wake) => io.stats.wakes += 1,
+            Some(Kind::Wake) => io.stats.wakes.add(1),
             Some(Kind::Nothing | Kind::Fire | Kind::Send) => {}
             None => tracing::error!(?completion, "the ring completed what nobody asked for"),
         }

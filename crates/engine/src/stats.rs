@@ -1,3 +1,9 @@
+//! What a loop counts, and who may read it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
 /// Counters of one loop, since it was made. Plain numbers, read by value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -23,4 +29,120 @@ pub struct Stats {
     pub sends: u64,
     /// Bytes the kernel took.
     pub sent_bytes: u64,
+    /// Turns that were timed, one in sixteen, by how long they took: up to each of
+    /// [`TURN_BOUNDS`](Self::TURN_BOUNDS), each counted once, and those that were longer. A turn is everything
+    /// between two waits for the kernel.
+    pub timed_turns: [u64; TURN_BUCKETS],
+    /// What those took together. Against [`timed_waiting`](Self::timed_waiting) it tells how busy the loop is.
+    pub timed_busy: Duration,
+    /// How long the loop waited for the kernel right behind them.
+    pub timed_waiting: Duration,
+}
+
+impl Stats {
+    /// Upper bounds of [`timed_turns`](Self::timed_turns).
+    pub const TURN_BOUNDS: [Duration; TURN_BUCKETS - 1] = [
+        Duration::from_micros(100),
+        Duration::from_micros(300),
+        Duration::from_millis(1),
+        Duration::from_millis(3),
+        Duration::from_millis(10),
+        Duration::from_millis(30),
+        Duration::from_millis(100),
+        Duration::from_millis(300),
+        Duration::from_secs(1),
+    ];
+}
+
+const TURN_BUCKETS: usize = 10;
+
+/// Reads the counters of a loop from any thread, while it runs and after its end. Clones are cheap, and reading
+/// costs the loop nothing.
+#[derive(Clone, Debug)]
+pub struct Watch(Arc<Counters>);
+
+impl Watch {
+    pub(crate) fn new(counters: &Arc<Counters>) -> Self {
+        Self(Arc::clone(counters))
+    }
+
+    /// The counters as they are now; each is right by itself, and the loop may be in the middle of a turn.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.0.read()
+    }
+}
+
+/// The counters where the loop writes them.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) turns: Counter,
+    pub(crate) enters: Counter,
+    pub(crate) wakes: Counter,
+    pub(crate) accepts: Counter,
+    pub(crate) accept_stalls: Counter,
+    pub(crate) closes: Counter,
+    pub(crate) receives: Counter,
+    pub(crate) received_bytes: Counter,
+    pub(crate) sends: Counter,
+    pub(crate) sent_bytes: Counter,
+    timed_turns: [Counter; TURN_BUCKETS],
+    timed_busy_ns: Counter,
+    timed_waiting_ns: Counter,
+}
+
+impl Counters {
+    pub(crate) fn turn_timed(&self, took: Duration) {
+        let bucket = Stats::TURN_BOUNDS.iter().take_while(|bound| **bound < took).count();
+        self.timed_turns[bucket].add(1);
+        self.timed_busy_ns.add(nanos(took));
+    }
+
+    pub(crate) fn wait_timed(&self, took: Duration) {
+        self.timed_waiting_ns.add(nanos(took));
+    }
+
+    pub(crate) fn read(&self) -> Stats {
+        Stats {
+            turns: self.turns.get(),
+            enters: self.enters.get(),
+            wakes: self.wakes.get(),
+            accepts: self.accepts.get(),
+            accept_stalls: self.accept_stalls.get(),
+            closes: self.closes.get(),
+            receives: self.receives.get(),
+            received_bytes: self.received_bytes.get(),
+            sends: self.sends.get(),
+            sent_bytes: self.sent_bytes.get(),
+            timed_turns: self.timed_turns.each_ref().map(Counter::get),
+            timed_busy: Duration::from_nanos(self.timed_busy_ns.get()),
+            timed_waiting: Duration::from_nanos(self.timed_waiting_ns.get()),
+        }
+    }
+}
+
+/// Five centuries of nanoseconds are enough.
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A number that one thread writes and any may read: adding is a load and a store, no locked operation.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    #[inline]
+    pub(crate) fn add(&self, count: u64) {
+        self.set(self.get().wrapping_add(count));
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, to: u64) {
+        self.0.store(to, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }

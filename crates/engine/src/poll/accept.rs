@@ -79,7 +79,7 @@ impl Acceptors {
         self.listeners.clear();
     }
 
-    fn accept(&mut self, listener: usize, io: &mut Io) -> Attempt {
+    fn accept(&mut self, listener: usize, io: &Io) -> Attempt {
         let acceptor = &mut self.listeners[listener];
         if !acceptor.ready || self.retry_at.is_some() {
             return Attempt::Nothing;
@@ -101,10 +101,10 @@ impl Acceptors {
 
     /// Pauses accepting. Whatever the error is, trying again later is right: only the pause keeps the loop
     /// from spinning, and ending the server would help nobody.
-    fn stall(&mut self, error: &io::Error, io: &mut Io) {
+    fn stall(&mut self, error: &io::Error, io: &Io) {
         self.retry_at = Some(io.now() + self.backoff);
         if !std::mem::replace(&mut self.stalled, true) {
-            io.stats.accept_stalls += 1;
+            io.stats.accept_stalls.add(1);
             let connections = io.connections();
             tracing::warn!(%error, connections, remedy = remedy(error), "cannot accept connections for now");
         }
@@ -144,7 +144,7 @@ impl<C: Chain> Poll<C> {
             self.links.resize_with(conn.index() + 1, || None);
         }
         self.links[conn.index()] = Some(link);
-        io.stats.accepts += 1;
+        io.stats.accepts.add(1);
         app.accepted(io, conn, from);
     }
 }

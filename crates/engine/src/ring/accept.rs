@@ -100,7 +100,7 @@ impl Acceptors {
         self.retry_at = None;
     }
 
-    pub(super) fn accepted(&mut self, io: &mut Io, completion: &Completion) {
+    pub(super) fn accepted(&mut self, io: &Io, completion: &Completion) {
         let index = completion.token.index();
         let Some(acceptor) = self.listeners.get_mut(index) else { return };
         if !completion.more {
@@ -119,7 +119,7 @@ impl Acceptors {
     }
 
     /// Has every listener accept as far as there are places.
-    pub(super) fn arm<K: Kernel>(&mut self, kernel: &mut K, io: &mut Io) {
+    pub(super) fn arm<K: Kernel>(&mut self, kernel: &mut K, io: &Io) {
         self.begun = true;
         self.retry_at.take_if(|at| *at <= io.now());
         if self.retry_at.is_some() {
@@ -236,14 +236,14 @@ impl Acceptors {
 
     /// Pauses accepting. Whatever the error is, trying again later is right: only the pause keeps the loop
     /// from spinning, and ending the server would help nobody.
-    fn stall(&mut self, error: &io::Error, remedy: &'static str, io: &mut Io) {
+    fn stall(&mut self, error: &io::Error, remedy: &'static str, io: &Io) {
         self.retry_at = Some(io.now() + self.backoff);
         self.report(error, remedy, io);
     }
 
-    fn report(&mut self, error: &io::Error, remedy: &'static str, io: &mut Io) {
+    fn report(&mut self, error: &io::Error, remedy: &'static str, io: &Io) {
         if !std::mem::replace(&mut self.stalled, true) {
-            io.stats.accept_stalls += 1;
+            io.stats.accept_stalls.add(1);
             let connections = io.connections();
             tracing::warn!(%error, connections, remedy, "cannot accept connections for now");
         }
@@ -275,7 +275,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         }
         self.links[conn.index()] = Some(Link::new(file));
         self.unarmed.push(conn);
-        io.stats.accepts += 1;
+        io.stats.accepts.add(1);
         app.accepted(io, conn, Accepted { listener, peer });
     }
 }

@@ -50,8 +50,8 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         let received = outcome.as_ref().map_or(0, |received| (*received).min(large.room()));
         // SAFETY: the kernel has written so many bytes, from the beginning of the spare capacity.
         unsafe { large.extend(received) };
-        io.stats.receives += 1;
-        io.stats.received_bytes += received as u64;
+        io.stats.receives.add(1);
+        io.stats.received_bytes.add(received as u64);
         self.hand_over_large(app, io, conn, large.buffer, received);
         match outcome {
             Ok(0) => self.ended(app, io, conn, End::Peer),

@@ -72,7 +72,7 @@ impl World {
     /// One turn, step by step as `Engine` does.
     fn turn(&mut self) {
         let Self { dice, ring, io, app, .. } = self;
-        io.stats.turns += 1;
+        io.stats.turns.add(1);
         Backend::<Tester>::start(ring).expect("a script starts");
         let mail = !app.calm && dice.percent(15);
         let work = mail || io.has_commands() || Backend::<Tester>::has_work(ring, io);

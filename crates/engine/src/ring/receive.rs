@@ -50,8 +50,8 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         match completion.outcome() {
             Ok(0) => self.ended(app, io, conn, End::Peer),
             Ok(bytes) => {
-                io.stats.receives += 1;
-                io.stats.received_bytes += bytes as u64;
+                io.stats.receives.add(1);
+                io.stats.received_bytes.add(bytes as u64);
                 self.hand_over(app, io, conn, completion);
                 if !completion.more {
                     self.unarmed.push(conn);
@@ -60,7 +60,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             // By the end of the turn there are buffers again. Those that had none come first, or one peer
             // that sends as fast as it can would take them every time.
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                let turn = io.stats.turns as u32;
+                let turn = io.stats.turns.get() as u32;
                 let fed = self.link(io, conn).is_some_and(|link| link.fed == turn);
                 if fed { self.unarmed.push(conn) } else { self.starved.push(conn) }
             }
@@ -78,7 +78,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         completion: &Completion,
     ) {
         let Some(Some(link)) = self.links.get_mut(conn.index()) else { return };
-        link.fed = io.stats.turns as u32;
+        link.fed = io.stats.turns.get() as u32;
         let chunk = self.kernel.chunk(completion);
         let chunk_len = chunk.len();
         if io.slots.live_mut(conn).is_none() || chunk.is_empty() {
@@ -98,7 +98,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
     }
 
     pub(super) fn ended<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId, end: End) {
-        io.stats.receives += 1;
+        io.stats.receives.add(1);
         let paused = io.slots.live_mut(conn).is_some() && !io.receives(conn);
         match self.link(io, conn) {
             Some(link) if paused || link.held.is_some() => link.held.get_or_insert_default().end = Some(end),

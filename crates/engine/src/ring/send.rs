@@ -98,7 +98,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             io.close_for(conn, || io::Error::new(io::ErrorKind::WriteZero, "a chain showed no bytes").into());
             return Offer::Refused;
         }
-        io.stats.sends += 1;
+        io.stats.sends.add(1);
         self.unsubmitted += offered as usize;
         link.offered = offered;
         link.send = if wait == Wait::No { Send::Fired } else { Send::Waiting };
@@ -164,7 +164,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         let bytes = bytes.min(link.offered as usize);
         let Some(chain) = link.chain.as_deref_mut().and_then(Option::as_mut) else { return true };
         chain.advance(bytes);
-        io.stats.sent_bytes += bytes as u64;
+        io.stats.sent_bytes.add(bytes as u64);
         if chain.is_empty() {
             self.chain_home(app, io, conn, true);
             return true;

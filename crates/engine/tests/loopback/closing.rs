@@ -83,6 +83,8 @@ fn any_callback_may_close_anyone() {
             assert!(host.app.count(kind) > 0, "{kind:?} happened");
             let stats = host.engine.stats();
             assert_eq!((stats.accepts, stats.closes), (2, 2));
+            let watch = host.engine.watch();
+            assert_eq!(std::thread::spawn(move || watch.stats()).join().unwrap(), stats);
             for client in clients {
                 client.join().unwrap();
             }
