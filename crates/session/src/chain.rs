@@ -140,20 +140,21 @@ impl Chain {
 
     /// Drops the oldest droppable messages until at least `count` bytes are gone or none is left. They
     /// stand at the front, but for what was sent to this connection alone, so that this is cheap however
-    /// many wait.
-    pub(crate) fn drop_oldest(&mut self, count: usize) -> usize {
-        let (mut dropped, mut at) = (0, self.large_sent);
+    /// many wait. Answers how many bytes and how many messages are gone.
+    pub(crate) fn drop_oldest(&mut self, count: usize) -> (usize, usize) {
+        let (mut dropped, mut messages, mut at) = (0, 0, self.large_sent);
         while dropped < count && at < self.large.len() {
             match self.large.get(at) {
                 Some(large) if large.droppable => {
                     dropped += large.bytes.len();
+                    messages += 1;
                     self.large.remove(at);
                 }
                 _ => at += 1,
             }
         }
         self.len -= dropped;
-        dropped
+        (dropped, messages)
     }
 
     /// Takes out the memory of a payload that was sent by reference and that nobody else refers to.
@@ -269,9 +270,9 @@ mod tests {
         chain.push(Bytes::from_static(b"own"), false);
         chain.push(Bytes::from_static(b"old"), true);
         chain.push(Bytes::from_static(b"new"), true);
-        assert_eq!(chain.drop_oldest(1), 3);
+        assert_eq!(chain.drop_oldest(1), (3, 1));
         assert_eq!(content(&chain), b"ownnew");
-        assert_eq!(chain.drop_oldest(100), 3);
+        assert_eq!(chain.drop_oldest(100), (3, 1));
         assert_eq!(content(&chain), b"own");
         assert_eq!(chain.len(), 3);
     }

@@ -86,6 +86,7 @@ mod payload;
 mod pool;
 mod prepared;
 mod session;
+mod traffic;
 mod tx;
 
 pub use chain::Chain;
@@ -94,4 +95,5 @@ pub use outbound::Outbound;
 pub use payload::{Fragment, Payload};
 pub use prepared::Prepared;
 pub use session::{Arrived, Events, Fate, Flow, Pulled, Resources, Session};
+pub use traffic::Traffic;
 pub use tx::{Sent, Tx};

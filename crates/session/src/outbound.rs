@@ -142,14 +142,18 @@ impl Outbound {
     }
 
     /// Drops published messages that may leave until `count` bytes are gone or none is left. Answers how
-    /// many are gone.
-    pub(crate) fn drop_oldest(&mut self, count: usize) -> usize {
-        self.gathering.as_mut().map_or(0, |chain| chain.drop_oldest(count))
+    /// many are gone, and how many messages they were.
+    pub(crate) fn drop_oldest(&mut self, count: usize) -> (usize, usize) {
+        self.gathering.as_mut().map_or((0, 0), |chain| chain.drop_oldest(count))
     }
 
-    /// The same of those that are held.
-    pub(crate) fn drop_oldest_held(&mut self, count: usize) {
+    /// The same of those that are held. Answers how many messages are gone.
+    pub(crate) fn drop_oldest_held(&mut self, count: usize) -> usize {
         let enough = self.held_bytes().saturating_sub(count);
-        while self.held_bytes() > enough && self.take_held().is_some() {}
+        let mut messages = 0;
+        while self.held_bytes() > enough && self.take_held().is_some() {
+            messages += 1;
+        }
+        messages
     }
 }

@@ -12,6 +12,7 @@ use crate::closed::{Cause, Closed};
 use crate::outbound::Outbound;
 use crate::payload::{Fragment, Payload};
 use crate::pool::Pool;
+use crate::traffic::Traffic;
 use crate::tx::Tx;
 
 /// What the connections of one thread share: spare buffers, deflate contexts, mask keys.
@@ -19,6 +20,7 @@ use crate::tx::Tx;
 pub struct Resources {
     pub(crate) shared: PerThread,
     pub(crate) pool: Pool,
+    pub(crate) traffic: Traffic,
 }
 
 impl Resources {
@@ -30,7 +32,7 @@ impl Resources {
 
     /// Resources with mask keys of the caller's; tests want them from a seed.
     pub fn with_masks(masks: impl FnMut() -> [u8; 4] + Send + 'static) -> Self {
-        Self { shared: PerThread::new(masks), pool: Pool::default() }
+        Self { shared: PerThread::new(masks), pool: Pool::default(), traffic: Traffic::default() }
     }
 }
 
@@ -40,6 +42,13 @@ impl Resources {
     pub fn release_idle(&mut self) -> bool {
         let large = self.shared.release_idle();
         self.pool.release_idle() || large
+    }
+
+    /// What the thread's sessions have sent.
+    #[must_use]
+    #[inline]
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
     }
 
     /// Whether [`release_idle`](Self::release_idle) will have something to free.

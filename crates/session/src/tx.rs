@@ -110,6 +110,7 @@ impl<'a> Tx<'a> {
             return Ok(Sent::Dropped);
         }
         self.push_prepared(frame, class.is_some())?;
+        self.resources.traffic.sent(message.payload().len());
         Ok(self.queued())
     }
 
@@ -151,6 +152,7 @@ impl<'a> Tx<'a> {
                 let frame = message.frame(class, &mut self.resources.shared);
                 self.push_prepared(frame, class.is_some())?;
             }
+            self.resources.traffic.sent(message.payload().len());
         }
         Ok(())
     }
@@ -168,7 +170,9 @@ impl<'a> Tx<'a> {
         let shared = &mut self.resources.shared;
         let connection = &mut *self.connection;
         chain.write(|arena| connection.send_fragment(kind, piece, last, shared, arena))?;
+        self.resources.traffic.bytes_sent += piece.len() as u64;
         if last {
+            self.resources.traffic.messages_sent += 1;
             self.release_held()?;
         }
         Ok(self.queued())
@@ -255,6 +259,7 @@ impl<'a> Tx<'a> {
         let shared = &mut self.resources.shared;
         let connection = &mut *self.connection;
         chain.write(|arena| connection.send(kind, payload, shared, arena))?;
+        self.resources.traffic.sent(payload.len());
         Ok(self.queued())
     }
 
@@ -277,6 +282,7 @@ impl<'a> Tx<'a> {
         let chain = self.outbound.gathering(self.resources);
         let connection = &mut *self.connection;
         chain.write(|arena| connection.send_head(kind, payload.len() as u64, arena))?;
+        self.resources.traffic.sent(payload.len());
         chain.push(payload, false);
         Ok(self.queued())
     }
@@ -300,17 +306,23 @@ impl<'a> Tx<'a> {
             return true;
         }
         match self.connection.config().overflow() {
-            Overflow::DropNewest => false,
+            Overflow::DropNewest => {
+                self.resources.traffic.dropped_newest += 1;
+                false
+            }
             Overflow::DropOldest => {
                 let excess = (self.outbound.len() + held + len).saturating_sub(max);
-                let dropped = self.outbound.drop_oldest(excess);
+                let (dropped, mut messages) = self.outbound.drop_oldest(excess);
                 if published {
                     // They came after those that may leave.
-                    self.outbound.drop_oldest_held(excess.saturating_sub(dropped));
+                    messages += self.outbound.drop_oldest_held(excess.saturating_sub(dropped));
                 }
                 // The newest published message always gets in, also where what cannot be dropped fills the
                 // queue: it takes the place of those before it.
-                published || self.outbound.len() < max
+                let room = published || self.outbound.len() < max;
+                self.resources.traffic.dropped_oldest += messages as u64;
+                self.resources.traffic.dropped_newest += u64::from(!room);
+                room
             }
             Overflow::Close => {
                 // The connection is open and the reason short, so this cannot fail.

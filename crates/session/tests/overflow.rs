@@ -86,3 +86,30 @@ fn the_newest_gets_in_behind_a_send_in_flight_that_fills_the_queue() {
     assert_eq!(chain.slices(&mut slices), 1);
     assert_eq!(slices[0][2..], [4; 10]);
 }
+
+#[test]
+fn what_is_sent_and_dropped_is_counted() {
+    let sent = |config: Config| {
+        let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
+        let mut resources = Resources::with_masks(|| [0; 4]);
+        let mut tx = session.tx(&mut resources, Time::ZERO);
+        for _ in 0..3 {
+            let _ = tx.send_text("four");
+            let _ = tx.send_prepared(&Prepared::text("seven!!"));
+        }
+        let _ = tx.send_ping(b"not data");
+        let _ = tx.send_fragment(sinews_proto::Kind::Text, b"ab", false);
+        let _ = tx.send_prepared(&Prepared::text("held"));
+        let _ = tx.send_fragment(sinews_proto::Kind::Text, b"c", true);
+        let traffic = resources.traffic();
+        (traffic.messages_sent, traffic.bytes_sent, traffic.dropped_newest, traffic.dropped_oldest)
+    };
+    assert_eq!(sent(Config::default()), (8, 3 * 11 + 7, 0, 0));
+    // The first two reach the limit; the ping and the pieces are refused as well.
+    let newest = Config::default().with_overflow(Overflow::DropNewest).with_max_outbound(10);
+    assert_eq!(sent(newest), (2, 11, 8, 0));
+    // A published message takes the place of those before it.
+    let oldest = Config::default().with_overflow(Overflow::DropOldest).with_max_outbound(10);
+    let (messages, _, refused, replaced) = sent(oldest);
+    assert_eq!((messages, refused, replaced), (6, 4, 4));
+}
