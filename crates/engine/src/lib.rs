@@ -134,4 +134,4 @@ pub use io::Io;
 pub use listener::{ListenOptions, Listener};
 pub use mail::Post;
 pub use slots::ConnId;
-pub use stats::{Stats, Watch};
+pub use stats::{Counter, Stats, Watch};

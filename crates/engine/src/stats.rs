@@ -126,23 +126,28 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A number that one thread writes and any may read: adding is a load and a store, no locked operation.
+/// A number that one thread writes and any may read: adding is a load and a store, no locked operation. (Two threads
+/// that add would lose some.)
 #[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
+pub struct Counter(AtomicU64);
 
 impl Counter {
+    /// Adds, wrapping around.
     #[inline]
-    pub(crate) fn add(&self, count: u64) {
+    pub fn add(&self, count: u64) {
         self.set(self.get().wrapping_add(count));
     }
 
+    /// Sets it.
     #[inline]
-    pub(crate) fn set(&self, to: u64) {
+    pub fn set(&self, to: u64) {
         self.0.store(to, Ordering::Relaxed);
     }
 
+    /// Reads it, on any thread.
     #[inline]
-    pub(crate) fn get(&self) -> u64 {
+    #[must_use]
+    pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }

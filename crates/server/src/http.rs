@@ -14,6 +14,7 @@ use sinews_session::{Flow, Outbound, Resources};
 use crate::chunked::{ChunkError, ChunkedBody, is_token};
 use crate::date::Date;
 use crate::handler::Handler;
+use crate::metrics::Counters;
 use crate::request::{Request, Response};
 use crate::router::{Entry, Router, WebSocketRoute, wants_upgrade};
 use crate::topics::Topics;
@@ -131,6 +132,7 @@ pub(crate) struct Service<'a> {
     pub(crate) topics: &'a mut Topics,
     pub(crate) resources: &'a mut Resources,
     pub(crate) date: &'a mut Date,
+    pub(crate) counters: &'a Counters,
     pub(crate) now: Time,
     pub(crate) stopping: bool,
 }
@@ -503,12 +505,12 @@ impl Http {
     ) -> Step {
         let accepted = match accept(request.head(), &route.options) {
             Ok(accepted) => accepted,
-            Err(refusal) => return self.refuse(&refusal, service),
+            Err(refusal) => return self.refuse_handshake(&refusal, service),
         };
         let request = request.accepted(accepted.subprotocol());
         let handler = match (route.handler)(&request) {
             Ok(handler) => handler,
-            Err(refusal) => return self.refuse(&refusal, service),
+            Err(refusal) => return self.refuse_handshake(&refusal, service),
         };
         let headers = route.headers.as_ref().map_or_else(Vec::new, |headers| headers(&request));
         let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (&**name, &**value)).collect();
@@ -517,7 +519,7 @@ impl Http {
             // This is HTTP/1, so it is a header.
             tracing::error!(path = request.head().path(), %error, "the route's headers cannot be sent");
             return match Refusal::new(500) {
-                Ok(refusal) => self.refuse(&refusal, service),
+                Ok(refusal) => self.refuse_handshake(&refusal, service),
                 Err(_) => self.end(service),
             };
         }
@@ -525,9 +527,19 @@ impl Http {
         Step::Upgrade(Upgrade { negotiated, handler, config }, whole)
     }
 
+    fn refuse_handshake(&mut self, refusal: &Refusal, service: &mut Service<'_>) -> Step {
+        service.counters.handshake_refused(refusal.status());
+        self.end_with(refusal, service)
+    }
+
     /// Refuses a request: the connection ends behind the answer, so that nothing that follows is taken
     /// for a request.
     fn refuse(&mut self, refusal: &Refusal, service: &mut Service<'_>) -> Step {
+        service.counters.responded(refusal.status());
+        self.end_with(refusal, service)
+    }
+
+    fn end_with(&mut self, refusal: &Refusal, service: &mut Service<'_>) -> Step {
         self.ending = true;
         self.moved = service.now;
         // RFC 9110 section 6.6.1: a server with a clock dates what it answers.
@@ -550,6 +562,7 @@ impl Http {
     }
 
     fn answer(&mut self, head: &RequestHead<'_>, response: &Response, service: &mut Service<'_>) {
+        service.counters.responded(response.status);
         // A client that wanted to switch may have sent ahead in another protocol (RFC 9931).
         let wanted_other = wants_upgrade(head) || head.method() == "CONNECT";
         self.ending |= !head.keep_alive() || wanted_other || service.stopping;

@@ -47,7 +47,8 @@
 //!
 //! Browsers may connect from pages of the same origin unless [`ServerOptions::with_origin`] says otherwise.
 //! Limits and waits: [`HttpConfig`] before the upgrade, [`Config`] behind it, [`TopicConfig`] for what is published.
-//! Other threads publish with a [`Publisher`].
+//! Other threads publish with a [`Publisher`]. What happens is counted: [`Monitor`], and [`Router::metrics`] for
+//! Prometheus.
 #![forbid(unsafe_code)]
 
 mod chunked;
@@ -55,6 +56,7 @@ mod date;
 mod handler;
 mod http;
 mod mail;
+mod metrics;
 mod request;
 mod router;
 mod server;
@@ -64,10 +66,11 @@ mod websocket;
 
 pub use handler::{Context, Handler};
 pub use http::HttpConfig;
+pub use metrics::{ConnectionEnd, Dropped, Metrics, Monitor, NotReady, Process, Reason, Tally, WebSocketEnd};
 pub use request::{Request, Response};
 pub use router::{Router, WebSocketRoute};
 pub use server::{BindError, BoundServer, Server, StopHandle};
-pub use sinews_engine::{BackendChoice, Config as EngineConfig};
+pub use sinews_engine::{BackendChoice, Config as EngineConfig, Stats};
 pub use sinews_proto::deflate::{DeflateConfig, DeflateMode};
 pub use sinews_proto::handshake::{OriginPolicy, Refusal, ServerOptions};
 pub use sinews_proto::http::HeadLimits;

@@ -8,6 +8,7 @@ use sinews_proto::http::RequestHead;
 use sinews_proto::{Config, InvalidConfig};
 
 use crate::handler::Handler;
+use crate::metrics::{Metrics, Monitor};
 use crate::request::{Request, Response};
 use crate::topics::Topics;
 
@@ -35,6 +36,7 @@ pub struct Router {
     paths: matchit::Router<usize>,
     places: Vec<String>,
     entries: Vec<Entry>,
+    monitor: Monitor,
 }
 
 /// What answers at one path: by method, and by upgrade.
@@ -99,6 +101,27 @@ impl Router {
     #[must_use]
     pub fn websocket(self, path: &str, route: WebSocketRoute) -> Self {
         self.with(path, |entry| entry.websocket = Some(route))
+    }
+
+    /// Answers GET at `path` with the server's metrics, as Prometheus reads them ([`Metrics::to_text`]). Whoever may
+    /// read them sees how much the server has to do and what its clients do wrong, but nothing of what they say: a
+    /// public server answers at a path that its proxy does not pass on.
+    ///
+    /// # Panics
+    /// As [`get`](Self::get).
+    #[must_use]
+    pub fn metrics(self, path: &str) -> Self {
+        let monitor = self.monitor();
+        self.get(path, move |_| {
+            let text = monitor.metrics().to_text();
+            Response::new(200).with_header("Content-Type", Metrics::CONTENT_TYPE).with_body(text)
+        })
+    }
+
+    /// Reads the metrics of the server that these routes will be served by.
+    #[must_use]
+    pub fn monitor(&self) -> Monitor {
+        self.monitor.clone()
     }
 
     fn with(mut self, path: &str, change: impl FnOnce(&mut Entry)) -> Self {

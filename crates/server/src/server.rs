@@ -12,6 +12,7 @@ use sinews_engine::{self as engine, BackendChoice, Engine, ListenOptions, Listen
 
 use crate::http::HttpConfig;
 use crate::mail::{Mail, Stop, StopLevel};
+use crate::metrics::{Counters, Monitor, Sources};
 use crate::router::Router;
 use crate::shard::{Shard, ShardParts};
 use crate::topics::{Directory, Publisher, TopicConfig, Topics};
@@ -131,17 +132,22 @@ impl Server {
         let posts: Arc<[Post<Mail>]> = engines.iter().map(Engine::post).collect();
         let directory = Directory::new(engines.len());
         let (router, http, stop) = (Arc::new(self.router), Arc::new(self.http), Arc::default());
+        let monitor = router.monitor();
+        let counted: Vec<_> = engines.iter().map(|engine| (Arc::default(), engine.watch())).collect();
+        let counters: Vec<Arc<Counters>> = counted.iter().map(|(counters, _)| Arc::clone(counters)).collect();
+        monitor.attach(Sources { shards: counted, stop: Arc::clone(&stop) });
         let shards = engines
             .into_iter()
+            .zip(counters)
             .enumerate()
-            .map(|(at, engine)| {
+            .map(|(at, (engine, counters))| {
                 let topics = Topics::new(at, self.topics, Arc::clone(&directory), Arc::clone(&posts));
                 let (router, http, stop) = (Arc::clone(&router), Arc::clone(&http), Arc::clone(&stop));
-                (engine, ShardParts { router, http, grace: self.grace, stop, topics })
+                (engine, ShardParts { router, http, grace: self.grace, stop, topics, counters })
             })
             .collect();
         let publisher = Publisher::new(directory, Arc::clone(&posts));
-        Ok(BoundServer { addresses, shards, publisher, stop: StopHandle { level: stop, posts } })
+        Ok(BoundServer { addresses, shards, publisher, monitor, stop: StopHandle { level: stop, posts } })
     }
 }
 
@@ -164,6 +170,7 @@ pub struct BoundServer {
     addresses: Vec<SocketAddr>,
     shards: Vec<(Engine<Shard>, ShardParts)>,
     publisher: Publisher,
+    monitor: Monitor,
     stop: StopHandle,
 }
 
@@ -190,6 +197,12 @@ impl BoundServer {
     #[must_use]
     pub fn publisher(&self) -> Publisher {
         self.publisher.clone()
+    }
+
+    /// Reads the server's metrics from any thread.
+    #[must_use]
+    pub fn monitor(&self) -> Monitor {
+        self.monitor.clone()
     }
 
     /// Serves until stopped, on threads of its own.

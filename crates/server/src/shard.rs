@@ -17,6 +17,7 @@ use self::publish::UnderWay;
 use crate::date::Date;
 use crate::http::{Handled, Http, HttpConfig, Rest, Service, Upgrade};
 use crate::mail::{Mail, Stop, StopLevel};
+use crate::metrics::Counters;
 use crate::router::Router;
 use crate::topics::Topics;
 use crate::websocket::{Lent, WebSocket};
@@ -37,6 +38,7 @@ pub(crate) struct Shard {
     /// Connections that are not received from until what they published has been delivered.
     held_back: VecDeque<ConnId>,
     resources: Resources,
+    counters: Arc<Counters>,
     date: Date,
     epoch: Instant,
     /// The turn's time on the loop's clock, and on that of the sessions.
@@ -53,10 +55,13 @@ pub(crate) struct ShardParts {
     pub(crate) grace: Duration,
     pub(crate) stop: Arc<StopLevel>,
     pub(crate) topics: Topics,
+    pub(crate) counters: Arc<Counters>,
 }
 
 struct Conn {
     id: ConnId,
+    /// Bytes that wait to be sent, as they were counted last.
+    queued: u32,
     /// It is not received from, since what it published waits.
     held_back: bool,
     protocol: Protocol,
@@ -86,7 +91,7 @@ impl engine::Chain for Outgoing {
 
 impl Shard {
     pub(crate) fn new(parts: ShardParts) -> Self {
-        let ShardParts { router, http, grace, stop, topics } = parts;
+        let ShardParts { router, http, grace, stop, topics, counters } = parts;
         let epoch = Instant::now();
         Self {
             router,
@@ -99,6 +104,7 @@ impl Shard {
             deliveries_left: 0,
             held_back: VecDeque::new(),
             resources: Resources::new(),
+            counters,
             date: Date::default(),
             epoch,
             turn: (epoch, Time::ZERO),
@@ -128,7 +134,8 @@ impl Shard {
     /// The connection's protocol, and what its callbacks need.
     fn lend(&mut self, conn: ConnId, now: Time) -> Option<(&mut Protocol, Lent<'_>)> {
         let found = self.conns.get_mut(conn.index())?.as_mut().filter(|found| found.id == conn)?;
-        let lent = Lent { topics: &mut self.topics, resources: &mut self.resources, now, conn };
+        let Self { topics, resources, counters, .. } = self;
+        let lent = Lent { topics, resources, counters, now, conn };
         Some((&mut found.protocol, lent))
     }
 
@@ -142,6 +149,7 @@ impl Shard {
             topics: &mut self.topics,
             resources: &mut self.resources,
             date: &mut self.date,
+            counters: &self.counters,
             now,
             stopping: self.stopping,
         };
@@ -218,6 +226,7 @@ impl Shard {
         let Protocol::Http(http) = protocol else { return };
         let outbound = std::mem::take(&mut http.outbound);
         let session = Session::with_outbound(upgrade.negotiated, upgrade.config, now, outbound);
+        lent.counters.handshakes.add(1);
         let mut websocket = Box::new(WebSocket::new(session, upgrade.handler, http.peer));
         websocket.open(&mut lent);
         *protocol = Protocol::WebSocket(websocket);
@@ -242,6 +251,7 @@ impl Shard {
         if self.topics.has_published() {
             self.publish_of(io, conn);
         }
+        self.counters.sent(self.resources.traffic(), self.topics.lost());
         if !self.releasing && self.resources.holds_spares() && !self.stopping {
             self.releasing = true;
             io.set_app_timer(io.now() + RELEASE_INTERVAL);
@@ -252,18 +262,23 @@ impl Shard {
     fn settle_one(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
         let Some(found) = self.conns.get_mut(conn.index()).and_then(Option::as_mut) else { return };
-        match &mut found.protocol {
-            _ if found.id != conn => {}
+        let queued = match &mut found.protocol {
+            _ if found.id != conn => return,
             Protocol::WebSocket(websocket) => {
-                let mut lent = Lent { topics: &mut self.topics, resources: &mut self.resources, now, conn };
+                let Self { topics, resources, counters, .. } = self;
+                let mut lent = Lent { topics, resources, counters, now, conn };
                 settle_websocket(websocket, io, &mut lent, self.epoch);
+                websocket.session.buffered()
             }
             Protocol::Http(http) => {
                 // Without further requests, an answer that has left was the last.
                 http.ending |= self.stopping && http.is_idle();
                 settle_http(http, io, conn, &self.http, self.epoch);
+                http.outbound.len()
             }
-        }
+        };
+        let before = std::mem::replace(&mut found.queued, u32::try_from(queued).unwrap_or(u32::MAX));
+        self.counters.queued(before, found.queued);
     }
 
     /// Begins the closing handshake of the server's stop.
@@ -302,8 +317,9 @@ impl App for Shard {
         if self.conns.len() <= conn.index() {
             self.conns.resize_with(conn.index() + 1, || None);
         }
-        self.conns[conn.index()] =
-            Some(Conn { id: conn, held_back: false, protocol: Protocol::Http(Box::new(http)) });
+        let protocol = Protocol::Http(Box::new(http));
+        self.conns[conn.index()] = Some(Conn { id: conn, queued: 0, held_back: false, protocol });
+        self.counters.accepted.add(1);
         self.settle_one(io, conn);
     }
 
@@ -412,7 +428,7 @@ impl App for Shard {
             })
     }
 
-    fn closed(&mut self, io: &mut Io, conn: ConnId, _why: engine::Closed) {
+    fn closed(&mut self, io: &mut Io, conn: ConnId, why: engine::Closed) {
         let now = self.time(io);
         if let Some((Protocol::WebSocket(websocket), mut lent)) = self.lend(conn, now) {
             websocket.session.receive_end(now);
@@ -420,8 +436,9 @@ impl App for Shard {
                 websocket.close(&closed, &mut lent);
             }
         }
-        if let Some(slot) = self.conns.get_mut(conn.index()) {
-            *slot = None;
+        if let Some(gone) = self.conns.get_mut(conn.index()).and_then(Option::take) {
+            self.counters.queued(gone.queued, 0);
+            self.counters.closed.add((&why).into());
         }
         // What the handler published as its last words.
         self.settle(io, conn);

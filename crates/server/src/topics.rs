@@ -109,6 +109,8 @@ pub struct Topics {
     publications: VecDeque<Publication>,
     /// Their payloads.
     waiting_bytes: usize,
+    /// Messages that got no further than a full mailbox, for each subscriber behind it.
+    lost: u64,
     /// Something was published since [`take_published`](Self::take_published).
     published: bool,
     /// Most publications that ever waited.
@@ -179,6 +181,7 @@ impl Topics {
             config,
             publications: VecDeque::new(),
             waiting_bytes: 0,
+            lost: 0,
             published: false,
             #[cfg(test)]
             most_waiting: 0,
@@ -299,6 +302,7 @@ impl Topics {
         self.published = true;
         let (mut reached, lost) = entry.post(message, &self.posts, Some(self.shard));
         if lost > 0 {
+            self.lost += lost as u64;
             tracing::warn!(topic = name, subscribers = lost, "mailbox full: a publication is lost there");
         }
         if let Some(topic) = local {
@@ -327,6 +331,11 @@ impl Topics {
 
     pub(crate) fn config(&self) -> &TopicConfig {
         &self.config
+    }
+
+    #[inline]
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost
     }
 
     /// Publications that wait, but for one that is under way.

@@ -8,6 +8,7 @@ use sinews_proto::Time;
 use sinews_session::{Closed, Events, Flow, Fragment, Payload, Prepared, Resources, Session, Tx};
 
 use crate::handler::{Context, Handler};
+use crate::metrics::Counters;
 use crate::topics::Topics;
 
 /// A session and who handles it.
@@ -25,6 +26,7 @@ pub(crate) struct WebSocket {
 pub(crate) struct Lent<'a> {
     pub(crate) topics: &'a mut Topics,
     pub(crate) resources: &'a mut Resources,
+    pub(crate) counters: &'a Counters,
     pub(crate) now: Time,
     pub(crate) conn: ConnId,
 }
@@ -40,18 +42,18 @@ impl WebSocket {
 
     #[inline]
     pub(crate) fn receive(&mut self, chunk: &mut [u8], lent: &mut Lent<'_>) -> Flow {
-        let (session, mut events) = self.split(lent.topics, lent.conn);
+        let (session, mut events) = self.split(lent.topics, lent.counters, lent.conn);
         session.receive(chunk, lent.resources, lent.now, &mut events)
     }
 
     /// The message's own buffer is back, with so many bytes received into it.
     pub(crate) fn receive_appended(&mut self, buffer: Vec<u8>, received: usize, lent: &mut Lent<'_>) -> Flow {
-        let (session, mut events) = self.split(lent.topics, lent.conn);
+        let (session, mut events) = self.split(lent.topics, lent.counters, lent.conn);
         session.receive_appended(buffer, received, lent.resources, lent.now, &mut events)
     }
 
     pub(crate) fn resume(&mut self, lent: &mut Lent<'_>) -> Flow {
-        let (session, mut events) = self.split(lent.topics, lent.conn);
+        let (session, mut events) = self.split(lent.topics, lent.counters, lent.conn);
         session.resume(lent.resources, lent.now, &mut events)
     }
 
@@ -72,6 +74,7 @@ impl WebSocket {
     /// Tells the handler that it is over, once. Its subscriptions go first.
     pub(crate) fn close(&mut self, closed: &Closed, lent: &mut Lent<'_>) {
         lent.topics.unsubscribe_all(lent.conn);
+        lent.counters.websockets_closed.add(closed.cause().into());
         self.told = true;
         self.with_context(lent, |handler, cx| handler.close(closed, cx));
         // A subscription made while closing would never end.
@@ -84,9 +87,14 @@ impl WebSocket {
         self.session.after_tx(lent.resources, lent.now);
     }
 
-    fn split<'a>(&'a mut self, topics: &'a mut Topics, conn: ConnId) -> (&'a mut Session, Callbacks<'a>) {
+    fn split<'a>(
+        &'a mut self,
+        topics: &'a mut Topics,
+        counters: &'a Counters,
+        conn: ConnId,
+    ) -> (&'a mut Session, Callbacks<'a>) {
         let handler = &mut *self.handler;
-        (&mut self.session, Callbacks { handler, topics, conn, peer: self.peer, told: self.told })
+        (&mut self.session, Callbacks { handler, topics, counters, conn, peer: self.peer, told: self.told })
     }
 }
 
@@ -94,6 +102,7 @@ impl WebSocket {
 struct Callbacks<'a> {
     handler: &'a mut dyn Handler,
     topics: &'a mut Topics,
+    counters: &'a Counters,
     conn: ConnId,
     peer: SocketAddr,
     told: bool,
@@ -102,6 +111,7 @@ struct Callbacks<'a> {
 impl Events for Callbacks<'_> {
     #[inline]
     fn message(&mut self, payload: Payload<'_>, tx: &mut Tx<'_>) {
+        self.counters.received(payload.len());
         // Behind a wait that has ended the connection, messages may still come until the peer's Close.
         if !self.told {
             let mut cx = Context::new(tx.reborrow(), self.topics, self.conn, self.peer);
@@ -110,6 +120,11 @@ impl Events for Callbacks<'_> {
     }
 
     fn fragment(&mut self, fragment: Fragment<'_>, tx: &mut Tx<'_>) {
+        if fragment.last {
+            self.counters.received(fragment.bytes.len());
+        } else {
+            self.counters.received_piece(fragment.bytes.len());
+        }
         if !self.told {
             let mut cx = Context::new(tx.reborrow(), self.topics, self.conn, self.peer);
             self.handler.fragment(fragment, &mut cx);

@@ -42,12 +42,14 @@ impl Shard {
                 // One that has left the topic meanwhile has left it.
                 let left = current.split && !self.topics.subscribes(*topic, subscriber);
                 if *except != Some(subscriber) && !left {
+                    self.counters.deliveries.add(1);
                     self.deliver(io, subscriber, message);
                 }
             }
             self.topics.delivered(current.publication, current.subscribers);
         }
         self.topics.catch_up();
+        self.counters.sent(self.resources.traffic(), self.topics.lost());
     }
 
     /// Delivers everything that waits, whatever the budget.
@@ -82,6 +84,7 @@ impl Shard {
     fn next_delivery(&mut self) -> Option<UnderWay> {
         self.under_way.take().or_else(|| {
             let (publication, subscribers) = self.topics.next_publication()?;
+            self.counters.publications.add(1);
             Some(UnderWay { publication, subscribers, next: 0, split: false })
         })
     }

@@ -58,6 +58,7 @@ impl Host {
             grace: Duration::from_secs(60),
             stop: Arc::default(),
             topics: Topics::new(0, config, Directory::new(1), Arc::new([engine.post()])),
+            counters: Arc::default(),
         });
         Self { engine, shard, address }
     }

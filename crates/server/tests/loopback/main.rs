@@ -5,6 +5,7 @@ mod backend;
 mod flow;
 mod http;
 mod lifetime;
+mod metrics;
 mod settings;
 mod stop;
 mod support;

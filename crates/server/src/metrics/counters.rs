@@ -1,0 +1,185 @@
+//! What one thread counts.
+
+use std::marker::PhantomData;
+
+use sinews_engine::Counter;
+use sinews_session::Traffic;
+
+use super::Metrics;
+use super::reasons::{ConnectionEnd, Dropped, Reason, Tally, WebSocketEnd};
+
+/// Counters of one shard: written by its thread alone, read by any.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) accepted: Counter,
+    pub(crate) closed: Counts<ConnectionEnd>,
+    pub(crate) handshakes: Counter,
+    handshakes_refused: Statuses,
+    pub(crate) websockets_closed: Counts<WebSocketEnd>,
+    responses: [Counter; 5],
+    messages_received: Counter,
+    message_bytes_received: Counter,
+    messages_sent: Counter,
+    message_bytes_sent: Counter,
+    dropped: Counts<Dropped>,
+    pub(crate) publications: Counter,
+    pub(crate) deliveries: Counter,
+    queued_bytes: Counter,
+}
+
+impl Counters {
+    /// A message has come; one that comes in pieces, when its last has.
+    #[inline]
+    pub(crate) fn received(&self, bytes: usize) {
+        self.messages_received.add(1);
+        self.message_bytes_received.add(bytes as u64);
+    }
+
+    /// A piece of one has come that is not the last.
+    pub(crate) fn received_piece(&self, bytes: usize) {
+        self.message_bytes_received.add(bytes as u64);
+    }
+
+    /// What the sessions have counted, and the topics.
+    #[inline]
+    pub(crate) fn sent(&self, traffic: &Traffic, lost: u64) {
+        self.messages_sent.set(traffic.messages_sent);
+        self.message_bytes_sent.set(traffic.bytes_sent);
+        self.dropped.set(Dropped::Newest, traffic.dropped_newest);
+        self.dropped.set(Dropped::Oldest, traffic.dropped_oldest);
+        self.dropped.set(Dropped::Mailbox, lost);
+    }
+
+    /// What waits on a connection was so much and is so much.
+    #[inline]
+    pub(crate) fn queued(&self, before: u32, after: u32) {
+        if before != after {
+            self.queued_bytes.add(u64::from(after).wrapping_sub(u64::from(before)));
+        }
+    }
+
+    /// A plain request is answered with this status.
+    pub(crate) fn responded(&self, status: u16) {
+        let class = usize::from(status / 100).checked_sub(1);
+        if let Some(count) = class.and_then(|class| self.responses.get(class)) {
+            count.add(1);
+        }
+    }
+
+    /// A handshake is refused with this status.
+    pub(crate) fn handshake_refused(&self, status: u16) {
+        self.handshakes_refused.add(status);
+    }
+
+    pub(crate) fn add_to(&self, metrics: &mut Metrics) {
+        metrics.accepted += self.accepted.get();
+        self.closed.add_to(&mut metrics.closed);
+        metrics.handshakes += self.handshakes.get();
+        self.handshakes_refused.add_to(&mut metrics.handshakes_refused);
+        self.websockets_closed.add_to(&mut metrics.websockets_closed);
+        for (sum, count) in metrics.responses.iter_mut().zip(&self.responses) {
+            *sum += count.get();
+        }
+        metrics.messages_received += self.messages_received.get();
+        metrics.message_bytes_received += self.message_bytes_received.get();
+        metrics.messages_sent += self.messages_sent.get();
+        metrics.message_bytes_sent += self.message_bytes_sent.get();
+        self.dropped.add_to(&mut metrics.dropped);
+        metrics.publications += self.publications.get();
+        metrics.deliveries += self.deliveries.get();
+        metrics.queued_bytes += self.queued_bytes.get();
+    }
+}
+
+/// A counter for each reason.
+#[derive(Debug)]
+pub(crate) struct Counts<R> {
+    counts: Box<[Counter]>,
+    reason: PhantomData<R>,
+}
+
+impl<R: Reason> Counts<R> {
+    pub(crate) fn add(&self, reason: R) {
+        self.counts[reason.index()].add(1);
+    }
+
+    fn set(&self, reason: R, count: u64) {
+        self.counts[reason.index()].set(count);
+    }
+
+    fn add_to(&self, tally: &mut Tally<R>) {
+        for (reason, count) in R::ALL.iter().zip(&self.counts) {
+            tally.add(*reason, count.get());
+        }
+    }
+}
+
+impl<R: Reason> Default for Counts<R> {
+    fn default() -> Self {
+        Self { counts: R::ALL.iter().map(|_| Counter::default()).collect(), reason: PhantomData }
+    }
+}
+
+/// A counter for each status that can end an exchange.
+#[derive(Debug)]
+struct Statuses(Box<[Counter]>);
+
+const STATUS_MIN: u16 = 200;
+const STATUS_MAX: u16 = 599;
+
+impl Statuses {
+    fn add(&self, status: u16) {
+        let place = status.checked_sub(STATUS_MIN).map(usize::from);
+        if let Some(count) = place.and_then(|place| self.0.get(place)) {
+            count.add(1);
+        }
+    }
+
+    /// Keeps the sums in the order of the statuses.
+    fn add_to(&self, sums: &mut Vec<(u16, u64)>) {
+        let counts = (STATUS_MIN..).zip(self.0.iter().map(Counter::get));
+        for (status, count) in counts.filter(|(_, count)| *count > 0) {
+            match sums.binary_search_by_key(&status, |(status, _)| *status) {
+                Ok(place) => sums[place].1 += count,
+                Err(place) => sums.insert(place, (status, count)),
+            }
+        }
+    }
+}
+
+impl Default for Statuses {
+    fn default() -> Self {
+        Self((STATUS_MIN..=STATUS_MAX).map(|_| Counter::default()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_add_up() {
+        let threads = [Counters::default(), Counters::default()];
+        for (counters, at) in threads.iter().zip(1..) {
+            counters.accepted.add(at);
+            counters.closed.add(ConnectionEnd::Reset);
+            counters.received_piece(3);
+            counters.received(7);
+            for status in [101, 200, 204, 404, 599, 600, 0] {
+                counters.responded(status);
+                counters.handshake_refused(status);
+            }
+            counters.queued(0, 100);
+            counters.queued(100, 40);
+        }
+        threads[1].handshake_refused(403);
+        let mut metrics = Metrics::default();
+        threads.iter().for_each(|counters| counters.add_to(&mut metrics));
+        assert_eq!((metrics.accepted, metrics.closed.of(ConnectionEnd::Reset)), (3, 2));
+        assert_eq!(metrics.connections(), 1);
+        assert_eq!((metrics.messages_received, metrics.message_bytes_received), (2, 20));
+        assert_eq!(metrics.responses, [2, 4, 0, 2, 2]);
+        assert_eq!(metrics.handshakes_refused, [(200, 2), (204, 2), (403, 1), (404, 2), (599, 2)]);
+        assert_eq!(metrics.queued_bytes, 80);
+    }
+}

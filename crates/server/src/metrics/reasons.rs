@@ -1,0 +1,190 @@
+//! Why things end, and how often.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use sinews_engine as engine;
+use sinews_session::Cause;
+
+/// What something is counted by.
+pub trait Reason: Copy + fmt::Debug + 'static {
+    /// All there are.
+    const ALL: &'static [Self];
+
+    /// As metrics name it.
+    fn name(self) -> &'static str;
+
+    /// The place in [`ALL`](Self::ALL).
+    fn index(self) -> usize;
+}
+
+/// How often, for each reason.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Tally<R> {
+    counts: Vec<u64>,
+    reason: PhantomData<R>,
+}
+
+impl<R: Reason> Tally<R> {
+    /// How often for this reason.
+    #[must_use]
+    pub fn of(&self, reason: R) -> u64 {
+        self.counts[reason.index()]
+    }
+
+    /// How often in all.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Every reason, and how often.
+    pub fn iter(&self) -> impl Iterator<Item = (R, u64)> {
+        R::ALL.iter().copied().zip(self.counts.iter().copied())
+    }
+
+    pub(crate) fn add(&mut self, reason: R, count: u64) {
+        self.counts[reason.index()] += count;
+    }
+}
+
+impl<R: Reason> Default for Tally<R> {
+    fn default() -> Self {
+        Self { counts: vec![0; R::ALL.len()], reason: PhantomData }
+    }
+}
+
+impl<R: Reason> fmt::Debug for Tally<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter().map(|(reason, count)| (reason.name(), count))).finish()
+    }
+}
+
+/// An enumeration of reasons with the names that metrics give them.
+macro_rules! reasons {
+    ($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $reason:ident = $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum $name {
+            $($(#[$about])* $reason,)*
+        }
+
+        impl Reason for $name {
+            const ALL: &'static [Self] = &[$(Self::$reason),*];
+
+            fn name(self) -> &'static str {
+                match self {
+                    $(Self::$reason => $text,)*
+                }
+            }
+
+            fn index(self) -> usize {
+                self as usize
+            }
+        }
+    };
+}
+
+reasons! {
+    /// How a TCP connection ended.
+    ConnectionEnd {
+        /// Both sides ended it in order.
+        Finished = "finished",
+        /// The server closed it: a wait was over, or a limit reached.
+        Closed = "closed",
+        /// The client reset it, or was gone.
+        Reset = "reset",
+        /// The server stopped.
+        Stopped = "stopped",
+        /// The socket failed otherwise, for instance by a timeout of TCP.
+        Failed = "failed",
+    }
+}
+
+impl From<&engine::Closed> for ConnectionEnd {
+    fn from(closed: &engine::Closed) -> Self {
+        match closed {
+            engine::Closed::Finished => Self::Finished,
+            engine::Closed::Requested => Self::Closed,
+            engine::Closed::Reset => Self::Reset,
+            engine::Closed::Stopped => Self::Stopped,
+            _ => Self::Failed,
+        }
+    }
+}
+
+reasons! {
+    /// Who ended a WebSocket, or what: [`Cause`] in words.
+    WebSocketEnd {
+        /// The client's Close came first.
+        Client = "client",
+        /// The client answered the server's Close.
+        Server = "server",
+        /// The client broke the protocol or a limit.
+        Fault = "fault",
+        /// A wait ended.
+        Expired = "expired",
+        /// The client was slower than the overflow policy allows.
+        Overflow = "overflow",
+        /// The transport ended without a Close.
+        Lost = "lost",
+    }
+}
+
+impl From<Cause> for WebSocketEnd {
+    fn from(cause: Cause) -> Self {
+        match cause {
+            Cause::Peer => Self::Client,
+            Cause::Local => Self::Server,
+            Cause::Fault(_) => Self::Fault,
+            Cause::Expired(_) => Self::Expired,
+            Cause::Overflow => Self::Overflow,
+            // As every new cause would have to be, until it has a name here.
+            _ => Self::Lost,
+        }
+    }
+}
+
+reasons! {
+    /// Why a message was not sent.
+    Dropped {
+        /// Too much waited, and the policy drops what comes last
+        /// ([`Overflow::DropNewest`](crate::Overflow::DropNewest)).
+        Newest = "newest",
+        /// Too much waited, and the policy drops what came first
+        /// ([`Overflow::DropOldest`](crate::Overflow::DropOldest)).
+        Oldest = "oldest",
+        /// The mailbox of the subscribers' thread was full
+        /// ([`EngineConfig::mailbox`](crate::EngineConfig::mailbox)); counted once for each of them. What a
+        /// [`Publisher`](crate::Publisher) could not deliver is told to it instead.
+        Mailbox = "mailbox",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn consistent<R: Reason + PartialEq>() {
+        for (index, reason) in R::ALL.iter().enumerate() {
+            assert_eq!(reason.index(), index);
+            assert!(reason.name().bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'));
+            assert_eq!(R::ALL.iter().filter(|other| other.name() == reason.name()).count(), 1);
+        }
+        let mut tally = Tally::default();
+        for (index, reason) in R::ALL.iter().enumerate() {
+            tally.add(*reason, index as u64 + 1);
+        }
+        assert!(tally.iter().map(|(_, count)| count).eq(1..=R::ALL.len() as u64));
+        assert_eq!(tally.of(R::ALL[0]), 1);
+        assert_eq!(tally.total(), (1..=R::ALL.len() as u64).sum());
+    }
+
+    #[test]
+    fn every_reason_has_a_place_and_a_name_of_its_own() {
+        consistent::<ConnectionEnd>();
+        consistent::<WebSocketEnd>();
+        consistent::<Dropped>();
+    }
+}

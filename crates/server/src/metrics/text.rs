@@ -1,0 +1,176 @@
+//! Metrics as Prometheus reads them: the OpenMetrics text format.
+
+use std::fmt;
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use sinews_engine::Stats;
+
+use super::reasons::{Reason, Tally};
+use super::{Metrics, Monitor};
+
+impl Metrics {
+    /// The content type of [`to_text`](Self::to_text).
+    pub const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+    /// The metrics in the text format of OpenMetrics 1.0, which Prometheus reads. Names begin with `sinews_`, those
+    /// of the process with `process_`, as in every Prometheus client.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(self.clone()));
+        let mut out = String::new();
+        // Writing to a string never fails.
+        let _ = text::encode(&mut out, &registry);
+        out
+    }
+}
+
+impl Collector for Monitor {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        Collector::encode(&self.metrics(), encoder)
+    }
+}
+
+impl Collector for Metrics {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut out = Out(encoder);
+        self.connections_to(&mut out)?;
+        self.traffic_to(&mut out)?;
+        self.loops_to(&mut out)?;
+        self.process_to(&mut out)
+    }
+}
+
+impl Metrics {
+    fn connections_to(&self, out: &mut Out<'_>) -> fmt::Result {
+        out.gauge("sinews_connections", "TCP connections that are open", None, self.connections())?;
+        out.counter("sinews_connections_accepted", "TCP connections accepted", None, self.accepted)?;
+        out.tally("sinews_connections_closed", "TCP connections that have ended", &self.closed)?;
+        out.gauge("sinews_websockets", "WebSockets that are open", None, self.websockets())?;
+        out.counter("sinews_handshakes", "Requests that became WebSockets", None, self.handshakes)?;
+        let refused = self.handshakes_refused.iter().map(|(status, count)| (status.to_string(), *count));
+        out.family("sinews_handshakes_refused", "Handshakes refused", None, "status", refused)?;
+        out.tally("sinews_websockets_closed", "WebSockets that have ended", &self.websockets_closed)?;
+        let classes = (1..).zip(self.responses).map(|(class, count)| (format!("{class}xx"), count));
+        out.family("sinews_http_responses", "Answers to plain requests", None, "class", classes)
+    }
+
+    fn traffic_to(&self, out: &mut Out<'_>) -> fmt::Result {
+        let bytes = Some(Unit::Bytes);
+        out.counter("sinews_messages_received", "Data messages received", None, self.messages_received)?;
+        let help = "Payload of data messages received";
+        out.counter("sinews_messages_received", help, bytes.as_ref(), self.message_bytes_received)?;
+        out.counter("sinews_messages_sent", "Data messages queued to be sent", None, self.messages_sent)?;
+        let help = "Payload of data messages queued to be sent";
+        out.counter("sinews_messages_sent", help, bytes.as_ref(), self.message_bytes_sent)?;
+        out.tally("sinews_messages_dropped", "Messages that were not sent", &self.dropped)?;
+        out.counter("sinews_publications", "Publications, on each thread", None, self.publications)?;
+        out.counter("sinews_deliveries", "Publications handed to subscribers", None, self.deliveries)?;
+        out.gauge("sinews_queued", "What waits to be sent", bytes.as_ref(), self.queued_bytes)?;
+        let received: u64 = self.loops.iter().map(|stats| stats.received_bytes).sum();
+        out.counter("sinews_network_received", "Received through sockets", bytes.as_ref(), received)?;
+        let sent: u64 = self.loops.iter().map(|stats| stats.sent_bytes).sum();
+        out.counter("sinews_network_sent", "Sent through sockets", bytes.as_ref(), sent)
+    }
+
+    fn loops_to(&self, out: &mut Out<'_>) -> fmt::Result {
+        let seconds = Some(Unit::Seconds);
+        let stalls: u64 = self.loops.iter().map(|stats| stats.accept_stalls).sum();
+        let help = "Times that accepting paused for lack of descriptors or memory";
+        out.counter("sinews_accept_stalls", help, None, stalls)?;
+        let turns = self.by_thread(|stats| stats.turns);
+        out.family("sinews_loop_turns", "Turns of the event loop", None, "thread", turns)?;
+        let help = "Time of the turns that were timed, one in sixteen";
+        let busy = self.by_thread(|stats| stats.timed_busy.as_secs_f64());
+        out.family("sinews_loop_timed_busy", help, seconds.as_ref(), "thread", busy)?;
+        let help =
+            "Time the loop waited behind the turns that were timed: busy / (busy + waiting) is its load";
+        let waiting = self.by_thread(|stats| stats.timed_waiting.as_secs_f64());
+        out.family("sinews_loop_timed_waiting", help, seconds.as_ref(), "thread", waiting)?;
+        self.turns_to(out)
+    }
+
+    /// The histogram of turns, over all threads.
+    fn turns_to(&self, out: &mut Out<'_>) -> fmt::Result {
+        let sum = self.loops.iter().map(|stats| stats.timed_busy.as_secs_f64()).sum();
+        let bounds = Stats::TURN_BOUNDS.iter().map(Duration::as_secs_f64).chain([f64::INFINITY]);
+        let count = |bucket: usize| self.loops.iter().map(|stats| stats.timed_turns[bucket]).sum::<u64>();
+        let buckets: Vec<(f64, u64)> =
+            bounds.enumerate().map(|(bucket, bound)| (bound, count(bucket))).collect();
+        let total = buckets.iter().map(|(_, count)| count).sum();
+        let help =
+            "How long a turn of an event loop takes, of the turns that were timed: everybody else waits";
+        let unit = Unit::Seconds;
+        let mut encoder =
+            out.0.encode_descriptor("sinews_loop_turn", help, Some(&unit), MetricType::Histogram)?;
+        encoder.encode_histogram::<NoLabelSet>(sum, total, &buckets, None)
+    }
+
+    fn by_thread<T>(&self, of: impl Fn(&Stats) -> T) -> impl Iterator<Item = (String, T)> {
+        self.loops.iter().enumerate().map(move |(thread, stats)| (thread.to_string(), of(stats)))
+    }
+
+    fn process_to(&self, out: &mut Out<'_>) -> fmt::Result {
+        let bytes = Unit::Bytes;
+        if let Some(resident) = self.process.resident_bytes {
+            out.gauge("process_resident_memory", "Resident memory", Some(&bytes), resident)?;
+        }
+        if let Some(cpu) = self.process.cpu {
+            let (help, unit) = ("Time spent on a processor", Unit::Seconds);
+            out.counter("process_cpu", help, Some(&unit), cpu.as_secs_f64())?;
+        }
+        if let Some(open) = self.process.open_descriptors {
+            out.gauge("process_open_fds", "Descriptors that are open", None, open)?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes one metric after the other.
+struct Out<'a>(DescriptorEncoder<'a>);
+
+impl Out<'_> {
+    fn counter<T>(&mut self, name: &str, help: &str, unit: Option<&Unit>, count: T) -> fmt::Result
+    where
+        ConstCounter<T>: EncodeMetric,
+    {
+        let encoder = self.0.encode_descriptor(name, help, unit, MetricType::Counter)?;
+        ConstCounter::new(count).encode(encoder)
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, unit: Option<&Unit>, value: u64) -> fmt::Result {
+        let encoder = self.0.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+        ConstGauge::new(value).encode(encoder)
+    }
+
+    /// A counter for each value of one label.
+    fn family<T>(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<&Unit>,
+        label: &str,
+        counts: impl IntoIterator<Item = (String, T)>,
+    ) -> fmt::Result
+    where
+        ConstCounter<T>: EncodeMetric,
+    {
+        let mut encoder = self.0.encode_descriptor(name, help, unit, MetricType::Counter)?;
+        for (value, count) in counts {
+            let labels = [(label, value)];
+            ConstCounter::new(count).encode(encoder.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn tally<R: Reason>(&mut self, name: &str, help: &str, tally: &Tally<R>) -> fmt::Result {
+        let counts = tally.iter().map(|(reason, count)| (reason.name().to_owned(), count));
+        self.family(name, help, None, "reason", counts)
+    }
+}
