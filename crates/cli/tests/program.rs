@@ -182,6 +182,8 @@ fn a_bare_start_serves_everything_in_the_table() {
     assert!(page.contains(" connect-src 'self';"), "nowhere else");
     assert!(page.contains("<!doctype html>") || page.contains("<!DOCTYPE html>"));
     assert!(server.get("/healthz").ends_with("\r\n\r\nok\n"));
+    assert!(server.get("/readyz").starts_with("HTTP/1.1 200 "));
+    assert!(server.get("/metrics").contains("\nsinews_connections_accepted_total "));
     assert!(server.get("/nowhere").starts_with("HTTP/1.1 404 "));
     assert!(server.request("POST /healthz HTTP/1.1", "").contains("\r\nAllow: GET, HEAD\r\n"));
     let mut echo = server.websocket("/echo");

@@ -118,6 +118,33 @@ impl Router {
         })
     }
 
+    /// Answers GET at `path` with 200 as long as the thread that serves the connection turns: whether to start the
+    /// process anew.
+    ///
+    /// # Panics
+    /// As [`get`](Self::get).
+    #[must_use]
+    pub fn healthz(self, path: &str) -> Self {
+        self.get(path, |_| Response::text("ok\n").with_header("Cache-Control", "no-store"))
+    }
+
+    /// Answers GET at `path` with 200 if the server should be sent new clients, else with 503 and the reason
+    /// ([`Monitor::ready`]): for the health checks of whatever stands in front of it.
+    ///
+    /// # Panics
+    /// As [`get`](Self::get).
+    #[must_use]
+    pub fn readyz(self, path: &str) -> Self {
+        let monitor = self.monitor();
+        self.get(path, move |_| {
+            let response = match monitor.ready() {
+                Ok(()) => Response::text("ready\n"),
+                Err(why) => Response::text(format!("{why}\n")).with_status(503),
+            };
+            response.with_header("Cache-Control", "no-store")
+        })
+    }
+
     /// Reads the metrics of the server that these routes will be served by.
     #[must_use]
     pub fn monitor(&self) -> Monitor {

@@ -42,6 +42,31 @@ fn every_client_gets_1001_and_the_server_ends_with_the_last() {
 }
 
 #[test]
+fn a_server_that_stops_says_that_it_is_not_ready() {
+    let http = HttpConfig::default().with_head_timeout(LONG).with_keep_alive_timeout(LONG);
+    let routes = routes().healthz("/healthz").readyz("/readyz");
+    let monitor = routes.monitor();
+    assert!(monitor.ready().is_err(), "nothing is bound yet");
+    let server = Running::server(Server::new(routes).threads(1).grace(LONG).http(http));
+    let mut asking = server.connect();
+    for path in ["/healthz", "/readyz"] {
+        let answer = asking.send(get(path)).answer();
+        assert_eq!((answer.status, answer.header("cache-control")), (200, Some("no-store")));
+    }
+    let wire = get("/readyz");
+    asking.send(&wire[..wire.len() - 1]);
+    let mut peer = server.websocket("/echo");
+    peer.sync();
+    server.stop.stop();
+    assert!(monitor.ready().is_err());
+    peer.expect(&Reply::Close(Some(1001), "server stops".into()));
+    let answer = asking.send(&wire[wire.len() - 1..]).answer();
+    assert_eq!((answer.status, answer.text()), (503, "stopping\n"));
+    drop((asking, peer));
+    server.join();
+}
+
+#[test]
 fn what_was_sent_before_the_stop_is_answered() {
     // On one thread, what was sent before an answered message has been received.
     let server = server(1);
