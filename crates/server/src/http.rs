@@ -14,6 +14,7 @@ use sinews_session::{Flow, Outbound, Resources};
 use crate::chunked::{ChunkError, ChunkedBody, is_token};
 use crate::date::Date;
 use crate::handler::Handler;
+use crate::limits::{Gate, Pace};
 use crate::metrics::Counters;
 use crate::request::{Request, Response};
 use crate::router::{Entry, Router, WebSocketRoute, wants_upgrade};
@@ -133,6 +134,7 @@ pub(crate) struct Service<'a> {
     pub(crate) resources: &'a mut Resources,
     pub(crate) date: &'a mut Date,
     pub(crate) counters: &'a Counters,
+    pub(crate) gate: &'a Gate,
     pub(crate) now: Time,
     pub(crate) stopping: bool,
 }
@@ -178,6 +180,7 @@ pub(crate) struct Upgrade {
     pub(crate) negotiated: Negotiated,
     pub(crate) handler: Box<dyn Handler>,
     pub(crate) config: Arc<Config>,
+    pub(crate) pace: Option<Pace>,
 }
 
 /// What handling input came to.
@@ -218,6 +221,11 @@ impl Http {
     /// Whether nothing is under way: no part of a request, no answer that waits to leave.
     pub(crate) fn is_idle(&self) -> bool {
         !self.has_part() && self.outbound.is_empty()
+    }
+
+    /// Bytes of memory that hold what has come of a request that is not whole.
+    pub(crate) fn incomplete(&self) -> usize {
+        self.buffer.capacity() + self.upload.as_ref().map_or(0, |upload| upload.body.bytes().len())
     }
 
     /// Whether part of a request has come.
@@ -507,6 +515,11 @@ impl Http {
             Ok(accepted) => accepted,
             Err(refusal) => return self.refuse_handshake(&refusal, service),
         };
+        if let Err(limit) = service.gate.handshake() {
+            service.counters.limited.add(limit);
+            service.gate.report(limit);
+            return self.refuse_handshake(&limit.refusal(), service);
+        }
         let request = request.accepted(accepted.subprotocol());
         let handler = match (route.handler)(&request) {
             Ok(handler) => handler,
@@ -524,7 +537,7 @@ impl Http {
             };
         }
         let (negotiated, config) = (accepted.negotiated(), Arc::clone(&route.config));
-        Step::Upgrade(Upgrade { negotiated, handler, config }, whole)
+        Step::Upgrade(Upgrade { negotiated, handler, config, pace: route.message_pace }, whole)
     }
 
     fn refuse_handshake(&mut self, refusal: &Refusal, service: &mut Service<'_>) -> Step {

@@ -46,7 +46,8 @@
 //! ```
 //!
 //! Browsers may connect from pages of the same origin unless [`ServerOptions::with_origin`] says otherwise.
-//! Limits and waits: [`HttpConfig`] before the upgrade, [`Config`] behind it, [`TopicConfig`] for what is published.
+//! Limits and waits: [`HttpConfig`] before the upgrade, [`Config`] behind it, [`TopicConfig`] for what is published,
+//! [`Limits`] for the server as a whole.
 //! Other threads publish with a [`Publisher`]. What happens is counted: [`Monitor`], and [`Router::metrics`] for
 //! Prometheus.
 #![forbid(unsafe_code)]
@@ -55,6 +56,7 @@ mod chunked;
 mod date;
 mod handler;
 mod http;
+mod limits;
 mod mail;
 mod metrics;
 mod request;
@@ -66,6 +68,7 @@ mod websocket;
 
 pub use handler::{Context, Handler};
 pub use http::HttpConfig;
+pub use limits::{Limit, Limits, WhenFull};
 pub use metrics::{ConnectionEnd, Dropped, Metrics, Monitor, NotReady, Process, Reason, Tally, WebSocketEnd};
 pub use request::{Request, Response};
 pub use router::{Router, WebSocketRoute};

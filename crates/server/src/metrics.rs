@@ -16,8 +16,10 @@ use std::time::Duration;
 
 use sinews_engine::{Stats, Watch};
 
-pub(crate) use self::counters::Counters;
+pub(crate) use self::counters::{Counters, Held};
+pub(crate) use self::reasons::reason_enum;
 pub use self::reasons::{ConnectionEnd, Dropped, Reason, Tally, WebSocketEnd};
+use crate::limits::{Gate, Limit};
 use crate::mail::{Stop, StopLevel};
 
 /// Reads a server's metrics from any thread, at no cost to its loops. Clones are cheap.
@@ -45,6 +47,7 @@ pub struct Monitor(Arc<OnceLock<Sources>>);
 pub(crate) struct Sources {
     pub(crate) shards: Vec<(Arc<Counters>, Watch)>,
     pub(crate) stop: Arc<StopLevel>,
+    pub(crate) gate: Arc<Gate>,
 }
 
 impl Monitor {
@@ -71,7 +74,9 @@ impl Monitor {
     /// [`NotReady`], with the reason.
     pub fn ready(&self) -> Result<(), NotReady> {
         match self.0.get() {
-            Some(sources) if sources.stop.read() == Stop::No => Ok(()),
+            Some(sources) if sources.stop.read() == Stop::No => {
+                sources.gate.is_full().map_or(Ok(()), |limit| Err(NotReady::AtLimit(limit)))
+            }
             _ => Err(NotReady::Stopping),
         }
     }
@@ -83,12 +88,15 @@ impl Monitor {
 pub enum NotReady {
     /// It is stopping, or not bound.
     Stopping,
+    /// As many connections are open as may be, or queues hold as much as they may.
+    AtLimit(Limit),
 }
 
 impl std::fmt::Display for NotReady {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Stopping => f.write_str("stopping"),
+            Self::AtLimit(limit) => write!(f, "at the limit of {}", limit.name()),
         }
     }
 }
@@ -129,6 +137,10 @@ pub struct Metrics {
     /// Bytes that wait to be sent to clients, of WebSockets and answers. A message that waits for many counts for
     /// each of them, although it lies in memory once.
     pub queued_bytes: u64,
+    /// Bytes of memory that hold what has come of messages and requests that are not whole yet.
+    pub incomplete_bytes: u64,
+    /// What was beyond one of the server's [`Limits`](crate::Limits) and therefore refused or closed.
+    pub limited: Tally<Limit>,
     /// The event loops, one for each thread: turns, bytes through sockets, how busy they are.
     pub loops: Vec<Stats>,
     /// The process.

@@ -8,6 +8,7 @@ use sinews_proto::http::RequestHead;
 use sinews_proto::{Config, InvalidConfig};
 
 use crate::handler::Handler;
+use crate::limits::Pace;
 use crate::metrics::{Metrics, Monitor};
 use crate::request::{Request, Response};
 use crate::topics::Topics;
@@ -224,6 +225,7 @@ pub struct WebSocketRoute {
     pub(crate) headers: Option<HeadersFn>,
     pub(crate) options: ServerOptions,
     pub(crate) config: Arc<Config>,
+    pub(crate) message_pace: Option<Pace>,
 }
 
 type HeadersFn = Box<dyn Fn(&Request<'_>) -> Vec<(String, String)> + Send + Sync>;
@@ -243,6 +245,7 @@ impl WebSocketRoute {
             headers: None,
             options: ServerOptions::new(),
             config: Arc::new(Config::default()),
+            message_pace: None,
         }
     }
 
@@ -271,6 +274,17 @@ impl WebSocketRoute {
     #[must_use]
     pub fn with_config(mut self, config: Config) -> Self {
         self.config = Arc::new(config);
+        self
+    }
+
+    /// Messages that each connection may send in a second, and how many of them at once after a pause; each at least
+    /// one. Default: no limit but the handler's own pace, since one that is busy is not received from. A client that
+    /// is faster is closed with 1008, and what else it has sent is passed over: to hold it back instead would only
+    /// fill the buffers between, and leave the client as it is. Pings have a limit of their own
+    /// ([`Config::ping_rate`](crate::Config::ping_rate)).
+    #[must_use]
+    pub fn with_message_rate(mut self, per_second: u32, burst: u32) -> Self {
+        self.message_pace = Some(Pace::new(per_second, burst));
         self
     }
 }

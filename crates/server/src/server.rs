@@ -11,6 +11,7 @@ use std::time::Duration;
 use sinews_engine::{self as engine, BackendChoice, Engine, ListenOptions, Listener, Post};
 
 use crate::http::HttpConfig;
+use crate::limits::{Gate, Limits};
 use crate::mail::{Mail, Stop, StopLevel};
 use crate::metrics::{Counters, Monitor, Sources};
 use crate::router::Router;
@@ -39,6 +40,7 @@ pub struct Server {
     engine: engine::Config,
     grace: Duration,
     topics: TopicConfig,
+    limits: Limits,
 }
 
 impl Server {
@@ -53,6 +55,7 @@ impl Server {
             engine: engine::Config::default(),
             grace: Duration::from_secs(10),
             topics: TopicConfig::default(),
+            limits: Limits::default(),
         }
     }
 
@@ -97,6 +100,13 @@ impl Server {
         self
     }
 
+    /// How much the server takes on in all. Default: what each connection's limits allow.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
     /// How long a graceful stop waits for clients to answer their Close. Default 10 s.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
@@ -135,7 +145,8 @@ impl Server {
         let monitor = router.monitor();
         let counted: Vec<_> = engines.iter().map(|engine| (Arc::default(), engine.watch())).collect();
         let counters: Vec<Arc<Counters>> = counted.iter().map(|(counters, _)| Arc::clone(counters)).collect();
-        monitor.attach(Sources { shards: counted, stop: Arc::clone(&stop) });
+        let gate = Arc::new(Gate::new(self.limits, counters.clone()));
+        monitor.attach(Sources { shards: counted, stop: Arc::clone(&stop), gate: Arc::clone(&gate) });
         let shards = engines
             .into_iter()
             .zip(counters)
@@ -143,7 +154,8 @@ impl Server {
             .map(|(at, (engine, counters))| {
                 let topics = Topics::new(at, self.topics, Arc::clone(&directory), Arc::clone(&posts));
                 let (router, http, stop) = (Arc::clone(&router), Arc::clone(&http), Arc::clone(&stop));
-                (engine, ShardParts { router, http, grace: self.grace, stop, topics, counters })
+                let (grace, gate) = (self.grace, Arc::clone(&gate));
+                (engine, ShardParts { router, http, grace, stop, topics, counters, gate })
             })
             .collect();
         let publisher = Publisher::new(directory, Arc::clone(&posts));
@@ -159,6 +171,7 @@ impl Server {
             ));
         }
         self.http.check().map_err(|fault| BindError::invalid(format!("`HttpConfig`: {fault}")))?;
+        self.limits.check().map_err(|fault| BindError::invalid(format!("`Limits`: {fault}")))?;
         self.topics.check().map_err(|fault| BindError::invalid(format!("`TopicConfig`: {fault}")))?;
         let invalid = |(path, fault)| BindError::invalid(format!("`Config` of the route {path}: {fault}"));
         self.router.check().map_err(invalid)

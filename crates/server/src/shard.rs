@@ -16,8 +16,9 @@ use sinews_session::{Chain, Fate, Flow, Resources, Session};
 use self::publish::UnderWay;
 use crate::date::Date;
 use crate::http::{Handled, Http, HttpConfig, Rest, Service, Upgrade};
+use crate::limits::{Gate, Limit, Refused};
 use crate::mail::{Mail, Stop, StopLevel};
-use crate::metrics::Counters;
+use crate::metrics::{Counters, Held};
 use crate::router::Router;
 use crate::topics::Topics;
 use crate::websocket::{Lent, WebSocket};
@@ -39,6 +40,9 @@ pub(crate) struct Shard {
     held_back: VecDeque<ConnId>,
     resources: Resources,
     counters: Arc<Counters>,
+    gate: Arc<Gate>,
+    /// Connections that are refused in words.
+    refusing: usize,
     date: Date,
     epoch: Instant,
     /// The turn's time on the loop's clock, and on that of the sessions.
@@ -56,12 +60,13 @@ pub(crate) struct ShardParts {
     pub(crate) stop: Arc<StopLevel>,
     pub(crate) topics: Topics,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) gate: Arc<Gate>,
 }
 
 struct Conn {
     id: ConnId,
-    /// Bytes that wait to be sent, as they were counted last.
-    queued: u32,
+    /// What it holds, as it was counted last.
+    holds: Held,
     /// It is not received from, since what it published waits.
     held_back: bool,
     protocol: Protocol,
@@ -70,6 +75,7 @@ struct Conn {
 enum Protocol {
     Http(Box<Http>),
     WebSocket(Box<WebSocket>),
+    Refused(Box<Refused>),
 }
 
 /// A session's chain as the loop sends it.
@@ -91,7 +97,7 @@ impl engine::Chain for Outgoing {
 
 impl Shard {
     pub(crate) fn new(parts: ShardParts) -> Self {
-        let ShardParts { router, http, grace, stop, topics, counters } = parts;
+        let ShardParts { router, http, grace, stop, topics, counters, gate } = parts;
         let epoch = Instant::now();
         Self {
             router,
@@ -105,6 +111,8 @@ impl Shard {
             held_back: VecDeque::new(),
             resources: Resources::new(),
             counters,
+            gate,
+            refusing: 0,
             date: Date::default(),
             epoch,
             turn: (epoch, Time::ZERO),
@@ -134,8 +142,8 @@ impl Shard {
     /// The connection's protocol, and what its callbacks need.
     fn lend(&mut self, conn: ConnId, now: Time) -> Option<(&mut Protocol, Lent<'_>)> {
         let found = self.conns.get_mut(conn.index())?.as_mut().filter(|found| found.id == conn)?;
-        let Self { topics, resources, counters, .. } = self;
-        let lent = Lent { topics, resources, counters, now, conn };
+        let Self { topics, resources, counters, gate, .. } = self;
+        let lent = Lent { topics, resources, counters, gate, now, conn };
         Some((&mut found.protocol, lent))
     }
 
@@ -150,6 +158,7 @@ impl Shard {
             resources: &mut self.resources,
             date: &mut self.date,
             counters: &self.counters,
+            gate: &self.gate,
             now,
             stopping: self.stopping,
         };
@@ -227,7 +236,7 @@ impl Shard {
         let outbound = std::mem::take(&mut http.outbound);
         let session = Session::with_outbound(upgrade.negotiated, upgrade.config, now, outbound);
         lent.counters.handshakes.add(1);
-        let mut websocket = Box::new(WebSocket::new(session, upgrade.handler, http.peer));
+        let mut websocket = Box::new(WebSocket::new(session, upgrade.handler, upgrade.pace, http.peer));
         websocket.open(&mut lent);
         *protocol = Protocol::WebSocket(websocket);
         io.clear_timer(conn);
@@ -262,23 +271,57 @@ impl Shard {
     fn settle_one(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
         let Some(found) = self.conns.get_mut(conn.index()).and_then(Option::as_mut) else { return };
-        let queued = match &mut found.protocol {
+        let holds = match &mut found.protocol {
             _ if found.id != conn => return,
             Protocol::WebSocket(websocket) => {
-                let Self { topics, resources, counters, .. } = self;
-                let mut lent = Lent { topics, resources, counters, now, conn };
+                let Self { topics, resources, counters, gate, .. } = self;
+                let mut lent = Lent { topics, resources, counters, gate, now, conn };
                 settle_websocket(websocket, io, &mut lent, self.epoch);
-                websocket.session.buffered()
+                Held::new(websocket.session.buffered(), websocket.session.incomplete())
             }
             Protocol::Http(http) => {
                 // Without further requests, an answer that has left was the last.
                 http.ending |= self.stopping && http.is_idle();
                 settle_http(http, io, conn, &self.http, self.epoch);
-                http.outbound.len()
+                Held::new(http.outbound.len(), http.incomplete())
             }
+            Protocol::Refused(_) => return,
         };
-        let before = std::mem::replace(&mut found.queued, u32::try_from(queued).unwrap_or(u32::MAX));
-        self.counters.queued(before, found.queued);
+        let before = std::mem::replace(&mut found.holds, holds);
+        self.counters.holds(before, holds);
+        if self.gate.closes(before, holds) {
+            self.limited(Limit::Memory);
+            io.close(conn);
+        }
+    }
+
+    /// Something was beyond a limit.
+    fn limited(&self, limit: Limit) {
+        self.counters.limited.add(limit);
+        self.gate.report(limit);
+    }
+
+    /// A connection that does not get in. It is told so, unless many are being told just now.
+    fn refuse(&mut self, io: &mut Io, conn: ConnId, limit: Limit) -> Protocol {
+        self.limited(limit);
+        self.refusing += 1;
+        if self.refusing > REFUSING_MAX {
+            io.close(conn);
+        } else {
+            io.set_timer(conn, io.now() + REFUSING_TIME);
+        }
+        Protocol::Refused(Box::new(Refused::new(limit)))
+    }
+
+    /// The request of one that is refused begins to come.
+    fn receive_refused(&mut self, io: &mut Io, conn: ConnId) {
+        let now = self.time(io);
+        let Some(found) = self.conns.get_mut(conn.index()).and_then(Option::as_mut) else { return };
+        if let Protocol::Refused(refused) = &mut found.protocol {
+            refused.answer(&mut self.resources, &mut self.date, now);
+            io.send(conn);
+            io.shutdown(conn);
+        }
     }
 
     /// Begins the closing handshake of the server's stop.
@@ -313,12 +356,15 @@ impl App for Shard {
 
     fn accepted(&mut self, io: &mut Io, conn: ConnId, from: Accepted) {
         let now = self.time(io);
-        let http = Http::new(from.peer, now);
+        let protocol = match self.gate.enter(from.peer.ip()) {
+            Ok(()) => Protocol::Http(Box::new(Http::new(from.peer, now))),
+            Err(limit) => self.refuse(io, conn, limit),
+        };
         if self.conns.len() <= conn.index() {
             self.conns.resize_with(conn.index() + 1, || None);
         }
-        let protocol = Protocol::Http(Box::new(http));
-        self.conns[conn.index()] = Some(Conn { id: conn, queued: 0, held_back: false, protocol });
+        self.conns[conn.index()] =
+            Some(Conn { id: conn, holds: Held::default(), held_back: false, protocol });
         self.counters.accepted.add(1);
         self.settle_one(io, conn);
     }
@@ -332,6 +378,10 @@ impl App for Shard {
                 flow
             }
             Some((Protocol::Http(_), _)) => self.receive_http(io, conn, chunk),
+            Some((Protocol::Refused(_), _)) => {
+                self.receive_refused(io, conn);
+                Flow::Continue
+            }
             None => Flow::Continue,
         };
         engine_flow(flow)
@@ -340,7 +390,7 @@ impl App for Shard {
     fn awaits_large(&self, conn: ConnId) -> bool {
         self.found(conn).is_some_and(|found| match &found.protocol {
             Protocol::WebSocket(websocket) => websocket.session.awaits_large(),
-            Protocol::Http(_) => false,
+            Protocol::Http(_) | Protocol::Refused(_) => false,
         })
     }
 
@@ -371,6 +421,7 @@ impl App for Shard {
         match self.lend(conn, now) {
             Some((Protocol::WebSocket(websocket), _)) => websocket.session.receive_end(now),
             Some((Protocol::Http(http), _)) => http.ending = true,
+            Some((Protocol::Refused(_), _)) => io.shutdown(conn),
             None => {}
         }
         self.settle(io, conn);
@@ -380,6 +431,7 @@ impl App for Shard {
         match self.lend(conn, Time::ZERO)?.0 {
             Protocol::WebSocket(websocket) => websocket.session.start_send().map(Outgoing),
             Protocol::Http(http) => http.outbound.start().map(Outgoing),
+            Protocol::Refused(refused) => refused.outbound.start().map(Outgoing),
         }
     }
 
@@ -391,7 +443,7 @@ impl App for Shard {
                 http.outbound.progressed(bytes);
                 http.moved(now);
             }
-            None => {}
+            Some((Protocol::Refused(_), _)) | None => {}
         }
         self.settle_one(io, conn);
     }
@@ -416,6 +468,7 @@ impl App for Shard {
                 http.outbound.finish(chain.0, lent.resources);
                 self.sent_http(io, conn);
             }
+            Some((Protocol::Refused(refused), lent)) => refused.outbound.finish(chain.0, lent.resources),
             None => {}
         }
     }
@@ -425,6 +478,7 @@ impl App for Shard {
             && self.found(conn).is_some_and(|found| match &found.protocol {
                 Protocol::WebSocket(websocket) => websocket.session.finish_may_wait(),
                 Protocol::Http(http) => !http.paused && !http.ending,
+                Protocol::Refused(_) => false,
             })
     }
 
@@ -437,8 +491,13 @@ impl App for Shard {
             }
         }
         if let Some(gone) = self.conns.get_mut(conn.index()).and_then(Option::take) {
-            self.counters.queued(gone.queued, 0);
+            self.counters.holds(gone.holds, Held::default());
             self.counters.closed.add((&why).into());
+            match &gone.protocol {
+                Protocol::Http(http) => self.gate.leave(http.peer.ip()),
+                Protocol::WebSocket(websocket) => self.gate.leave(websocket.peer().ip()),
+                Protocol::Refused(_) => self.refusing -= 1,
+            }
         }
         // What the handler published as its last words.
         self.settle(io, conn);
@@ -454,6 +513,7 @@ impl App for Shard {
                 }
             }
             Some((Protocol::Http(_), _)) => self.http_timer(io, conn),
+            Some((Protocol::Refused(_), _)) => io.close(conn),
             None => {}
         }
         self.settle(io, conn);
@@ -485,6 +545,13 @@ impl App for Shard {
         }
     }
 }
+
+/// Connections of one thread that are told at a time that they do not get in; further ones are closed without a word.
+/// They are beyond the limit, so they must not be many.
+const REFUSING_MAX: usize = 256;
+
+/// How long one of them may take to send its request and to read the refusal.
+const REFUSING_TIME: Duration = Duration::from_secs(2);
 
 /// How long memory of messages waits for the next one: it is given back after one to two of these.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(2);

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use sinews_engine::ConnId;
-use sinews_proto::Time;
+use sinews_proto::{CloseCode, Time};
 use sinews_session::{Closed, Events, Flow, Fragment, Payload, Prepared, Resources, Session, Tx};
 
 use crate::handler::{Context, Handler};
+use crate::limits::{Gate, Limit, Pace};
 use crate::metrics::Counters;
 use crate::topics::Topics;
 
@@ -17,9 +18,20 @@ pub(crate) struct WebSocket {
     handler: Box<dyn Handler>,
     /// The handler has been told that it is over.
     told: bool,
+    /// Counts its messages, if their rate is limited.
+    meter: Option<Box<Meter>>,
     /// When the loop's timer fires.
     pub(crate) armed: Option<Time>,
     peer: SocketAddr,
+}
+
+/// How far a connection is ahead of the rate that its messages may have.
+struct Meter {
+    pace: Pace,
+    /// When its next message is due, in nanoseconds of the loop's time.
+    due: u64,
+    /// It was too fast, and is being closed.
+    exceeded: bool,
 }
 
 /// What callbacks need of their thread.
@@ -27,13 +39,24 @@ pub(crate) struct Lent<'a> {
     pub(crate) topics: &'a mut Topics,
     pub(crate) resources: &'a mut Resources,
     pub(crate) counters: &'a Counters,
+    pub(crate) gate: &'a Gate,
     pub(crate) now: Time,
     pub(crate) conn: ConnId,
 }
 
 impl WebSocket {
-    pub(crate) fn new(session: Session, handler: Box<dyn Handler>, peer: SocketAddr) -> Self {
-        Self { session, handler, told: false, armed: None, peer }
+    pub(crate) fn new(
+        session: Session,
+        handler: Box<dyn Handler>,
+        pace: Option<Pace>,
+        peer: SocketAddr,
+    ) -> Self {
+        let meter = pace.map(|pace| Box::new(Meter { pace, due: 0, exceeded: false }));
+        Self { session, handler, told: false, meter, armed: None, peer }
+    }
+
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer
     }
 
     pub(crate) fn open(&mut self, lent: &mut Lent<'_>) {
@@ -42,19 +65,19 @@ impl WebSocket {
 
     #[inline]
     pub(crate) fn receive(&mut self, chunk: &mut [u8], lent: &mut Lent<'_>) -> Flow {
-        let (session, mut events) = self.split(lent.topics, lent.counters, lent.conn);
-        session.receive(chunk, lent.resources, lent.now, &mut events)
+        let (session, resources, mut events) = self.split(lent);
+        session.receive(chunk, resources, events.now, &mut events)
     }
 
     /// The message's own buffer is back, with so many bytes received into it.
     pub(crate) fn receive_appended(&mut self, buffer: Vec<u8>, received: usize, lent: &mut Lent<'_>) -> Flow {
-        let (session, mut events) = self.split(lent.topics, lent.counters, lent.conn);
-        session.receive_appended(buffer, received, lent.resources, lent.now, &mut events)
+        let (session, resources, mut events) = self.split(lent);
+        session.receive_appended(buffer, received, resources, events.now, &mut events)
     }
 
     pub(crate) fn resume(&mut self, lent: &mut Lent<'_>) -> Flow {
-        let (session, mut events) = self.split(lent.topics, lent.counters, lent.conn);
-        session.resume(lent.resources, lent.now, &mut events)
+        let (session, resources, mut events) = self.split(lent);
+        session.resume(resources, events.now, &mut events)
     }
 
     pub(crate) fn drain(&mut self, lent: &mut Lent<'_>) {
@@ -87,14 +110,24 @@ impl WebSocket {
         self.session.after_tx(lent.resources, lent.now);
     }
 
+    #[inline]
     fn split<'a>(
         &'a mut self,
-        topics: &'a mut Topics,
-        counters: &'a Counters,
-        conn: ConnId,
-    ) -> (&'a mut Session, Callbacks<'a>) {
-        let handler = &mut *self.handler;
-        (&mut self.session, Callbacks { handler, topics, counters, conn, peer: self.peer, told: self.told })
+        lent: &'a mut Lent<'_>,
+    ) -> (&'a mut Session, &'a mut Resources, Callbacks<'a>) {
+        let Lent { topics, resources, counters, gate, now, conn } = lent;
+        let callbacks = Callbacks {
+            handler: &mut *self.handler,
+            topics,
+            counters,
+            gate,
+            now: *now,
+            conn: *conn,
+            peer: self.peer,
+            told: self.told,
+            meter: self.meter.as_deref_mut(),
+        };
+        (&mut self.session, resources, callbacks)
     }
 }
 
@@ -103,15 +136,45 @@ struct Callbacks<'a> {
     handler: &'a mut dyn Handler,
     topics: &'a mut Topics,
     counters: &'a Counters,
+    gate: &'a Gate,
+    now: Time,
     conn: ConnId,
     peer: SocketAddr,
     told: bool,
+    meter: Option<&'a mut Meter>,
+}
+
+impl Callbacks<'_> {
+    /// Whether a message, or a piece of one, is to be passed over, since the client is faster than it may be. The
+    /// first one that is closes the connection.
+    #[inline]
+    fn passes_over(&mut self, first: bool, tx: &mut Tx<'_>) -> bool {
+        let Some(meter) = &mut self.meter else { return false };
+        if meter.exceeded || !first {
+            return meter.exceeded;
+        }
+        let now = u64::try_from(self.now.since(Time::ZERO).as_nanos()).unwrap_or(u64::MAX);
+        match meter.pace.take(meter.due, now) {
+            Some(due) => meter.due = due,
+            None => {
+                meter.exceeded = true;
+                self.counters.limited.add(Limit::Messages);
+                self.gate.report(Limit::Messages);
+                // One that is closing already is left to it.
+                let _ = tx.close(CloseCode::POLICY, "too many messages");
+            }
+        }
+        meter.exceeded
+    }
 }
 
 impl Events for Callbacks<'_> {
     #[inline]
     fn message(&mut self, payload: Payload<'_>, tx: &mut Tx<'_>) {
         self.counters.received(payload.len());
+        if self.passes_over(true, tx) {
+            return;
+        }
         // Behind a wait that has ended the connection, messages may still come until the peer's Close.
         if !self.told {
             let mut cx = Context::new(tx.reborrow(), self.topics, self.conn, self.peer);
@@ -124,6 +187,9 @@ impl Events for Callbacks<'_> {
             self.counters.received(fragment.bytes.len());
         } else {
             self.counters.received_piece(fragment.bytes.len());
+        }
+        if self.passes_over(fragment.first, tx) {
+            return;
         }
         if !self.told {
             let mut cx = Context::new(tx.reborrow(), self.topics, self.conn, self.peer);

@@ -815,6 +815,12 @@ impl Session {
         self.outbound.len()
     }
 
+    /// Bytes of memory that hold what has come and is not whole yet.
+    #[must_use]
+    pub fn incomplete(&self) -> usize {
+        self.assembly.capacity() + self.rest.capacity()
+    }
+
     /// Whether data may still be sent.
     #[must_use]
     pub fn is_open(&self) -> bool {

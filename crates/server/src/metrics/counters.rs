@@ -7,6 +7,7 @@ use sinews_session::Traffic;
 
 use super::Metrics;
 use super::reasons::{ConnectionEnd, Dropped, Reason, Tally, WebSocketEnd};
+use crate::limits::Limit;
 
 /// Counters of one shard: written by its thread alone, read by any.
 #[derive(Debug, Default)]
@@ -25,6 +26,8 @@ pub(crate) struct Counters {
     pub(crate) publications: Counter,
     pub(crate) deliveries: Counter,
     queued_bytes: Counter,
+    incomplete_bytes: Counter,
+    pub(crate) limited: Counts<Limit>,
 }
 
 impl Counters {
@@ -50,12 +53,18 @@ impl Counters {
         self.dropped.set(Dropped::Mailbox, lost);
     }
 
-    /// What waits on a connection was so much and is so much.
+    /// What a connection holds was so much and is so much.
     #[inline]
-    pub(crate) fn queued(&self, before: u32, after: u32) {
+    pub(crate) fn holds(&self, before: Held, after: Held) {
         if before != after {
-            self.queued_bytes.add(u64::from(after).wrapping_sub(u64::from(before)));
+            self.queued_bytes.add(u64::from(after.queued).wrapping_sub(u64::from(before.queued)));
+            self.incomplete_bytes.add(u64::from(after.incomplete).wrapping_sub(u64::from(before.incomplete)));
         }
+    }
+
+    /// What all of the thread's connections hold.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.queued_bytes.get() + self.incomplete_bytes.get()
     }
 
     /// A plain request is answered with this status.
@@ -88,6 +97,31 @@ impl Counters {
         metrics.publications += self.publications.get();
         metrics.deliveries += self.deliveries.get();
         metrics.queued_bytes += self.queued_bytes.get();
+        metrics.incomplete_bytes += self.incomplete_bytes.get();
+        self.limited.add_to(&mut metrics.limited);
+    }
+}
+
+/// Bytes that one connection holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// What waits to be sent.
+    queued: u32,
+    /// What has come and is not whole.
+    incomplete: u32,
+}
+
+impl Held {
+    /// Beyond 4 GiB it does not matter how much.
+    #[inline]
+    pub(crate) fn new(queued: usize, incomplete: usize) -> Self {
+        let narrow = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
+        Self { queued: narrow(queued), incomplete: narrow(incomplete) }
+    }
+
+    #[inline]
+    pub(crate) fn bytes(self) -> u64 {
+        u64::from(self.queued) + u64::from(self.incomplete)
     }
 }
 
@@ -169,8 +203,8 @@ mod tests {
                 counters.responded(status);
                 counters.handshake_refused(status);
             }
-            counters.queued(0, 100);
-            counters.queued(100, 40);
+            counters.holds(Held::default(), Held::new(100, 5));
+            counters.holds(Held::new(100, 5), Held::new(40, 7));
         }
         threads[1].handshake_refused(403);
         let mut metrics = Metrics::default();
@@ -180,6 +214,7 @@ mod tests {
         assert_eq!((metrics.messages_received, metrics.message_bytes_received), (2, 20));
         assert_eq!(metrics.responses, [2, 4, 0, 2, 2]);
         assert_eq!(metrics.handshakes_refused, [(200, 2), (204, 2), (403, 1), (404, 2), (599, 2)]);
-        assert_eq!(metrics.queued_bytes, 80);
+        assert_eq!((metrics.queued_bytes, metrics.incomplete_bytes), (80, 14));
+        assert_eq!(threads[0].held_bytes(), 47);
     }
 }

@@ -61,7 +61,7 @@ impl<R: Reason> fmt::Debug for Tally<R> {
 }
 
 /// An enumeration of reasons with the names that metrics give them.
-macro_rules! reasons {
+macro_rules! reason_enum {
     ($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $reason:ident = $text:literal,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,7 +70,7 @@ macro_rules! reasons {
             $($(#[$about])* $reason,)*
         }
 
-        impl Reason for $name {
+        impl $crate::metrics::Reason for $name {
             const ALL: &'static [Self] = &[$(Self::$reason),*];
 
             fn name(self) -> &'static str {
@@ -86,7 +86,9 @@ macro_rules! reasons {
     };
 }
 
-reasons! {
+pub(crate) use reason_enum;
+
+reason_enum! {
     /// How a TCP connection ended.
     ConnectionEnd {
         /// Both sides ended it in order.
@@ -114,7 +116,7 @@ impl From<&engine::Closed> for ConnectionEnd {
     }
 }
 
-reasons! {
+reason_enum! {
     /// Who ended a WebSocket, or what: [`Cause`] in words.
     WebSocketEnd {
         /// The client's Close came first.
@@ -146,7 +148,7 @@ impl From<Cause> for WebSocketEnd {
     }
 }
 
-reasons! {
+reason_enum! {
     /// Why a message was not sent.
     Dropped {
         /// Too much waited, and the policy drops what comes last

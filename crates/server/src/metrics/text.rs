@@ -54,6 +54,9 @@ impl Metrics {
         out.tally("sinews_connections_closed", "TCP connections that have ended", &self.closed)?;
         out.gauge("sinews_websockets", "WebSockets that are open", None, self.websockets())?;
         out.counter("sinews_handshakes", "Requests that became WebSockets", None, self.handshakes)?;
+        let limited = self.limited.iter().map(|(limit, count)| (limit.name().to_owned(), count));
+        let help = "What was refused or closed for a limit of the server";
+        out.family("sinews_limited", help, None, "limit", limited)?;
         let refused = self.handshakes_refused.iter().map(|(status, count)| (status.to_string(), *count));
         out.family("sinews_handshakes_refused", "Handshakes refused", None, "status", refused)?;
         out.tally("sinews_websockets_closed", "WebSockets that have ended", &self.websockets_closed)?;
@@ -73,6 +76,8 @@ impl Metrics {
         out.counter("sinews_publications", "Publications, on each thread", None, self.publications)?;
         out.counter("sinews_deliveries", "Publications handed to subscribers", None, self.deliveries)?;
         out.gauge("sinews_queued", "What waits to be sent", bytes.as_ref(), self.queued_bytes)?;
+        let help = "What has come of messages and requests that are not whole";
+        out.gauge("sinews_incomplete", help, bytes.as_ref(), self.incomplete_bytes)?;
         let received: u64 = self.loops.iter().map(|stats| stats.received_bytes).sum();
         out.counter("sinews_network_received", "Received through sockets", bytes.as_ref(), received)?;
         let sent: u64 = self.loops.iter().map(|stats| stats.sent_bytes).sum();

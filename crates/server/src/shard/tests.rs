@@ -59,6 +59,7 @@ impl Host {
             stop: Arc::default(),
             topics: Topics::new(0, config, Directory::new(1), Arc::new([engine.post()])),
             counters: Arc::default(),
+            gate: Arc::new(Gate::new(crate::Limits::default(), Vec::new())),
         });
         Self { engine, shard, address }
     }

@@ -5,6 +5,7 @@ mod backend;
 mod flow;
 mod http;
 mod lifetime;
+mod limits;
 mod metrics;
 mod settings;
 mod stop;

@@ -170,6 +170,12 @@ impl Client {
         Some(answer)
     }
 
+    /// The status of the next answer, whatever follows.
+    pub(crate) fn status_line(&mut self) -> u16 {
+        let head = self.head().expect("an answer");
+        head["HTTP/1.1 ".len()..][..3].parse().expect("a status")
+    }
+
     pub(crate) fn answer(&mut self) -> Answer {
         self.answer_to("GET").expect("an answer")
     }

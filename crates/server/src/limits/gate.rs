@@ -1,0 +1,220 @@
+//! Who gets in.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::rate::Pace;
+use super::{Limit, Limits, WhenFull};
+use crate::metrics::{Counters, Held, Reason};
+
+/// The limits of a server, and how far they are used: shared by its threads, and asked when a connection comes or
+/// goes, never for a message.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    limits: Limits,
+    connections: AtomicUsize,
+    /// Connections by client, where that is limited. Addresses come from strangers, so their hash is keyed.
+    clients: Mutex<HashMap<Client, usize>>,
+    handshakes: Option<Pace>,
+    /// When the next handshake is due, in nanoseconds since the beginning.
+    handshake_due: AtomicU64,
+    counters: Vec<Arc<Counters>>,
+    epoch: Instant,
+    /// When each limit may be logged again, in milliseconds since the beginning.
+    quiet_until: Box<[AtomicU64]>,
+}
+
+/// What counts as one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Client {
+    V4(u32),
+    /// The network of an IPv6 address: whoever has one address has 2^64 of them.
+    V6(u64),
+}
+
+impl Client {
+    fn of(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self::V4(address.to_bits()),
+            IpAddr::V6(address) => Self::V6((address.to_bits() >> 64) as u64),
+        }
+    }
+}
+
+impl Gate {
+    pub(crate) fn new(limits: Limits, counters: Vec<Arc<Counters>>) -> Self {
+        Self {
+            connections: AtomicUsize::new(0),
+            clients: Mutex::default(),
+            handshakes: limits.handshakes_per_second.map(|rate| Pace::new(rate, rate)),
+            handshake_due: AtomicU64::new(0),
+            counters,
+            epoch: Instant::now(),
+            quiet_until: Limit::ALL.iter().map(|_| AtomicU64::new(0)).collect(),
+            limits,
+        }
+    }
+
+    /// A connection has come. If it gets in, [`leave`](Self::leave) follows.
+    pub(crate) fn enter(&self, address: IpAddr) -> Result<(), Limit> {
+        if self.is_memory_full() {
+            return Err(Limit::Memory);
+        }
+        let max = self.limits.max_connections.unwrap_or(usize::MAX);
+        let more = |open| (open < max).then_some(open + 1);
+        if self.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+            return Err(Limit::Connections);
+        }
+        self.enter_client(address).inspect_err(|_| {
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+        })
+    }
+
+    fn enter_client(&self, address: IpAddr) -> Result<(), Limit> {
+        let Some(max) = self.limits.max_connections_per_address else { return Ok(()) };
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = clients.entry(Client::of(address)).or_default();
+        if *count >= max {
+            return Err(Limit::Address);
+        }
+        *count += 1;
+        Ok(())
+    }
+
+    pub(crate) fn leave(&self, address: IpAddr) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+        if self.limits.max_connections_per_address.is_none() {
+            return;
+        }
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut client) = clients.entry(Client::of(address)) {
+            *client.get_mut() -= 1;
+            if *client.get() == 0 {
+                client.remove();
+            }
+        }
+    }
+
+    /// A sound handshake has come.
+    pub(crate) fn handshake(&self) -> Result<(), Limit> {
+        if self.is_memory_full() {
+            return Err(Limit::Memory);
+        }
+        let Some(pace) = &self.handshakes else { return Ok(()) };
+        let now = u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let take = |due| pace.take(due, now);
+        let taken = self.handshake_due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        taken.map(|_| ()).map_err(|_| Limit::Handshakes)
+    }
+
+    /// Whether queues hold more than they may in all.
+    pub(crate) fn is_memory_full(&self) -> bool {
+        let held = || self.counters.iter().map(|counters| counters.held_bytes()).sum::<u64>();
+        self.limits.max_memory.is_some_and(|max| held() > max as u64)
+    }
+
+    /// Whether a connection is to be closed that has come to hold so much.
+    #[inline]
+    pub(crate) fn closes(&self, before: Held, after: Held) -> bool {
+        let (before, after) = (before.bytes(), after.bytes());
+        after > before
+            && after > GROWS_FREELY
+            && self.limits.when_full == WhenFull::Close
+            && self.is_memory_full()
+    }
+
+    /// Whether nobody new gets in.
+    pub(crate) fn is_full(&self) -> Option<Limit> {
+        let full = |max| self.connections.load(Ordering::Relaxed) >= max;
+        if self.is_memory_full() {
+            return Some(Limit::Memory);
+        }
+        self.limits.max_connections.is_some_and(full).then_some(Limit::Connections)
+    }
+
+    /// Logs that something was beyond a limit, unless that was said just now.
+    pub(crate) fn report(&self, limit: Limit) {
+        let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let quiet_until = &self.quiet_until[limit.index()];
+        let due = |until: u64| (until <= now).then(|| now + QUIET.as_millis() as u64);
+        if quiet_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok() {
+            let (limit, setting) = (limit.name(), limit.setting());
+            tracing::warn!(limit, setting, "a limit is reached, and what is beyond it is refused");
+        }
+    }
+}
+
+/// Bytes that one connection may hold whatever the others do, with [`WhenFull::Close`].
+const GROWS_FREELY: u64 = 64 << 10;
+
+/// A flood of refusals is one line of the log in so long.
+const QUIET: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate(limits: Limits) -> Gate {
+        Gate::new(limits, vec![Arc::default(), Arc::default()])
+    }
+
+    #[test]
+    fn a_client_is_an_ipv4_address_or_an_ipv6_network() {
+        let gate = gate(Limits::default().with_max_connections_per_address(2));
+        for (first, second, other) in [
+            ("192.0.2.1", "192.0.2.1", "192.0.2.2"),
+            ("192.0.2.3", "::ffff:192.0.2.3", "::ffff:192.0.2.4"),
+            ("2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"),
+        ] {
+            let [first, second, other]: [IpAddr; 3] =
+                [first, second, other].map(|text| text.parse().unwrap());
+            assert_eq!((gate.enter(first), gate.enter(second)), (Ok(()), Ok(())));
+            assert_eq!((gate.enter(first), gate.enter(other)), (Err(Limit::Address), Ok(())));
+            gate.leave(second);
+            assert_eq!((gate.enter(first), gate.enter(second)), (Ok(()), Err(Limit::Address)));
+            for address in [first, first, other] {
+                gate.leave(address);
+            }
+        }
+        assert!(gate.clients.lock().unwrap().is_empty(), "nobody who has gone is remembered");
+        assert_eq!(gate.connections.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn refused_connections_do_not_count() {
+        let gate = gate(Limits::default().with_max_connections(2).with_max_connections_per_address(1));
+        let [one, two, three] = [1, 2, 3].map(|last| IpAddr::from([192, 0, 2, last]));
+        assert_eq!((gate.enter(one), gate.enter(one)), (Ok(()), Err(Limit::Address)));
+        assert_eq!(gate.is_full(), None);
+        assert_eq!((gate.enter(two), gate.enter(three)), (Ok(()), Err(Limit::Connections)));
+        assert_eq!(gate.is_full(), Some(Limit::Connections));
+        gate.leave(one);
+        assert_eq!((gate.enter(three), gate.is_full()), (Ok(()), Some(Limit::Connections)));
+    }
+
+    #[test]
+    fn memory_is_that_of_all_threads() {
+        let gate = gate(Limits::default().with_max_memory(100).with_when_full(WhenFull::Close));
+        gate.counters[0].holds(Held::default(), Held::new(60, 0));
+        assert_eq!((gate.is_full(), gate.handshake()), (None, Ok(())));
+        gate.counters[1].holds(Held::default(), Held::new(10, 50));
+        assert_eq!((gate.is_full(), gate.handshake()), (Some(Limit::Memory), Err(Limit::Memory)));
+        assert_eq!(gate.enter([127, 0, 0, 1].into()), Err(Limit::Memory));
+        let held = |bytes| Held::new(bytes, 0);
+        let much = GROWS_FREELY as usize;
+        assert!(gate.closes(held(much), held(much + 1)) && !gate.closes(held(0), held(much)));
+        assert!(!gate.closes(held(1 << 20), held(1 << 20)), "it does not hold more than before");
+        gate.counters[1].holds(Held::new(10, 50), Held::default());
+        assert!(!gate.closes(held(much), held(much + 1)));
+    }
+
+    #[test]
+    fn a_second_lets_its_handshakes_in() {
+        let gate = gate(Limits::default().with_handshakes_per_second(1));
+        assert_eq!((gate.handshake(), gate.handshake()), (Ok(()), Err(Limit::Handshakes)));
+    }
+}

@@ -1,0 +1,179 @@
+//! What is beyond a limit is refused in words, counted, and hurts nobody else.
+
+use sinews_server::{Config, Limit, Limits, Metrics, Monitor, Router, Server, WhenFull};
+use sinews_testkit::{Frame, Reply};
+
+use crate::support::{Heard, PATIENCE, Peer, Running, echo, get, handshake, routes, scripted};
+
+fn server(limits: Limits, threads: usize) -> (Running, Monitor) {
+    let routes = routes().readyz("/readyz");
+    let monitor = routes.monitor();
+    (Running::server(Server::new(routes).threads(threads).limits(limits)), monitor)
+}
+
+fn wait_for(monitor: &Monitor, done: impl Fn(&Metrics) -> bool) {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !done(&monitor.metrics()) {
+        assert!(std::time::Instant::now() < deadline, "{:?}", monitor.metrics());
+        std::thread::yield_now();
+    }
+}
+
+/// Asks on a connection of its own and is refused.
+fn refused(server: &Running, status: u16) {
+    let mut client = server.connect();
+    let answer = client.send(get("/")).answer();
+    assert_eq!((answer.status, answer.header("retry-after")), (status, Some("10")));
+    assert!(answer.closes());
+    client.assert_end();
+}
+
+#[test]
+fn connections_beyond_the_limit_get_503_until_others_go() {
+    let (server, monitor) = server(Limits::default().with_max_connections(3), 2);
+    let mut open: Vec<Peer> = (0..3).map(|_| server.websocket("/echo")).collect();
+    assert!(monitor.ready().is_err_and(|why| why.to_string().contains("connections")));
+    for _ in 0..5 {
+        refused(&server, 503);
+    }
+    assert_eq!(monitor.metrics().limited.of(Limit::Connections), 5);
+    for peer in &mut open {
+        peer.send(&Frame::text("still here")).expect(&Reply::text("still here"));
+    }
+    // One place for who asks, and one to be ready with.
+    open.truncate(1);
+    wait_for(&monitor, |metrics| metrics.connections() == 1);
+    assert_eq!(server.connect().send(get("/readyz")).answer().status, 200);
+}
+
+#[test]
+fn an_address_has_a_share() {
+    let (server, monitor) = server(Limits::default().with_max_connections_per_address(2), 1);
+    let open = [server.websocket("/echo"), server.websocket("/echo")];
+    refused(&server, 429);
+    assert_eq!(monitor.metrics().limited.of(Limit::Address), 1);
+    drop(open);
+    wait_for(&monitor, |metrics| metrics.connections() == 0);
+    server.websocket("/echo").sync();
+}
+
+#[test]
+fn one_that_is_refused_and_says_nothing_is_not_kept() {
+    let (server, monitor) = server(Limits::default().with_max_connections(1), 1);
+    let mut only = server.websocket("/echo");
+    let mut silent: Vec<_> = (0..300).map(|_| server.connect()).collect();
+    // So many at a time may be told; the others end at once, and these soon.
+    silent.iter_mut().for_each(crate::support::Client::assert_end);
+    wait_for(&monitor, |metrics| metrics.connections() == 1);
+    assert_eq!(monitor.metrics().limited.of(Limit::Connections), 300);
+    only.sync();
+}
+
+#[test]
+fn a_rush_of_handshakes_is_let_in_by_and_by() {
+    let (server, monitor) = server(Limits::default().with_handshakes_per_second(3), 1);
+    let (mut open, mut refused) = (Vec::new(), 0);
+    while refused == 0 || open.len() < 6 {
+        let mut client = server.connect();
+        client.send(handshake("/echo", ""));
+        let monitored = monitor.metrics().handshakes;
+        match client.status_line() {
+            101 => open.push(client),
+            503 => refused += 1,
+            other => panic!("{other} after {monitored}"),
+        }
+    }
+    let metrics = monitor.metrics();
+    assert_eq!(metrics.handshakes, open.len() as u64);
+    assert_eq!(metrics.handshakes_refused, [(503, refused)]);
+    assert_eq!(metrics.limited.of(Limit::Handshakes), refused);
+    assert_eq!(server.connect().send(get("/")).answer().status, 200, "plain requests are no handshakes");
+}
+
+#[test]
+fn a_websocket_that_sends_too_fast_is_closed_and_its_messages_passed_over() {
+    let (route, ear) = scripted(|_, _| {});
+    let routes = Router::new().websocket("/slow", route.with_message_rate(1, 5)).websocket("/echo", echo());
+    let monitor = routes.monitor();
+    let server = Running::router(routes);
+    let mut peer = server.websocket("/slow");
+    let burst: Vec<Frame> = (0..100).map(|_| Frame::text("x")).collect();
+    peer.client.try_send_all(&burst);
+    peer.expect(&Reply::Close(Some(1008), "too many messages".into()));
+    peer.send(&Frame::close(1008, ""));
+    assert_eq!(peer.next(), None);
+    let metrics = monitor.metrics();
+    assert_eq!(metrics.limited.of(Limit::Messages), 1);
+    let mut others = server.websocket("/echo");
+    for _ in 0..100 {
+        others.send(&Frame::text("x")).expect(&Reply::text("x"));
+    }
+    drop(server);
+    let heard = ear.rest();
+    let messages = heard.iter().filter(|heard| matches!(heard, Heard::Message(..))).count();
+    // A second may have passed meanwhile, on a busy machine.
+    assert!((5..50).contains(&messages), "{messages} messages");
+}
+
+const MESSAGE: usize = 1 << 20;
+
+/// A client of this route gets more than a socket takes.
+fn flooded(limits: Limits) -> (Running, Monitor, crate::support::Ear) {
+    let (flood, ear) = scripted(|heard, cx| {
+        if matches!(heard, Heard::Message(..)) {
+            for _ in 0..40 {
+                let _ = cx.send_binary(&vec![7; MESSAGE]);
+            }
+        }
+    });
+    let config = Config::default().with_max_outbound(100 * MESSAGE);
+    let routes = routes().websocket("/flood", flood.with_config(config));
+    let monitor = routes.monitor();
+    (Running::server(Server::new(routes).threads(1).limits(limits)), monitor, ear)
+}
+
+#[test]
+fn while_queues_hold_too_much_nobody_new_gets_in() {
+    let (server, monitor, _ear) = flooded(Limits::default().with_max_memory(MESSAGE));
+    let mut kept = server.connect();
+    assert_eq!(kept.send(get("/")).answer().status, 200);
+    let mut peer = server.websocket("/flood");
+    peer.send(&Frame::text("go"));
+    wait_for(&monitor, |metrics| metrics.queued_bytes > MESSAGE as u64);
+    refused(&server, 503);
+    assert_eq!(kept.send(handshake("/echo", "")).last_status(), 503);
+    assert!(monitor.ready().is_err_and(|why| why.to_string().contains("memory")));
+    assert!(monitor.metrics().limited.of(Limit::Memory) >= 2);
+    for _ in 0..40 {
+        assert!(matches!(peer.next(), Some(Reply::Message(..))), "those who are in stay");
+    }
+    wait_for(&monitor, |metrics| metrics.queued_bytes == 0);
+    server.websocket("/echo").sync();
+}
+
+#[test]
+fn who_makes_full_queues_longer_is_closed_if_so_chosen() {
+    let limits = Limits::default().with_max_memory(8 * MESSAGE).with_when_full(WhenFull::Close);
+    let (server, monitor, ear) = flooded(limits);
+    let mut small = server.websocket("/echo");
+    let mut slow = server.websocket("/flood");
+    slow.send(&Frame::text("go"));
+    assert_eq!(ear.closed().status(), 1006);
+    assert_eq!(monitor.metrics().limited.of(Limit::Memory), 1);
+    small.send(&Frame::text("small")).expect(&Reply::text("small"));
+    wait_for(&monitor, |metrics| metrics.queued_bytes == 0 && metrics.connections() == 1);
+}
+
+#[test]
+fn messages_that_are_not_whole_are_memory_too() {
+    let (server, monitor) = server(Limits::default().with_max_memory(MESSAGE), 1);
+    let mut peer = server.websocket("/echo");
+    let wire = Frame::binary(vec![1; 3 * MESSAGE]).encode(sinews_proto::Role::Client);
+    peer.client.send(&wire[..2 * MESSAGE]);
+    wait_for(&monitor, |metrics| metrics.incomplete_bytes > MESSAGE as u64);
+    refused(&server, 503);
+    peer.client.send(&wire[2 * MESSAGE..]);
+    peer.expect(&Reply::Message(sinews_server::Kind::Binary, vec![1; 3 * MESSAGE]));
+    wait_for(&monitor, |metrics| metrics.incomplete_bytes == 0 && metrics.queued_bytes == 0);
+    server.websocket("/echo").sync();
+}
