@@ -6,7 +6,7 @@ use std::{io::Cursor, thread};
 
 use sinews_engine::{Accepted, App, Closed, Config, ConnId, Engine, Flow, Io, ListenOptions, Listener};
 
-const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 6\r\n\r\nHello\n";
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 6\r\n\r\nHello\n";
 
 /// By slot: how much of an empty line has come, and answers owed. A slow reader is a number here, and no memory.
 #[derive(Default)]
