@@ -5,7 +5,6 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use sinews::client::Response;
 use sinews::{CloseCode, ConnectError, WebSocket};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
@@ -115,11 +114,8 @@ where
             Err(ConnectError::Rejected(response)) if response.status().as_u16() == 410 => {
                 return Err(FollowError::Gone { last: self.last });
             }
-            Err(error) if is_permanent(&error) => return Err(FollowError::Refused(error)),
-            Err(ConnectError::Rejected(response)) => {
-                self.retry(retry_after(&response), &ConnectError::Rejected(response));
-            }
-            Err(error) => self.retry(None, &error),
+            Err(error) if error.is_transient() => self.retry(error.retry_after(), &error),
+            Err(error) => return Err(FollowError::Refused(error)),
         }
         Ok(())
     }
@@ -146,25 +142,6 @@ where
         tracing::info!(last = self.last, ?wait, "connecting again: {why}");
         self.retry_at = Some(Instant::now() + wait);
     }
-}
-
-/// Whether the next attempt would fail in the same way.
-fn is_permanent(error: &ConnectError) -> bool {
-    match error {
-        ConnectError::Url { .. } | ConnectError::Request(_) | ConnectError::Config(_) => true,
-        // 408, 425 and 429 ask for another attempt; 401, 403 or 404 need somebody who does something about it.
-        ConnectError::Rejected(response) => match response.status().as_u16() {
-            408 | 425 | 429 => false,
-            status => (300..500).contains(&status),
-        },
-        _ => false,
-    }
-}
-
-/// The seconds in `Retry-After` (RFC 9110 section 10.2.3), with which a server spreads its clients.
-fn retry_after(response: &Response) -> Option<Duration> {
-    let seconds = response.headers().get("retry-after")?.to_str().ok()?.parse().ok()?;
-    Some(Duration::from_secs(seconds))
 }
 
 /// Why a feed cannot be followed any longer.

@@ -130,6 +130,34 @@ impl ConnectError {
         }
     }
 
+    /// Whether another attempt may come to something without anybody doing anything about it: nobody could be reached,
+    /// the transport failed, the time was over, or the server has trouble of its own (5xx) or asks for another attempt
+    /// (408, 425, 429; see [`retry_after`](Self::retry_after)). Not so: what we have asked for wrongly, other refusals,
+    /// redirects that are not followed, and answers that are no WebSocket handshake or no TLS that we trust.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Rejected(response) => has_trouble(response.status()),
+            #[cfg(feature = "url-connect")]
+            Self::Proxy { error: ProxyError::Refused(response), .. } => has_trouble(response.status()),
+            // Unreachable, refused there, or whatever else the proxy has met on the way.
+            #[cfg(feature = "url-connect")]
+            Self::Proxy { error: ProxyError::Socks(reply), .. } => matches!(reply.code(), 1 | 3..=6),
+            #[cfg(feature = "url-connect")]
+            Self::Resolve { .. } | Self::Tcp { .. } => true,
+            Self::Transport { .. } | Self::TimedOut { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// How long a server that refuses wants us to wait: the seconds of `Retry-After` (RFC 9110 section 10.2.3).
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        let Self::Rejected(response) = self else { return None };
+        let seconds = response.headers().get("retry-after")?.to_str().ok()?.trim().parse().ok()?;
+        Some(Duration::from_secs(seconds))
+    }
+
     /// Whether the time was over.
     #[must_use]
     pub const fn is_timeout(&self) -> bool {
@@ -165,6 +193,11 @@ impl fmt::Display for ConnectError {
             }
         }
     }
+}
+
+/// Whether a server that answers so may answer otherwise next time.
+fn has_trouble(status: http::StatusCode) -> bool {
+    status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429)
 }
 
 /// The body of a refusal, as far as it fits a message.
@@ -229,3 +262,39 @@ impl fmt::Display for RedirectError {
 
 #[cfg(feature = "url-connect")]
 impl std::error::Error for RedirectError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rejected(status: u16, retry_after: &str) -> ConnectError {
+        let headers = [("Retry-After", retry_after.as_bytes())];
+        ConnectError::Rejected(Box::new(Response::new(status, headers.into_iter())))
+    }
+
+    #[test]
+    fn what_may_pass_is_told_from_what_will_not() {
+        for status in [408, 425, 429, 500, 502, 503, 504] {
+            assert!(rejected(status, "1").is_transient(), "{status}");
+        }
+        for status in [200, 301, 400, 401, 403, 404, 410, 426] {
+            assert!(!rejected(status, "1").is_transient(), "{status}");
+        }
+        let failed = |phase| ConnectError::Transport {
+            phase,
+            peer: "a:80".to_owned(),
+            error: io::ErrorKind::ConnectionReset.into(),
+        };
+        assert!(failed(Phase::Handshake).is_transient());
+        assert!(!ConnectError::Handshake(ClientError::Accept).is_transient());
+    }
+
+    #[test]
+    fn a_server_says_in_seconds_when_to_come_again() {
+        assert_eq!(rejected(503, "7").retry_after(), Some(Duration::from_secs(7)));
+        assert_eq!(rejected(429, " 0 ").retry_after(), Some(Duration::ZERO));
+        for no_number in ["", "-1", "1.5", "Sun, 22 Nov 2026 08:49:37 GMT"] {
+            assert_eq!(rejected(503, no_number).retry_after(), None, "{no_number}");
+        }
+    }
+}

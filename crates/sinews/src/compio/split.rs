@@ -65,7 +65,8 @@ impl Wake for Waiting {
 }
 
 impl<S: Transport> WebSocket<S> {
-    /// Splits the connection into halves for two tasks of the runtime. [`ReadHalf::reunite`] undoes it.
+    /// Splits the connection into halves for two tasks of the runtime. [`ReadHalf::reunite`] undoes it. What
+    /// [`recv_into`](Self::recv_into) has left of a message is passed over: the reader begins with the next one.
     #[must_use]
     pub fn split(self) -> (WriteHalf<S>, ReadHalf<S>) {
         let waiting = Arc::new(Waiting::default());

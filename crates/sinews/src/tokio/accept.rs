@@ -17,6 +17,9 @@ use crate::server::{Accept, AcceptError, DROPPED_MAX, Decide, Handshake, Opened,
 /// Accepts a WebSocket on a stream from which nobody has read: await it, or set things before. See
 /// [`server`](crate::server).
 ///
+/// The stream's options are yours: set `TCP_NODELAY` on a `TcpStream`, or small messages wait for the peer's
+/// acknowledgement of those before (Nagle's algorithm). What belongs together leaves in one write anyway.
+///
 /// A future that is dropped drops the stream.
 pub fn accept<S>(stream: S) -> Accept<S, Tokio>
 where

@@ -28,6 +28,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// The writer sends, the reader receives and answers; [`reunite`](ReadHalf::reunite) makes them one again. Their
     /// order is that of [`futures::StreamExt::split`](https://docs.rs/futures/0.3/futures/stream/trait.StreamExt.html).
     /// Streams that cannot be split by themselves, such as TLS, are split by [`split_locked`](Self::split_locked).
+    /// What [`recv_into`](Self::recv_into) has left of a message is passed over: the reader begins with the next one.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
