@@ -1,13 +1,10 @@
 //! What the server asks of the kernel for each message, counted by strace.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Stdio};
 
 use sinews_proto::Role;
+use sinews_strace::{Calls, Strace};
 use sinews_testkit::{Frame, Rng};
 
 use crate::Fault;
@@ -43,13 +40,13 @@ pub(crate) fn run(setup: &Setup<'_>, verdict: &mut Verdict) -> Result<(), Fault>
         let mut load = Load::connect(&server, case)?;
         // What is done once, on the first message, is no cost of each.
         load.round()?;
-        let calls = match Strace::attach(&server, &setup.log.with_extension("strace"))? {
+        let calls = match Strace::attach(server.id(), &setup.log.with_extension("strace")) {
             Ok(strace) => {
                 (0..case.rounds).try_for_each(|_| load.round())?;
                 strace.detach()?
             }
             Err(why) => {
-                println!("skipped: strace: {why}");
+                println!("skipped: {why}");
                 return Ok(());
             }
         };
@@ -58,10 +55,10 @@ pub(crate) fn run(setup: &Setup<'_>, verdict: &mut Verdict) -> Result<(), Fault>
     Ok(())
 }
 
-fn judge(case: &Case, backend: &str, calls: &BTreeMap<String, u64>, verdict: &mut Verdict) {
+fn judge(case: &Case, backend: &str, calls: &Calls, verdict: &mut Verdict) {
     let messages = (case.connections * case.burst * case.rounds) as f64;
-    let of = |names: &[&str]| names.iter().filter_map(|name| calls.get(*name)).sum::<u64>() as f64 / messages;
-    let all = calls.values().sum::<u64>() as f64 / messages;
+    let of = |names: &[&str]| calls.of(names) as f64 / messages;
+    let all = calls.all() as f64 / messages;
     let (wait, receive, send) = (of(&WAITS), of(&RECEIVES), of(&SENDS));
     let other = (all - wait - receive - send).max(0.0);
     let (bar, holds) = if backend == "uring" {
@@ -118,84 +115,5 @@ impl Load {
             }
         }
         Ok(())
-    }
-}
-
-/// A strace that counts.
-struct Strace {
-    child: Child,
-    words: BufReader<ChildStderr>,
-    summary: PathBuf,
-}
-
-impl Strace {
-    /// Answers when it counts already; the inner error is that it may not.
-    fn attach(server: &Server, summary: &Path) -> Result<Result<Self, String>, Fault> {
-        let started = Command::new("strace")
-            .args(["-c", "-f", "-o"])
-            .arg(summary)
-            .args(["-p", &server.id().to_string()])
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn();
-        let mut child = match started {
-            Ok(child) => child,
-            Err(error) => return Ok(Err(format!("{error} (apt-get install strace)"))),
-        };
-        let mut words = BufReader::new(child.stderr.take().ok_or("its words were asked for")?);
-        let mut line = String::new();
-        words.read_line(&mut line)?;
-        // With several threads it says this at last, of all together.
-        if line.contains(" attached") {
-            return Ok(Ok(Self { child, words, summary: summary.to_owned() }));
-        }
-        child.wait()?;
-        Ok(Err(line.trim_end().to_owned()))
-    }
-
-    /// Ends it, and answers how often each call was made.
-    fn detach(mut self) -> Result<BTreeMap<String, u64>, Fault> {
-        let asked = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status()?;
-        if !asked.success() {
-            return Err("kill -INT failed".into());
-        }
-        self.words.read_to_string(&mut String::new())?;
-        self.child.wait()?;
-        Ok(calls(&fs::read_to_string(&self.summary)?))
-    }
-}
-
-impl Drop for Strace {
-    fn drop(&mut self) {
-        // Both fail only if it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Lines such as `12.3  0.000123  4  30  1 recvfrom`; the number of errors may be missing.
-fn calls(summary: &str) -> BTreeMap<String, u64> {
-    let lines = summary.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let calls = lines.filter_map(|fields| {
-        let name = fields.last().filter(|name| **name != "total")?;
-        Some(((*name).to_owned(), fields.get(3)?.parse().ok()?))
-    });
-    calls.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_summary_is_read() {
-        let summary = "% time     seconds  usecs/call     calls    errors syscall\n\
-            ------ ----------- ----------- --------- --------- ----------------\n \
-            60.00    0.000050          25         2           epoll_wait\n \
-            40.00    0.000033           3        11         1 recvfrom\n\
-            ------ ----------- ----------- --------- --------- ----------------\n\
-            100.00    0.000083           6        13         1 total\n";
-        let expected = [("epoll_wait".to_owned(), 2), ("recvfrom".to_owned(), 11)];
-        assert_eq!(calls(summary), BTreeMap::from(expected));
     }
 }

@@ -1,0 +1,205 @@
+//! What a process asks of the kernel, counted by strace.
+//!
+//! ```no_run
+//! // Another process is needed, and the right to look at it.
+//! use sinews_strace::Strace;
+//!
+//! let strace = Strace::attach(4711, "calls.log".as_ref())?;
+//! // Whatever is to be counted.
+//! let calls = strace.detach()?;
+//! println!("{} of {}", calls.of(&["read", "recvfrom"]), calls.all());
+//! # Ok::<_, std::io::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+/// What strace says it is.
+///
+/// # Errors
+///
+/// There is none; the error says how to get it.
+pub fn version() -> io::Result<String> {
+    let output = Command::new("strace").arg("--version").output().map_err(how_to_get_it)?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+fn how_to_get_it(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("strace: {error} (apt-get install strace)"))
+}
+
+/// A strace that looks at a process and all its threads. Dropping it lets the process go.
+#[derive(Debug)]
+pub struct Strace {
+    child: Child,
+    words: BufReader<ChildStderr>,
+    log: PathBuf,
+}
+
+impl Strace {
+    /// Answers when every call is counted. The log is written to `log`, and stays there.
+    ///
+    /// # Errors
+    ///
+    /// There is no strace, and the error says how to get it; or it may not look at the process, and the error is
+    /// what it says.
+    pub fn attach(process: u32, log: &Path) -> io::Result<Self> {
+        let mut child = Command::new("strace")
+            .args(["-f", "-s", "0", "-e", "raw=all", "-e", "signal=none", "-o"])
+            .arg(log)
+            .args(["-p", &process.to_string()])
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(how_to_get_it)?;
+        let stderr = child.stderr.take().ok_or_else(|| io::Error::other("its words were asked for"))?;
+        let mut strace = Self { child, words: BufReader::new(stderr), log: log.to_owned() };
+        let mut line = String::new();
+        strace.words.read_line(&mut line)?;
+        // With several threads it says this at last, of all together.
+        if line.contains(" attached") {
+            Ok(strace)
+        } else {
+            Err(io::Error::other(line.trim_end().to_owned()))
+        }
+    }
+
+    /// Lets the process go.
+    ///
+    /// # Errors
+    ///
+    /// strace cannot be told to end, or its log not be read.
+    pub fn detach(mut self) -> io::Result<Calls> {
+        // At this signal it detaches before it ends.
+        let asked = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status()?;
+        if !asked.success() {
+            return Err(io::Error::other("kill -INT failed"));
+        }
+        self.words.read_to_string(&mut String::new())?;
+        self.child.wait()?;
+        let log = BufReader::new(File::open(&self.log)?);
+        let mut calls = Calls::default();
+        log.lines().try_for_each(|line| line.map(|line| calls.read(&line)))?;
+        Ok(calls)
+    }
+}
+
+impl Drop for Strace {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The calls that were completed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    counts: BTreeMap<String, u64>,
+    submitted: u64,
+}
+
+impl Calls {
+    /// How often these were made, together.
+    #[must_use]
+    pub fn of(&self, names: &[&str]) -> u64 {
+        names.iter().filter_map(|name| self.counts.get(*name)).sum()
+    }
+
+    /// All calls.
+    #[must_use]
+    pub fn all(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
+    /// Operations that were handed to io_uring.
+    #[must_use]
+    pub fn submitted(&self) -> u64 {
+        self.submitted
+    }
+
+    /// A line such as `4711 recvfrom(0x9, 0x7ffe, 0x40, 0, 0, 0) = 0x40`, or, if another thread came between,
+    /// `4711 <... recvfrom resumed>) = 0x40`. The line of its beginning has no result and does not count; nor does
+    /// a wait that attaching interrupts, since it is begun anew.
+    fn read(&mut self, line: &str) {
+        let Some((call, result)) = line.rsplit_once(") = ").or_else(|| line.rsplit_once(" = ")) else {
+            return;
+        };
+        let Some((_, call)) = call.trim_start().split_once(' ') else { return };
+        let call = call.trim_start();
+        let call = call.strip_prefix("<... ").unwrap_or(call);
+        let name = call.split(['(', ' ']).next().unwrap_or_default();
+        if name.is_empty() || result.contains("EINTR") || result.starts_with('?') {
+            return;
+        }
+        *self.counts.entry(name.to_owned()).or_default() += 1;
+        if name == "io_uring_enter" {
+            self.submitted += number(result).unwrap_or(0);
+        }
+    }
+}
+
+/// A result, which is hexadecimal; `-1` and its likes are none.
+fn number(result: &str) -> Option<u64> {
+    let result = result.split_whitespace().next()?;
+    match result.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => result.parse().ok(),
+    }
+}
+
+/// Times that a process has had a page of memory put in its place by the kernel, without reading it from a disk:
+/// what it maps and then touches, page by page.
+///
+/// # Errors
+///
+/// There is no such process, or no `/proc`.
+pub fn page_faults(process: u32) -> io::Result<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    minor_faults(&stat).ok_or_else(|| io::Error::other("/proc/PID/stat is not as proc(5) says"))
+}
+
+/// The tenth field of proc(5); the second is a name in brackets, in which anything may be.
+fn minor_faults(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(7)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_read() {
+        let log = "4711  epoll_wait(0x3, 0x5581, 0x400, 0xffffffff) = -1 EINTR (Interrupted system call)\n\
+            4711  epoll_wait(0x3, 0x5581, 0x400, 0xffffffff <unfinished ...>\n\
+            4712  futex(0x7f20, 0x80, 0, 0, 0, 0) = -1 EAGAIN (Resource temporarily unavailable)\n\
+            4711  <... epoll_wait resumed>)         = 0x1\n\
+            4711  recvfrom(0x9, 0x7ffe, 0x40, 0, 0, 0)    = 0x40\n\
+            4711  recvfrom(0x9, 0x7ffe, 0x40, 0, 0, 0) = -1 EAGAIN (Resource temporarily unavailable)\n\
+            4711  io_uring_enter(0x5, 0x11, 0x1, 0x9, 0, 0x8) = 0x11\n\
+            4711  io_uring_enter(0x5, 0x1, 0x1, 0x9, 0, 0x8) = 1\n\
+            4711  io_uring_enter(0x5, 0, 0x1, 0x9, 0, 0x8) = -1 ETIME (Timer expired)\n\
+            4711  exit_group(0) = ?\n\
+            4711  epoll_wait(0x3, 0x5581, 0x400, 0xffffffff <detached ...>\n\
+            4711  +++ exited with 0 +++\n";
+        let mut calls = Calls::default();
+        log.lines().for_each(|line| calls.read(line));
+        assert_eq!(calls.of(&["epoll_wait"]), 1);
+        assert_eq!(calls.of(&["futex"]), 1);
+        assert_eq!(calls.of(&["recvfrom", "read"]), 2);
+        assert_eq!((calls.of(&["io_uring_enter"]), calls.submitted()), (3, 18));
+        assert_eq!(calls.all(), 7);
+    }
+
+    #[test]
+    fn a_name_may_hold_anything() {
+        let stat = "4711 (a ) b) S 1 2 3 4 5 6 789 0 0 0";
+        assert_eq!(minor_faults(stat), Some(789));
+        assert_eq!(minor_faults("4711"), None);
+    }
+}
