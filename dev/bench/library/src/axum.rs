@@ -8,12 +8,12 @@ use axum::routing::any;
 use axum::serve::ListenerExt;
 use sinews::axum::WebSocketUpgrade;
 use tokio::net::TcpListener;
-use tokio::runtime::Builder;
 
-use crate::{Error, announce, config};
+use crate::tokio::runtime;
+use crate::{Error, Threads, announce, config};
 
-pub(crate) fn run(address: SocketAddr) -> Result<(), Error> {
-    Builder::new_current_thread().enable_all().build()?.block_on(async {
+pub(crate) fn run(address: SocketAddr, threads: Threads) -> Result<(), Error> {
+    runtime(threads)?.block_on(async {
         let listener = TcpListener::bind(address).await?;
         announce(listener.local_addr()?)?;
         // A failure leaves the delay on: the measurement shows it.

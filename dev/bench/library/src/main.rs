@@ -23,6 +23,10 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 struct Cli {
     driver: Driver,
 
+    /// Threads of Tokio's runtime under axum
+    #[arg(long, value_enum, default_value = "one")]
+    threads: Threads,
+
     /// Port on 127.0.0.1; 0 takes a free one
     #[arg(default_value_t = 0)]
     port: u16,
@@ -33,10 +37,10 @@ enum Driver {
     /// Tokio on one thread
     #[value(name = "sinews-tokio")]
     Tokio,
-    /// Tokio on all processors
+    /// Tokio on two threads
     #[value(name = "sinews-tokio-multi")]
     TokioMulti,
-    /// axum on one thread
+    /// axum
     #[value(name = "sinews-axum")]
     Axum,
     /// compio, which is one thread, on io_uring
@@ -44,17 +48,25 @@ enum Driver {
     Compio,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Threads {
+    /// The runtime of one thread
+    One,
+    /// The runtime of many, with two
+    Multi,
+}
+
 fn main() -> Result<(), Error> {
-    let Cli { driver, port } = Cli::parse();
+    let Cli { driver, threads, port } = Cli::parse();
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     thread::spawn(|| {
         let _ = io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
     match driver {
-        Driver::Tokio => tokio::run(address, tokio::Threads::One),
-        Driver::TokioMulti => tokio::run(address, tokio::Threads::Many),
-        Driver::Axum => axum::run(address),
+        Driver::Tokio => tokio::run(address, Threads::One),
+        Driver::TokioMulti => tokio::run(address, Threads::Multi),
+        Driver::Axum => axum::run(address, threads),
         Driver::Compio => compio::run(address),
     }
 }

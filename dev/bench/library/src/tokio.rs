@@ -1,24 +1,23 @@
 //! On Tokio.
 
+use std::io;
 use std::net::SocketAddr;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 
-use crate::{Error, announce, config};
+use crate::{Error, Threads, announce, config};
 
-pub(crate) enum Threads {
-    One,
-    Many,
+pub(crate) fn runtime(threads: Threads) -> io::Result<Runtime> {
+    match threads {
+        Threads::One => Builder::new_current_thread().enable_all().build(),
+        Threads::Multi => Builder::new_multi_thread().worker_threads(2).enable_all().build(),
+    }
 }
 
 /// Accepts for ever; each connection is a task.
 pub(crate) fn run(address: SocketAddr, threads: Threads) -> Result<(), Error> {
-    let mut runtime = match threads {
-        Threads::One => Builder::new_current_thread(),
-        Threads::Many => Builder::new_multi_thread(),
-    };
-    runtime.enable_all().build()?.block_on(async {
+    runtime(threads)?.block_on(async {
         let listener = TcpListener::bind(address).await?;
         announce(listener.local_addr()?)?;
         loop {

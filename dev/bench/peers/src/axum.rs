@@ -12,14 +12,24 @@ use axum::response::Response;
 use axum::routing::{any, get};
 use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
-use tokio::runtime;
 use tokio::sync::broadcast::{self, Sender, error::RecvError};
 
-use crate::{Error, MESSAGE_MAX, announce};
+use crate::tokio::runtime;
+use crate::{Error, MESSAGE_MAX, Threads, announce, feed};
+
+/// How `/echo` answers.
+#[derive(Clone, Copy)]
+pub(crate) enum Echo {
+    Send,
+    /// Its WebSocket is tungstenite's, as a `Sink`.
+    Feed {
+        read_buffer: usize,
+    },
+}
 
 /// Serves `/echo`, `/topics/{name}` and `/healthz` for ever.
-pub(crate) fn run(address: SocketAddr) -> Result<(), Error> {
-    runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+pub(crate) fn run(address: SocketAddr, threads: Threads, echo: Echo) -> Result<(), Error> {
+    runtime(threads)?.block_on(async {
         let listener = TcpListener::bind(address).await?;
         announce(listener.local_addr()?)?;
         let listener = listener.tap_io(|stream| {
@@ -27,20 +37,37 @@ pub(crate) fn run(address: SocketAddr) -> Result<(), Error> {
         });
         let routes = Router::new()
             .route("/healthz", get(|| async { "ok\n" }))
-            .route("/echo", any(|upgrade: WebSocketUpgrade| async { open(upgrade).on_upgrade(echo) }))
+            .route("/echo", any(async move |upgrade| echo.answer(upgrade)))
             .route("/topics/{name}", any(topic))
             .with_state(Topics::default());
         Ok(axum::serve(listener, routes).await?)
     })
 }
 
+impl Echo {
+    fn answer(self, upgrade: WebSocketUpgrade) -> Response {
+        let upgrade = open(upgrade);
+        match self {
+            Self::Send => upgrade.on_upgrade(send),
+            Self::Feed { read_buffer } => upgrade.read_buffer_size(read_buffer).on_upgrade(|socket| async {
+                // How a connection ends is not of interest here.
+                let _ = feed::at_once(socket, is_data).await;
+            }),
+        }
+    }
+}
+
+fn is_data(message: &Message) -> bool {
+    matches!(message, Message::Text(_) | Message::Binary(_))
+}
+
 fn open(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
     upgrade.max_message_size(MESSAGE_MAX).max_frame_size(MESSAGE_MAX)
 }
 
-async fn echo(mut socket: WebSocket) {
+async fn send(mut socket: WebSocket) {
     while let Some(Ok(message)) = socket.recv().await {
-        if matches!(message, Message::Text(_) | Message::Binary(_)) && socket.send(message).await.is_err() {
+        if is_data(&message) && socket.send(message).await.is_err() {
             return;
         }
     }

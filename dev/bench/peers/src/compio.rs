@@ -3,18 +3,32 @@
 use std::future::Future;
 use std::net::SocketAddr;
 
+use compio::driver::ProactorBuilder;
 use compio::net::{TcpListener, TcpStream};
-use compio::runtime::Runtime;
+use compio::runtime::RuntimeBuilder;
 use compio_ws::tungstenite::protocol::WebSocketConfig;
 
-use crate::{Error, MESSAGE_MAX, announce};
+use crate::{Error, MESSAGE_MAX, announce, feed};
+
+/// How io_uring is set up.
+#[derive(Clone, Copy)]
+pub(crate) enum Ring {
+    /// As compio does by itself.
+    Default,
+    /// With the flags that compio offers for a ring of one thread.
+    Tuned,
+}
 
 /// Accepts for ever; each connection is a task.
-pub(crate) fn run<F>(address: SocketAddr, serve: fn(TcpStream) -> F) -> Result<(), Error>
+pub(crate) fn run<F>(address: SocketAddr, ring: Ring, serve: fn(TcpStream) -> F) -> Result<(), Error>
 where
     F: Future<Output = Result<(), Error>> + 'static,
 {
-    Runtime::new()?.block_on(async {
+    let mut proactor = ProactorBuilder::new();
+    if matches!(ring, Ring::Tuned) {
+        proactor.single_issuer(true).defer_taskrun(true);
+    }
+    RuntimeBuilder::new().with_proactor(proactor).build()?.block_on(async {
         let listener = TcpListener::bind(address).await?;
         announce(listener.local_addr()?)?;
         loop {
@@ -26,9 +40,7 @@ where
 }
 
 pub(crate) async fn compio_ws(stream: TcpStream) -> Result<(), Error> {
-    let config =
-        WebSocketConfig::default().max_message_size(Some(MESSAGE_MAX)).max_frame_size(Some(MESSAGE_MAX));
-    let mut socket = compio_ws::accept_async_with_config(stream, config).await?;
+    let mut socket = compio_ws::accept_async_with_config(stream, limits()).await?;
     loop {
         let message = socket.read().await?;
         if message.is_text() || message.is_binary() {
@@ -37,16 +49,25 @@ pub(crate) async fn compio_ws(stream: TcpStream) -> Result<(), Error> {
     }
 }
 
-/// tungstenite, which is synchronous, over our bridge.
+/// `feed` and `flush`. Its `next` flushes, so all messages are taken first.
+pub(crate) async fn compio_ws_feed<const READ_BUFFER: usize>(stream: TcpStream) -> Result<(), Error> {
+    let config = limits().read_buffer_size(READ_BUFFER);
+    let socket = compio_ws::accept_async_with_config(stream, config).await?;
+    Ok(feed::together(socket, |message| message.is_text() || message.is_binary()).await?)
+}
+
+fn limits() -> WebSocketConfig {
+    WebSocketConfig::default().max_message_size(Some(MESSAGE_MAX)).max_frame_size(Some(MESSAGE_MAX))
+}
+
+/// tungstenite, which is synchronous, over our bridge. No faster form: it shows the bridge.
 pub(crate) async fn tungstenite(stream: TcpStream) -> Result<(), Error> {
     use compio_ws::tungstenite::handshake::HandshakeError;
     use compio_ws::tungstenite::{Error as Fault, accept_with_config};
     use sinews::compio::SyncBridge;
 
-    let config =
-        WebSocketConfig::default().max_message_size(Some(MESSAGE_MAX)).max_frame_size(Some(MESSAGE_MAX));
     let bridge = SyncBridge::with_limit(stream, MESSAGE_MAX);
-    let mut accepted = accept_with_config(bridge, Some(config));
+    let mut accepted = accept_with_config(bridge, Some(limits()));
     let mut socket = loop {
         match accepted {
             Ok(socket) => break socket,
@@ -81,6 +102,7 @@ pub(crate) async fn tungstenite(stream: TcpStream) -> Result<(), Error> {
     }
 }
 
+/// No faster form but that of the ring: on compio it has no `feed`, and `send` flushes.
 pub(crate) async fn sockudo(stream: TcpStream) -> Result<(), Error> {
     use sockudo_ws::{Config, Message};
 

@@ -1,20 +1,43 @@
 //! hyper with its HTTP/1 server, and what upgrades from it.
 
 use std::convert::Infallible;
+use std::future::Future;
+use std::io::Cursor;
+use std::pin::pin;
+use std::task::Poll;
 
 use ::fastwebsockets::upgrade::{UpgradeFut, upgrade};
-use ::fastwebsockets::{FragmentCollector, OpCode, WebSocketError};
+use ::fastwebsockets::{
+    FragmentCollector, FragmentCollectorRead, Frame, OpCode, Role, WebSocketError, after_handshake_split,
+};
+use futures_util::poll;
 use http_body_util::{Empty, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, BufWriter};
 use tokio::net::TcpStream;
+use tokio::task::unconstrained;
 
 use crate::{Error, MESSAGE_MAX};
 
 pub(crate) async fn fastwebsockets(stream: TcpStream) -> Result<(), Error> {
+    serve(stream, echo).await
+}
+
+/// It has no `feed`, and writes each frame as it is told to. So its halves (`unstable-split`) get the bare halves of the
+/// socket, the one that writes through a buffer, which is flushed when nothing more has come. The task is
+/// `unconstrained`, as in the library's own echo server.
+pub(crate) async fn fastwebsockets_buffered(stream: TcpStream) -> Result<(), Error> {
+    serve(stream, |upgraded| unconstrained(echo_buffered(upgraded))).await
+}
+
+async fn serve<F>(stream: TcpStream, echo: fn(UpgradeFut) -> F) -> Result<(), Error>
+where
+    F: Future<Output = Result<(), WebSocketError>> + Send + 'static,
+{
     let service = service_fn(|mut request: Request<Incoming>| async move {
         let (response, upgraded): (Response<Empty<Bytes>>, _) = upgrade(&mut request)?;
         tokio::spawn(echo(upgraded));
@@ -36,6 +59,48 @@ async fn echo(upgraded: UpgradeFut) -> Result<(), WebSocketError> {
         }
     }
 }
+
+async fn echo_buffered(upgraded: UpgradeFut) -> Result<(), WebSocketError> {
+    let upgraded = upgraded.await?.into_inner().into_inner();
+    let Ok(parts) = upgraded.downcast::<TokioIo<TcpStream>>() else {
+        return Err(WebSocketError::ConnectionClosed);
+    };
+    let (read, write) = parts.io.into_inner().into_split();
+    let read = Cursor::new(parts.read_buf).chain(read);
+    let write = BufWriter::with_capacity(WRITE_BUFFER, write);
+    let (mut reader, mut writer) = after_handshake_split(read, write, Role::Server);
+    reader.set_max_message_size(MESSAGE_MAX);
+    // What the library would answer is answered below, since only there is the other half at hand.
+    reader.set_auto_close(false);
+    reader.set_auto_pong(false);
+    let mut reader = FragmentCollectorRead::new(reader);
+    let mut nothing = |_: Frame<'static>| async { Ok::<(), WebSocketError>(()) };
+    loop {
+        let frame = {
+            // Not begun anew after the flush: it may hold half a head.
+            let mut reading = pin!(reader.read_frame(&mut nothing));
+            match poll!(&mut reading) {
+                Poll::Ready(frame) => frame?,
+                Poll::Pending => {
+                    writer.flush().await?;
+                    reading.await?
+                }
+            }
+        };
+        match frame.opcode {
+            OpCode::Text | OpCode::Binary => writer.write_frame(frame).await?,
+            OpCode::Ping => writer.write_frame(Frame::pong(frame.payload)).await?,
+            OpCode::Close => {
+                writer.write_frame(Frame::close_raw(frame.payload)).await?;
+                return writer.flush().await;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Twice Tokio's default: sixteen small answers fit many times.
+const WRITE_BUFFER: usize = 16 << 10;
 
 pub(crate) async fn healthz(stream: TcpStream) -> Result<(), Error> {
     let service = service_fn(|request: Request<Incoming>| async move {
