@@ -8,7 +8,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::load::{LOADS, Load};
 use crate::round::Plan;
-use crate::target::{Deflate, Target};
+use crate::syscalls;
+use crate::target::{Deflate, ServeOptions, Target, Threads};
 
 /// Measures what a server's work costs over loopback: `sinews serve` beside plain TCP echoes and other
 /// libraries. Without a subcommand: what an echoed message costs.
@@ -35,6 +36,8 @@ pub(crate) enum Command {
     Http(HttpArgs),
     /// What a message costs on one thread and on two.
     Scaling(ScalingArgs),
+    /// What a server asks of the kernel for a message, counted by strace.
+    Syscalls(SyscallsArgs),
     /// The plain echo on mio: prints its address and serves until its standard input is closed.
     PlainMio {
         /// Port on 127.0.0.1; 0 takes a free one
@@ -63,6 +66,30 @@ pub(crate) struct EchoArgs {
 
     #[command(flatten)]
     targets: TargetArgs,
+
+    #[command(flatten)]
+    threads: ThreadArgs,
+
+    #[command(flatten)]
+    pub(crate) programs: ProgramArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SyscallsArgs {
+    /// Only this load; may be given several times [default: all: one message after the other, bursts of 50, and
+    /// 16 MiB]
+    #[arg(long = "load", value_name = "NAME", value_parser = syscalls_load)]
+    loads: Vec<&'static Load>,
+
+    /// Milliseconds that calls are counted for, and until there are 20 messages
+    #[arg(long = "window", value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    window_ms: u64,
+
+    #[command(flatten)]
+    targets: TargetArgs,
+
+    #[command(flatten)]
+    threads: ThreadArgs,
 
     #[command(flatten)]
     pub(crate) programs: ProgramArgs,
@@ -180,23 +207,54 @@ pub(crate) struct TargetArgs {
     #[arg(long = "target", value_name = "NAME", value_enum)]
     targets: Vec<Target>,
 
-    /// The other libraries, too
+    /// The other libraries, too, as their users write them first: `send` for each message
     #[arg(long)]
     peers: bool,
+
+    /// The other libraries, too, in their fastest forms
+    #[arg(long)]
+    fastest: bool,
 
     /// The library, too
     #[arg(long)]
     library: bool,
 }
 
+#[derive(Debug, Args)]
+struct ThreadArgs {
+    /// Tokio's runtime under the other libraries and under the library on axum (on Tokio alone, the library is a
+    /// target of its own: `sinews-tokio-multi`). `multi` is the runtime of many threads with two, both on core 0 as
+    /// all servers are: that shows what its scheduler costs, and not how it scales, since the other core has the load.
+    /// Servers on compio have one thread anyway
+    #[arg(long = "threads", value_enum, value_name = "HOW MANY", default_value = "one")]
+    runtime: Threads,
+}
+
+impl ThreadArgs {
+    fn options(&self) -> ServeOptions {
+        ServeOptions { runtime: self.runtime, ..ServeOptions::default() }
+    }
+}
+
 impl TargetArgs {
-    /// Those that are named, or ours; and the peers, if they are asked for.
-    fn among(&self, ours: &[Target], library: &[Target], peers: &[Target]) -> Vec<Target> {
-        let none = self.targets.is_empty() && !self.peers && !self.library;
-        let library = library.iter().filter(|it| self.library || self.targets.contains(it));
+    /// Those that are named, or ours; and the library and the others, if they are asked for.
+    fn among_all(&self, ours: &[Target]) -> Vec<Target> {
+        let asked = |flag: bool, of: &'static [Target]| {
+            of.iter().filter(move |target| flag || self.targets.contains(target))
+        };
+        let mut all = self.among(ours, &[]);
+        all.extend(asked(self.library, &Target::LIBRARY));
+        all.extend(asked(self.peers, &Target::PEERS));
+        all.extend(asked(self.fastest, &Target::FASTEST));
+        all
+    }
+
+    /// Likewise, where the library and the fastest forms have no part.
+    fn among(&self, ours: &[Target], peers: &[Target]) -> Vec<Target> {
+        let none = self.targets.is_empty() && !self.peers && !self.library && !self.fastest;
         let ours = ours.iter().filter(|it| none || self.targets.contains(it));
         let peers = peers.iter().filter(|it| self.peers || self.targets.contains(it));
-        ours.chain(library).chain(peers).copied().collect()
+        ours.chain(peers).copied().collect()
     }
 }
 
@@ -242,7 +300,29 @@ impl EchoArgs {
     }
 
     pub(crate) fn targets(&self) -> Vec<Target> {
-        self.targets.among(&Target::OURS, &Target::LIBRARY, &Target::PEERS)
+        self.targets.among_all(&Target::OURS)
+    }
+
+    pub(crate) fn options(&self) -> ServeOptions {
+        self.threads.options()
+    }
+}
+
+impl SyscallsArgs {
+    pub(crate) fn loads(&self) -> Vec<&'static Load> {
+        if self.loads.is_empty() { syscalls::LOADS.iter().collect() } else { self.loads.clone() }
+    }
+
+    pub(crate) fn window(&self) -> Duration {
+        Duration::from_millis(self.window_ms)
+    }
+
+    pub(crate) fn targets(&self) -> Vec<Target> {
+        self.targets.among_all(&Target::OURS)
+    }
+
+    pub(crate) fn options(&self) -> ServeOptions {
+        self.threads.options()
     }
 }
 
@@ -256,7 +336,7 @@ impl FanoutArgs {
     }
 
     pub(crate) fn targets(&self) -> Vec<Target> {
-        self.targets.among(&Target::SINEWS, &[], &[Target::Axum])
+        self.targets.among(&Target::SINEWS, &[Target::Axum])
     }
 }
 
@@ -266,7 +346,7 @@ impl HttpArgs {
     }
 
     pub(crate) fn targets(&self) -> Vec<Target> {
-        self.targets.among(&Target::SINEWS, &[], &[Target::Hyper, Target::Axum])
+        self.targets.among(&Target::SINEWS, &[Target::Hyper, Target::Axum])
     }
 }
 
@@ -277,7 +357,7 @@ impl ScalingArgs {
     }
 
     pub(crate) fn targets(&self) -> Vec<Target> {
-        self.targets.among(&Target::SINEWS, &[], &[])
+        self.targets.among(&Target::SINEWS, &[])
     }
 }
 
@@ -291,7 +371,7 @@ impl IdleArgs {
     }
 
     pub(crate) fn targets(&self) -> Vec<Target> {
-        self.targets.among(&Target::SINEWS, &Target::LIBRARY, &Target::PEERS)
+        self.targets.among_all(&Target::SINEWS)
     }
 }
 
@@ -315,8 +395,16 @@ const CONNECTIONS_MAX: usize = 1_000_000;
 const CONNECTIONS_PER_THREAD: usize = 16_000;
 
 fn load(name: &str) -> Result<&'static Load, String> {
-    LOADS.iter().find(|load| load.name == name).ok_or_else(|| {
-        let names: Vec<&str> = LOADS.iter().map(|load| load.name).collect();
+    among_loads(&LOADS, name)
+}
+
+fn syscalls_load(name: &str) -> Result<&'static Load, String> {
+    among_loads(&syscalls::LOADS, name)
+}
+
+fn among_loads(loads: &'static [Load], name: &str) -> Result<&'static Load, String> {
+    loads.iter().find(|load| load.name == name).ok_or_else(|| {
+        let names: Vec<&str> = loads.iter().map(|load| load.name).collect();
         format!("expected one of {}", names.join(", "))
     })
 }
@@ -348,5 +436,24 @@ mod tests {
         );
         assert_eq!(targets(&["--peers", "--target", "plain-ring"])[1..], Target::PEERS);
         assert_eq!(targets(&["--library"]), Target::LIBRARY);
+        assert_eq!(targets(&["--fastest"]), Target::FASTEST);
+        assert_eq!(targets(&["--target", "compio-ws-feed-4k"]), [Target::CompioWsFeed4k]);
+    }
+
+    #[test]
+    fn every_target_is_of_one_kind() {
+        use clap::ValueEnum;
+        let kinds = [
+            &Target::OURS[..],
+            &Target::LIBRARY[..],
+            &Target::PEERS[..],
+            &Target::FASTEST[..],
+            &[Target::Hyper],
+        ];
+        for target in Target::value_variants() {
+            let of = kinds.iter().filter(|kind| kind.contains(target)).count();
+            assert_eq!(of, 1, "{}", target.name());
+            assert_eq!(target.is_peer(), kinds[2..].iter().any(|kind| kind.contains(target)));
+        }
     }
 }

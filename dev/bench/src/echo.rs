@@ -6,21 +6,23 @@ use crate::client::Client;
 use crate::load::Load;
 use crate::report;
 use crate::round::{Plan, Rounds};
-use crate::target::{Programs, Target, named};
+use crate::target::{Programs, ServeOptions, Target, Threads, named};
 
 /// Measures what the arguments say and prints a table for each load.
 pub(crate) fn run(args: &EchoArgs) -> Result<(), Error> {
     let programs = Programs::build(&args.programs, &args.targets())?;
     crate::prepare_load()?;
     let targets = programs.startable(&args.targets())?;
-    let names: Vec<String> = targets.iter().map(|target| target.name().to_owned()).collect();
+    let options = args.options();
+    let names: Vec<String> = targets.iter().map(|target| target.full_name(options.runtime)).collect();
     let place = |target: Target| targets.iter().position(|other| *other == target);
     let bases = [Target::PlainMio, Target::PlainRing, Target::TcpEchoPoll, Target::TcpEchoRing];
     let bases = bases.into_iter().chain(Target::SINEWS).chain([Target::SinewsTokio, Target::SinewsCompio]);
+    let bases = bases.chain((options.runtime == Threads::Multi).then_some(Target::SinewsTokioMulti));
     let beside: Vec<usize> = bases.filter_map(place).collect();
     let mut bars = Vec::new();
     for load in args.loads() {
-        let rounds = measure(args.plan.plan(), &programs, &targets, load)?;
+        let rounds = measure(args.plan.plan(), &programs, &targets, &options, load)?;
         report::table(load.name, ["message", "messages"], &names, &beside, &rounds);
         bars.push((load, rounds));
     }
@@ -37,8 +39,14 @@ pub(crate) fn run(args: &EchoArgs) -> Result<(), Error> {
     Ok(())
 }
 
-fn measure(plan: Plan, programs: &Programs, targets: &[Target], load: &Load) -> Result<Rounds, Error> {
-    let servers = programs.start_all(targets)?;
+fn measure(
+    plan: Plan,
+    programs: &Programs,
+    targets: &[Target],
+    options: &ServeOptions,
+    load: &Load,
+) -> Result<Rounds, Error> {
+    let servers = programs.start_all(targets, options)?;
     let named = named(&servers);
     Rounds::of_servers(plan, &named, load.connections, |index| {
         let (target, server) = &servers[index];

@@ -15,7 +15,7 @@ use crate::connect::{STALL_LIMIT, connect, shake_hands};
 use crate::process::Server;
 use crate::report;
 use crate::round::{Done, Rounds, Work};
-use crate::target::{Programs, named};
+use crate::target::{Programs, ServeOptions, named};
 
 /// Measures what the arguments say and prints a table for each number of subscribers and each burst.
 pub(crate) fn run(args: &FanoutArgs) -> Result<(), Error> {
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &FanoutArgs) -> Result<(), Error> {
     let ours: Vec<usize> = (0..targets.len()).filter(|index| targets[*index].is_sinews()).collect();
     for subscribers in args.subscribers() {
         for burst in args.bursts() {
-            let servers = programs.start_all(&targets)?;
+            let servers = programs.start_all(&targets, &ServeOptions::default())?;
             let servers = named(&servers);
             let mut sends = Vec::new();
             for (name, server) in &servers {

@@ -10,7 +10,7 @@ use crate::connect::{STALL_LIMIT, connect};
 use crate::load::Batch;
 use crate::report;
 use crate::round::Rounds;
-use crate::target::{Programs, named};
+use crate::target::{Programs, ServeOptions, named};
 
 /// Measures what the arguments say and prints a table for each depth of pipelining.
 pub(crate) fn run(args: &HttpArgs) -> Result<(), Error> {
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &HttpArgs) -> Result<(), Error> {
     let ours: Vec<usize> = (0..targets.len()).filter(|index| targets[*index].is_sinews()).collect();
     let mut bars = Vec::new();
     for depth in args.depths() {
-        let servers = programs.start_all(&targets)?;
+        let servers = programs.start_all(&targets, &ServeOptions::default())?;
         let rounds = Rounds::of_servers(args.plan.plan(), &named(&servers), args.connections, |index| {
             let (target, server) = &servers[index];
             let batch =

@@ -37,12 +37,14 @@ enum Beside {
     Engine,
     /// Each of the other libraries.
     Peers,
+    /// Each of them that sends message by message.
+    Sends,
 }
 
 /// The loads of `docs/performance.md`. The bars are those of the design.
 pub(crate) const LOADS: [Load; 8] = [
     Load::new("64x64", 64, 64, 1).bars(&[Bar::plain(1.05), Bar::peers(1.)]),
-    Load::new("64x64x16", 64, 64, 16).bars(&[Bar::engine(1.3), Bar::peers(1. / 8.)]),
+    Load::new("64x64x16", 64, 64, 16).bars(&[Bar::engine(1.3), Bar::peers(1.), Bar::sends(1. / 8.)]),
     Load::new("512x512", 512, 512, 1),
     Load::new("4096x64", 4096, 64, 1),
     Load::new("500x1k-text", 500, 1 << 10, 1).text().bars(&[Bar::peers(1.)]),
@@ -52,7 +54,7 @@ pub(crate) const LOADS: [Load; 8] = [
 ];
 
 impl Load {
-    const fn new(name: &'static str, connections: usize, size: usize, in_flight: usize) -> Self {
+    pub(crate) const fn new(name: &'static str, connections: usize, size: usize, in_flight: usize) -> Self {
         Self { name, connections, size, in_flight, text: false, bars: &[] }
     }
 
@@ -75,6 +77,7 @@ impl Load {
             Beside::Engine if sinews.needs_ring() => *target == Target::TcpEchoRing,
             Beside::Engine => *target == Target::TcpEchoPoll,
             Beside::Peers => target.is_peer(),
+            Beside::Sends => Target::PEERS.contains(target),
         })
         .collect()
     }
@@ -104,6 +107,10 @@ impl Bar {
 
     const fn peers(most: f64) -> Self {
         Self { beside: Beside::Peers, most }
+    }
+
+    const fn sends(most: f64) -> Self {
+        Self { beside: Beside::Sends, most }
     }
 }
 
@@ -147,6 +154,9 @@ mod tests {
             bars.into_iter().map(|(target, bar)| (target, bar.most)).collect::<Vec<_>>()
         };
         assert_eq!(beside(Target::SinewsPoll), [(Target::PlainMio, 1.05), (Target::Axum, 1.)]);
+        let bars = LOADS[1].bars_of(Target::SinewsPoll, &[Target::Axum, Target::AxumFeed]);
+        let bars: Vec<_> = bars.into_iter().map(|(target, bar)| (target, bar.most)).collect();
+        assert_eq!(bars, [(Target::Axum, 1.), (Target::AxumFeed, 1.), (Target::Axum, 1. / 8.)]);
         assert_eq!(beside(Target::SinewsRing), [(Target::PlainRing, 1.05), (Target::Axum, 1.)]);
     }
 

@@ -33,6 +33,7 @@ mod process;
 mod report;
 mod round;
 mod scaling;
+mod syscalls;
 mod target;
 
 use std::fs;
@@ -58,6 +59,7 @@ fn main() -> Result<(), Error> {
         Some(Command::IdleClients(args)) => idle::clients::run(&args),
         Some(Command::Http(args)) => http::run(&args),
         Some(Command::Scaling(args)) => scaling::run(&args),
+        Some(Command::Syscalls(args)) => syscalls::run(&args),
         None => echo::run(&cli.echo),
     }
 }

@@ -48,7 +48,11 @@ impl Server {
     fn serve(&mut self) -> Result<(), Error> {
         let mut events = Events::with_capacity(1024);
         loop {
-            self.poll.poll(&mut events, None)?;
+            match self.poll.poll(&mut events, None) {
+                // Somebody looks at this process, as strace does.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                polled => polled?,
+            }
             for event in &events {
                 match event.token() {
                     STOP => return Ok(()),

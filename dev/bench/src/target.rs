@@ -28,27 +28,50 @@ pub(crate) enum Target {
     SinewsRing,
     /// On Tokio
     TokioTungstenite,
+    /// `feed`, and a flush for all that came together
+    TokioTungsteniteFeed,
+    /// The same, with 4 KiB to read into
+    #[value(name = "tokio-tungstenite-feed-4k")]
+    TokioTungsteniteFeed4k,
     /// On Tokio and hyper
     Fastwebsockets,
+    /// Through a buffer that is flushed when nothing more has come
+    FastwebsocketsBuffered,
     /// On Tokio
     TokioWebsockets,
+    /// `feed`, and a flush for all that came together
+    TokioWebsocketsFeed,
     /// sockudo-ws on Tokio
     Sockudo,
+    /// The same with `feed`
+    SockudoFeed,
     /// sockudo-ws on compio
     SockudoCompio,
+    /// The same on a ring of its best flags
+    SockudoCompioTuned,
     /// On compio
     CompioWs,
+    /// `feed`, and a flush for all that came together; a ring of its best flags
+    CompioWsFeed,
+    /// The same, with 4 KiB to read into
+    #[value(name = "compio-ws-feed-4k")]
+    CompioWsFeed4k,
     /// tungstenite over the library's `SyncBridge`, on compio
     TungsteniteBridge,
     /// On Tokio, hyper and tungstenite
     Axum,
+    /// `feed`, and a flush for all that came together
+    AxumFeed,
+    /// The same, with 4 KiB to read into
+    #[value(name = "axum-feed-4k")]
+    AxumFeed4k,
     /// HTTP only, on Tokio
     Hyper,
     /// The library on Tokio, on one thread
     SinewsTokio,
-    /// The library on Tokio, on threads for all processors
+    /// The library on Tokio, on two threads
     SinewsTokioMulti,
-    /// The library on axum, on one thread
+    /// The library on axum
     SinewsAxum,
     /// The library on compio, on io_uring
     SinewsCompio,
@@ -70,7 +93,7 @@ impl Target {
     pub(crate) const LIBRARY: [Self; 4] =
         [Self::SinewsTokio, Self::SinewsTokioMulti, Self::SinewsAxum, Self::SinewsCompio];
 
-    /// Other libraries that speak WebSocket.
+    /// Other libraries that speak WebSocket, as their users write them first.
     pub(crate) const PEERS: [Self; 8] = [
         Self::TokioTungstenite,
         Self::Fastwebsockets,
@@ -82,6 +105,20 @@ impl Target {
         Self::Axum,
     ];
 
+    /// The same, in forms that are faster for some load.
+    pub(crate) const FASTEST: [Self; 10] = [
+        Self::TokioTungsteniteFeed,
+        Self::TokioTungsteniteFeed4k,
+        Self::FastwebsocketsBuffered,
+        Self::TokioWebsocketsFeed,
+        Self::SockudoFeed,
+        Self::SockudoCompioTuned,
+        Self::CompioWsFeed,
+        Self::CompioWsFeed4k,
+        Self::AxumFeed,
+        Self::AxumFeed4k,
+    ];
+
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::PlainMio => "TCP on mio",
@@ -91,13 +128,23 @@ impl Target {
             Self::SinewsPoll => "sinews, poll",
             Self::SinewsRing => "sinews, ring",
             Self::TokioTungstenite => "tokio-tungstenite",
+            Self::TokioTungsteniteFeed => "tokio-tungstenite, feed",
+            Self::TokioTungsteniteFeed4k => "tokio-tungstenite, feed, 4 KiB",
             Self::Fastwebsockets => "fastwebsockets",
+            Self::FastwebsocketsBuffered => "fastwebsockets, buffered",
             Self::TokioWebsockets => "tokio-websockets",
+            Self::TokioWebsocketsFeed => "tokio-websockets, feed",
             Self::Sockudo => "sockudo-ws, Tokio",
+            Self::SockudoFeed => "sockudo-ws, Tokio, feed",
             Self::SockudoCompio => "sockudo-ws, compio",
+            Self::SockudoCompioTuned => "sockudo-ws, compio, tuned",
             Self::CompioWs => "compio-ws",
+            Self::CompioWsFeed => "compio-ws, feed",
+            Self::CompioWsFeed4k => "compio-ws, feed, 4 KiB",
             Self::TungsteniteBridge => "tungstenite, SyncBridge",
             Self::Axum => "axum",
+            Self::AxumFeed => "axum, feed",
+            Self::AxumFeed4k => "axum, feed, 4 KiB",
             Self::Hyper => "hyper",
             Self::SinewsTokio => "sinews, Tokio",
             Self::SinewsTokioMulti => "sinews, Tokio, threads",
@@ -126,6 +173,35 @@ impl Target {
         self.speaks_websocket() && !self.is_sinews() && !self.is_library() || matches!(self, Self::Hyper)
     }
 
+    /// Its program takes `--threads`.
+    const fn has_threads(self) -> bool {
+        matches!(
+            self,
+            Self::TokioTungstenite
+                | Self::TokioTungsteniteFeed
+                | Self::TokioTungsteniteFeed4k
+                | Self::Fastwebsockets
+                | Self::FastwebsocketsBuffered
+                | Self::TokioWebsockets
+                | Self::TokioWebsocketsFeed
+                | Self::Sockudo
+                | Self::SockudoFeed
+                | Self::Axum
+                | Self::AxumFeed
+                | Self::AxumFeed4k
+                | Self::Hyper
+                | Self::SinewsAxum
+        )
+    }
+
+    /// The name, and how many threads it has where that is chosen.
+    pub(crate) fn full_name(self, threads: Threads) -> String {
+        match threads {
+            Threads::Multi if self.has_threads() => format!("{}, threads", self.name()),
+            _ => self.name().to_owned(),
+        }
+    }
+
     /// Needs io_uring, which a kernel or a container may refuse.
     pub(crate) const fn needs_ring(self) -> bool {
         matches!(self, Self::PlainRing | Self::TcpEchoRing | Self::SinewsRing | Self::SinewsCompio)
@@ -137,19 +213,32 @@ pub(crate) fn named(servers: &[(Target, Server)]) -> Vec<(String, &Server)> {
     servers.iter().map(|(target, server)| (target.name().to_owned(), server)).collect()
 }
 
-/// How `sinews serve` is started, where it matters.
+/// How servers are started, where it matters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServeOptions {
+    /// Of `sinews serve`.
     pub(crate) threads: usize,
+    /// Of `sinews serve`.
     pub(crate) deflate: Deflate,
+    /// Of Tokio, where it is chosen.
+    pub(crate) runtime: Threads,
     /// As `taskset --cpu-list` takes them.
     pub(crate) cores: &'static str,
 }
 
 impl Default for ServeOptions {
     fn default() -> Self {
-        Self { threads: 1, deflate: Deflate::Off, cores: SERVER_CORE }
+        Self { threads: 1, deflate: Deflate::Off, runtime: Threads::One, cores: SERVER_CORE }
     }
+}
+
+/// `--threads` of `sinews-peers`, and of `sinews-library` on axum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Threads {
+    /// One thread
+    One,
+    /// Tokio's runtime of many threads, with two
+    Multi,
 }
 
 /// `--deflate` of `sinews serve`.
@@ -240,8 +329,12 @@ impl Programs {
     }
 
     /// Starts them on the core of servers, beside one another.
-    pub(crate) fn start_all(&self, targets: &[Target]) -> Result<Vec<(Target, Server)>, Error> {
-        let start = |target: &Target| Ok((*target, self.start(*target, &ServeOptions::default())?));
+    pub(crate) fn start_all(
+        &self,
+        targets: &[Target],
+        options: &ServeOptions,
+    ) -> Result<Vec<(Target, Server)>, Error> {
+        let start = |target: &Target| Ok((*target, self.start(*target, options)?));
         targets.iter().map(start).collect()
     }
 
@@ -263,7 +356,11 @@ impl Programs {
             other => {
                 let name = other.to_possible_value().expect("no target is left out of the command line");
                 let program = if other.is_library() { &self.library } else { &self.peers };
-                (program, vec![name.get_name().into()])
+                let mut arguments = vec![name.get_name()];
+                if other.has_threads() && options.runtime == Threads::Multi {
+                    arguments.extend(["--threads", "multi"]);
+                }
+                (program, plain(&arguments))
             }
         }
     }
