@@ -1,0 +1,111 @@
+//! Limits and waits before the upgrade.
+
+use std::time::Duration;
+
+use sinews_proto::http::HeadLimits;
+
+/// Limits and waits of plain HTTP. [`Server::bind`](crate::Server::bind) refuses waits of zero.
+#[derive(Clone, Debug)]
+pub struct HttpConfig {
+    pub(crate) head: HeadLimits,
+    pub(crate) max_body: usize,
+    pub(crate) head_timeout: Duration,
+    pub(crate) body_idle_timeout: Duration,
+    pub(crate) body_timeout: Duration,
+    pub(crate) keep_alive_timeout: Duration,
+    pub(crate) write_timeout: Duration,
+    pub(crate) high_water: usize,
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self {
+            head: HeadLimits::new(),
+            max_body: 1 << 20,
+            head_timeout: Duration::from_secs(10),
+            body_idle_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(300),
+            keep_alive_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(30),
+            high_water: 256 << 10,
+        }
+    }
+}
+
+impl HttpConfig {
+    /// Limits of a request head. Default: [`HeadLimits::new`].
+    #[must_use]
+    pub fn with_head_limits(mut self, head: HeadLimits) -> Self {
+        self.head = head;
+        self
+    }
+
+    /// Bytes in a request body, which is held whole. Default 1 MiB; more is answered with 413.
+    #[must_use]
+    pub fn with_max_body(mut self, bytes: usize) -> Self {
+        self.max_body = bytes;
+        self
+    }
+
+    /// How long the head of a request, from its first byte or from the connect on, may take to arrive.
+    /// Default 10 s, however it drips: a head is a few packets. Then 408. It bounds the opening handshake too.
+    #[must_use]
+    pub fn with_head_timeout(mut self, wait: Duration) -> Self {
+        self.head_timeout = wait;
+        self
+    }
+
+    /// How long nothing of a request's body may come. Default 10 s, which outlasts a few lost packets. Then
+    /// 408.
+    #[must_use]
+    pub fn with_body_idle_timeout(mut self, wait: Duration) -> Self {
+        self.body_idle_timeout = wait;
+        self
+    }
+
+    /// How long the whole body of a request may take, counted from its head. Default 5 min: for the default
+    /// [`max_body`](Self::with_max_body) 28 kbit/s, for 16 MiB half a megabit; a drip of bytes gains no more.
+    /// Then 408.
+    #[must_use]
+    pub fn with_body_timeout(mut self, wait: Duration) -> Self {
+        self.body_timeout = wait;
+        self
+    }
+
+    /// Bytes of answers waiting to be sent above which further requests on the connection wait. Default 256 KiB:
+    /// a socket's send buffer and as much again, so that pipelining keeps it full.
+    #[must_use]
+    pub fn with_high_water(mut self, bytes: usize) -> Self {
+        self.high_water = bytes;
+        self
+    }
+
+    /// How long a connection may stay without a request after the last answer. Default 60 s.
+    #[must_use]
+    pub fn with_keep_alive_timeout(mut self, wait: Duration) -> Self {
+        self.keep_alive_timeout = wait;
+        self
+    }
+
+    /// How long the peer may take nothing of an answer. Default 30 s.
+    #[must_use]
+    pub fn with_write_timeout(mut self, wait: Duration) -> Self {
+        self.write_timeout = wait;
+        self
+    }
+}
+
+impl HttpConfig {
+    /// Whether the settings make sense; otherwise what does not.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        let waits = [
+            (self.head_timeout, "head_timeout must be longer than zero"),
+            (self.body_idle_timeout, "body_idle_timeout must be longer than zero"),
+            (self.body_timeout, "body_timeout must be longer than zero"),
+            (self.keep_alive_timeout, "keep_alive_timeout must be longer than zero"),
+            (self.write_timeout, "write_timeout must be longer than zero"),
+        ];
+        let zero = waits.into_iter().find(|(wait, _)| wait.is_zero());
+        zero.map_or(Ok(()), |(_, fault)| Err(fault))
+    }
+}
