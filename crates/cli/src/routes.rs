@@ -41,7 +41,7 @@ pub(crate) fn router(settings: &Settings) -> Router {
         .metrics("/metrics")
         .websocket("/echo", route(settings, |_| Ok(Echo)))
         .websocket("/topics/{name}", route(settings, Subscriber::new))
-        .post("/topics/{name}", move |request, topics| publish(&policy, request, topics))
+        .post("/topics/{name}", move |request| publish(&policy, request))
 }
 
 fn route<H: Handler + 'static>(
@@ -107,7 +107,7 @@ impl Handler for Subscriber {
 }
 
 /// `POST /topics/{name}`: the body goes to every subscriber.
-fn publish(policy: &OriginPolicy, request: &Request<'_>, topics: &mut Topics) -> Response {
+fn publish(policy: &OriginPolicy, request: &mut Request<'_>) -> Response {
     // A page elsewhere can make a browser post here, too.
     if policy.check(request.head()).is_err() {
         return failure(403, "this origin may not publish here; see --origin");
@@ -116,7 +116,8 @@ fn publish(policy: &OriginPolicy, request: &Request<'_>, topics: &mut Topics) ->
         Ok(topic) => topic,
         Err(problem) => return failure(400, &problem),
     };
-    let subscribers = topics.publish(&topic, &from_body(request.body()), None);
+    let message = from_body(request.body());
+    let subscribers = request.topics().publish(&topic, &message, None);
     Response::json(format!("{}\n", json!({ "topic": topic, "subscribers": subscribers })))
 }
 

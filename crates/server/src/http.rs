@@ -260,8 +260,7 @@ impl Http {
             && let Some(route) = entry.upgrade(&head)
         {
             // One with a body is refused, so its body need not come.
-            let request = Request::new(&head, params, &[], self.peer);
-            return self.upgrade(route, request, head_len, service);
+            return self.upgrade(route, &head, params, service);
         }
         let body_len = usize::try_from(head.content_length().unwrap_or(0)).unwrap_or(usize::MAX);
         if body_len > service.config.max_body {
@@ -381,14 +380,16 @@ impl Http {
         body: &[u8],
         service: &mut Service<'_>,
     ) -> Response {
+        if head.target() == "*" {
+            return allow(Response::new(204), &service.router.allowed());
+        }
         let Some((entry, params)) = found else {
             return Response::text("not found\n").with_status(404);
         };
         match entry.answer(head.method()) {
-            Some(answer) => answer.call(&Request::new(head, &params, body, self.peer), service.topics),
-            None => {
-                Response::text("method not allowed\n").with_status(405).with_header("Allow", entry.allowed())
-            }
+            Some(answer) => answer.call(&mut Request::new(head, &params, body, self.peer, service.topics)),
+            None if head.method() == "OPTIONS" => allow(Response::new(204), &entry.allowed()),
+            None => allow(Response::text("method not allowed\n").with_status(405), &entry.allowed()),
         }
     }
 
@@ -404,11 +405,11 @@ impl Http {
     fn upgrade(
         &mut self,
         route: &WebSocketRoute,
-        request: Request<'_>,
-        whole: usize,
+        head: &RequestHead<'_>,
+        params: &matchit::Params<'_, '_>,
         service: &mut Service<'_>,
     ) -> Step {
-        let accepted = match accept(request.head(), &route.options) {
+        let accepted = match accept(head, &route.options) {
             Ok(accepted) => accepted,
             Err(refusal) => return self.refuse_handshake(&refusal, service),
         };
@@ -417,6 +418,7 @@ impl Http {
             service.gate.report(limit);
             return self.refuse_handshake(&limit.refusal(), service);
         }
+        let request = Request::new(head, params, &[], self.peer, service.topics);
         let request = request.accepted(accepted.subprotocol());
         let handler = match (route.handler)(&request) {
             Ok(handler) => handler,
@@ -427,14 +429,14 @@ impl Http {
         let chain = self.outbound.gathering(service.resources);
         if let Err(error) = chain.write(|out| accepted.write_response(&headers, out)) {
             // This is HTTP/1, so it is a header.
-            tracing::error!(path = request.head().path(), %error, "the route's headers cannot be sent");
+            tracing::error!(path = head.path(), %error, "the route's headers cannot be sent");
             return match Refusal::new(500) {
                 Ok(refusal) => self.refuse_handshake(&refusal, service),
                 Err(_) => self.end(service),
             };
         }
         let (negotiated, config) = (accepted.negotiated(), Arc::clone(&route.config));
-        Step::Upgrade(Upgrade { negotiated, handler, config, pace: route.message_pace }, whole)
+        Step::Upgrade(Upgrade { negotiated, handler, config, pace: route.message_pace }, head.wire_len())
     }
 
     fn refuse_handshake(&mut self, refusal: &Refusal, service: &mut Service<'_>) -> Step {
@@ -533,6 +535,11 @@ const UNWANTED_BODY_MAX: usize = 64 << 10;
 fn expects_leave(head: &RequestHead<'_>) -> bool {
     head.version() != Version::Http10
         && head.header("expect").any(|value| value.eq_ignore_ascii_case(b"100-continue"))
+}
+
+/// RFC 9110 section 10.2.1.
+fn allow(response: Response, methods: &[&str]) -> Response {
+    response.with_header("Allow", methods.join(", "))
 }
 
 fn too_large(max: usize) -> Response {

@@ -7,6 +7,8 @@ use bytes::Bytes;
 use percent_encoding::percent_decode_str;
 use sinews_proto::http::RequestHead;
 
+use crate::topics::Topics;
+
 /// A request as a handler sees it; it lives for the call.
 #[derive(Debug)]
 pub struct Request<'a> {
@@ -15,6 +17,7 @@ pub struct Request<'a> {
     body: &'a [u8],
     peer: SocketAddr,
     subprotocol: Option<&'a str>,
+    topics: &'a mut Topics,
 }
 
 impl<'a> Request<'a> {
@@ -23,8 +26,9 @@ impl<'a> Request<'a> {
         params: &'a matchit::Params<'a, 'a>,
         body: &'a [u8],
         peer: SocketAddr,
+        topics: &'a mut Topics,
     ) -> Self {
-        Self { head, params, body, peer, subprotocol: None }
+        Self { head, params, body, peer, subprotocol: None, topics }
     }
 
     /// The same, once it is a handshake that was accepted.
@@ -41,7 +45,7 @@ impl<'a> Request<'a> {
 
     /// The head: method, target, headers.
     #[must_use]
-    pub fn head(&self) -> &RequestHead<'a> {
+    pub fn head(&self) -> &'a RequestHead<'a> {
         self.head
     }
 
@@ -72,6 +76,12 @@ impl<'a> Request<'a> {
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// The topics of this thread, to publish.
+    #[must_use]
+    pub fn topics(&mut self) -> &mut Topics {
+        self.topics
     }
 }
 

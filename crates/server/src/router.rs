@@ -1,5 +1,6 @@
 //! Which path does what.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -7,13 +8,17 @@ use sinews_proto::handshake::{Refusal, ServerOptions};
 use sinews_proto::http::RequestHead;
 use sinews_proto::{Config, InvalidConfig};
 
+use crate::chunked::is_token;
 use crate::handler::Handler;
 use crate::limits::Pace;
 use crate::metrics::{Metrics, Monitor};
 use crate::request::{Request, Response};
-use crate::topics::Topics;
 
-/// Paths and what answers there. A path may hold `{name}` for one segment and `{*name}` for the rest.
+/// Paths and what answers there, by method. A path may hold `{name}` for one segment and `{*name}` for the rest,
+/// which is at least a byte. Where several match, the one that is fixed for longer wins.
+///
+/// A path that is there but does not answer the method is answered with 405, and OPTIONS with 204, both with
+/// `Allow`; a path that is not there with 404.
 ///
 /// ```
 /// use sinews_server::{Context, Handler, Payload, Response, Router, WebSocketRoute};
@@ -43,19 +48,25 @@ pub struct Router {
 /// What answers at one path: by method, and by upgrade.
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
-    pub(crate) get: Option<Answer>,
-    pub(crate) post: Option<Answer>,
+    /// In the order in which they were given.
+    answers: Vec<(Cow<'static, str>, Answer)>,
+    /// Answers every method that has no answer of its own.
+    any: Option<Answer>,
     pub(crate) websocket: Option<WebSocketRoute>,
 }
 
 /// Answers a plain request.
 pub(crate) struct Answer(AnswerFn);
 
-type AnswerFn = Box<dyn Fn(&Request<'_>, &mut Topics) -> Response + Send + Sync>;
+type AnswerFn = Box<dyn Fn(&mut Request<'_>) -> Response + Send + Sync>;
 
 impl Answer {
-    pub(crate) fn call(&self, request: &Request<'_>, topics: &mut Topics) -> Response {
-        (self.0)(request, topics)
+    fn new(answer: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static) -> Self {
+        Self(Box::new(answer))
+    }
+
+    pub(crate) fn call(&self, request: &mut Request<'_>) -> Response {
+        (self.0)(request)
     }
 }
 
@@ -72,27 +83,117 @@ impl Router {
         Self::default()
     }
 
-    /// Answers GET at `path`, and HEAD with the same head.
+    /// Answers this method at `path`; names of methods are case-sensitive. The answer is asked for when the body has
+    /// come whole, and may publish ([`Request::topics`]). A later answer to the same method takes the place of an
+    /// earlier one.
     ///
     /// # Panics
-    /// If the path is malformed or conflicts with an earlier one: a mistake in the program, found when it
-    /// starts.
+    /// If the path is malformed or conflicts with an earlier one, or the method is no token: mistakes in the
+    /// program, found when it starts.
     #[must_use]
-    pub fn get(self, path: &str, answer: impl Fn(&Request<'_>) -> Response + Send + Sync + 'static) -> Self {
-        self.with(path, |entry| entry.get = Some(Answer(Box::new(move |request, _| answer(request)))))
+    pub fn route(
+        self,
+        method: impl Into<Cow<'static, str>>,
+        path: &str,
+        answer: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
+    ) -> Self {
+        let method = method.into();
+        assert!(
+            !method.is_empty() && method.bytes().all(is_token),
+            "route {path}: {method:?} is no method (RFC 9110 section 5.6.2)"
+        );
+        self.with(path, |entry| entry.set(method, Answer::new(answer)))
     }
 
-    /// Answers POST at `path`, whose body has come whole. The answer may publish.
+    /// Answers GET at `path`, and HEAD with the same head unless that has an answer of its own.
     ///
     /// # Panics
-    /// As [`get`](Self::get).
+    /// As [`route`](Self::route).
+    #[must_use]
+    pub fn get(
+        self,
+        path: &str,
+        answer: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
+    ) -> Self {
+        self.route("GET", path, answer)
+    }
+
+    /// Answers POST at `path`.
+    ///
+    /// # Panics
+    /// As [`route`](Self::route).
     #[must_use]
     pub fn post(
         self,
         path: &str,
-        answer: impl Fn(&Request<'_>, &mut Topics) -> Response + Send + Sync + 'static,
+        answer: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
     ) -> Self {
-        self.with(path, |entry| entry.post = Some(Answer(Box::new(answer))))
+        self.route("POST", path, answer)
+    }
+
+    /// Answers PUT at `path`.
+    ///
+    /// # Panics
+    /// As [`route`](Self::route).
+    #[must_use]
+    pub fn put(
+        self,
+        path: &str,
+        answer: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
+    ) -> Self {
+        self.route("PUT", path, answer)
+    }
+
+    /// Answers PATCH at `path`.
+    ///
+    /// # Panics
+    /// As [`route`](Self::route).
+    #[must_use]
+    pub fn patch(
+        self,
+        path: &str,
+        answer: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
+    ) -> Self {
+        self.route("PATCH", path, answer)
+    }
+
+    /// Answers DELETE at `path`.
+    ///
+    /// # Panics
+    /// As [`route`](Self::route).
+    #[must_use]
+    pub fn delete(
+        self,
+        path: &str,
+        answer: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
+    ) -> Self {
+        self.route("DELETE", path, answer)
+    }
+
+    /// Answers OPTIONS at `path`. Without it the server does: 204, and what is allowed there in `Allow`.
+    ///
+    /// # Panics
+    /// As [`route`](Self::route).
+    #[must_use]
+    pub fn options(
+        self,
+        path: &str,
+        answer: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
+    ) -> Self {
+        self.route("OPTIONS", path, answer)
+    }
+
+    /// Answers every method at `path` that has no answer of its own there, OPTIONS included.
+    ///
+    /// # Panics
+    /// As [`route`](Self::route).
+    #[must_use]
+    pub fn any(
+        self,
+        path: &str,
+        answer: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
+    ) -> Self {
+        self.with(path, |entry| entry.any = Some(Answer::new(answer)))
     }
 
     /// Upgrades GET at `path` to WebSocket.
@@ -179,6 +280,14 @@ impl Router {
         Ok(())
     }
 
+    /// The methods that are answered anywhere, for `OPTIONS *` (RFC 9110 section 9.3.7).
+    pub(crate) fn allowed(&self) -> Vec<&str> {
+        let mut allowed: Vec<&str> = self.entries.iter().flat_map(Entry::allowed).collect();
+        allowed.sort_unstable();
+        allowed.dedup();
+        allowed
+    }
+
     pub(crate) fn at<'r, 'p>(&'r self, path: &'p str) -> Option<(&'r Entry, matchit::Params<'r, 'p>)> {
         let found = self.paths.at(path).ok()?;
         Some((&self.entries[*found.value], found.params))
@@ -186,31 +295,44 @@ impl Router {
 }
 
 impl Entry {
+    fn set(&mut self, method: Cow<'static, str>, answer: Answer) {
+        match self.answers.iter_mut().find(|(known, _)| *known == method) {
+            Some((_, known)) => *known = answer,
+            None => self.answers.push((method, answer)),
+        }
+    }
+
+    fn of(&self, method: &str) -> Option<&Answer> {
+        self.answers.iter().find(|(known, _)| known == method).map(|(_, answer)| answer)
+    }
+
     /// The route of a request that becomes a WebSocket, or has to be told that it should. A path that
     /// also has an answer to plain GET becomes one only on demand.
     pub(crate) fn upgrade(&self, head: &RequestHead<'_>) -> Option<&WebSocketRoute> {
-        let meant = head.method() == "GET" && (self.get.is_none() || wants_upgrade(head));
-        self.websocket.as_ref().filter(|_| meant)
+        let route = self.websocket.as_ref().filter(|_| head.method() == "GET")?;
+        (wants_upgrade(head) || self.answer("GET").is_none()).then_some(route)
     }
 
     /// What answers a plain request with this method.
     pub(crate) fn answer(&self, method: &str) -> Option<&Answer> {
-        match method {
-            "GET" | "HEAD" => self.get.as_ref(),
-            "POST" => self.post.as_ref(),
-            _ => None,
-        }
+        let of_get = || self.of("GET").filter(|_| method == "HEAD");
+        self.of(method).or_else(of_get).or(self.any.as_ref())
     }
 
-    /// The methods that are answered here, for `Allow`.
-    pub(crate) fn allowed(&self) -> &'static str {
-        match (self.get.is_some() || self.websocket.is_some(), self.post.is_some()) {
-            (true, true) if self.get.is_some() => "GET, HEAD, POST",
-            (true, true) => "GET, POST",
-            (true, false) if self.get.is_some() => "GET, HEAD",
-            (true, false) => "GET",
-            (false, _) => "POST",
+    /// The methods that are answered here, for `Allow` (RFC 9110 section 10.2.1).
+    pub(crate) fn allowed(&self) -> Vec<&str> {
+        let mut allowed: Vec<&str> = self.answers.iter().map(|(method, _)| &**method).collect();
+        if self.websocket.is_some() && !allowed.contains(&"GET") {
+            allowed.push("GET");
         }
+        if self.of("GET").is_some() && !allowed.contains(&"HEAD") {
+            allowed.push("HEAD");
+        }
+        if !allowed.contains(&"OPTIONS") {
+            allowed.push("OPTIONS");
+        }
+        allowed.sort_unstable();
+        allowed
     }
 }
 

@@ -45,8 +45,9 @@ impl Host {
         let router = Router::new()
             .websocket("/hear", WebSocketRoute::new(|_| Ok(Member { hears: true })))
             .websocket("/tell", WebSocketRoute::new(|_| Ok(Member { hears: false })))
-            .post("/", |request, topics| {
-                topics.publish("all", &Prepared::text(String::from_utf8_lossy(request.body())), None);
+            .post("/", |request| {
+                let message = Prepared::text(String::from_utf8_lossy(request.body()));
+                request.topics().publish("all", &message, None);
                 Response::new(204)
             });
         let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();

@@ -107,11 +107,11 @@ fn a_wrong_method_is_told_the_right_ones() {
     let server = server();
     let mut client = server.connect();
     for (method, path, allowed) in [
-        ("POST", "/", "GET, HEAD"),
-        ("PUT", "/", "GET, HEAD"),
-        ("GET", "/body", "POST"),
-        ("DELETE", "/echo", "GET"),
-        ("get", "/", "GET, HEAD"),
+        ("POST", "/", "GET, HEAD, OPTIONS"),
+        ("PUT", "/", "GET, HEAD, OPTIONS"),
+        ("GET", "/body", "OPTIONS, POST"),
+        ("DELETE", "/echo", "GET, OPTIONS"),
+        ("get", "/", "GET, HEAD, OPTIONS"),
     ] {
         let answer = client.send(get(path).replacen("GET", method, 1)).answer();
         assert_eq!((answer.status, answer.header("allow")), (405, Some(allowed)), "{method} {path}");

@@ -7,6 +7,7 @@ mod http;
 mod lifetime;
 mod limits;
 mod metrics;
+mod routes;
 mod settings;
 mod stop;
 mod support;

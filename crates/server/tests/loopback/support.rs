@@ -419,8 +419,8 @@ pub(crate) fn routes() -> Router {
         })
         .get("/large", |_| Response::text(vec![b'x'; LARGE]))
         .get("/nothing", |_| Response::new(204).with_body("nobody reads this"))
-        .post("/length", |request, _| Response::text(request.body().len().to_string()))
-        .post("/body", |request, _| Response::text(request.body().to_vec()))
+        .post("/length", |request| Response::text(request.body().len().to_string()))
+        .post("/body", |request| Response::text(request.body().to_vec()))
         .websocket("/echo", echo())
 }
 

@@ -35,10 +35,10 @@ fn member() -> WebSocketRoute {
 }
 
 fn routes() -> Router {
-    Router::new().websocket("/member", member()).post("/publish/{topic}", |request, topics| {
+    Router::new().websocket("/member", member()).post("/publish/{topic}", |request| {
         let topic = request.param("topic").unwrap_or_default();
         let message = Prepared::binary(request.body().to_vec());
-        Response::text(topics.publish(&topic, &message, None).to_string())
+        Response::text(request.topics().publish(&topic, &message, None).to_string())
     })
 }
 

@@ -1,0 +1,132 @@
+//! Which answer a method and a path lead to.
+
+use sinews_server::{Request, Response, Router};
+
+use crate::support::{Client, Running, echo, get, post, routes};
+
+/// Tells which answer was asked, and what of.
+fn told(name: &'static str) -> impl Fn(&mut Request<'_>) -> Response + Send + Sync {
+    move |request| {
+        let body = String::from_utf8_lossy(request.body()).into_owned();
+        Response::text(format!("{name} {} {body}", request.head().method()))
+    }
+}
+
+/// The answer to a request with a body, or without one.
+fn ask(client: &mut Client, method: &str, path: &str) -> (u16, String) {
+    client.send(post(path, "body").replacen("POST", method, 1));
+    let answer = client.answer_to(method).unwrap();
+    (answer.status, answer.text().to_owned())
+}
+
+#[test]
+fn each_method_has_an_answer_of_its_own() {
+    let router = Router::new()
+        .get("/", told("get"))
+        .post("/", told("post"))
+        .put("/", told("put"))
+        .patch("/", told("patch"))
+        .delete("/", told("delete"))
+        .options("/", told("options"))
+        .route("PROPFIND", "/", told("route"));
+    let server = Running::router(router);
+    let mut client = server.connect();
+    for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
+        let expected = format!("{} {method} body", method.to_lowercase());
+        assert_eq!(ask(&mut client, method, "/"), (200, expected));
+    }
+    assert_eq!(ask(&mut client, "PROPFIND", "/").1, "route PROPFIND body");
+    client.send(get("/").replace("GET", "LOCK"));
+    let answer = client.answer();
+    let allowed = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PROPFIND, PUT";
+    assert_eq!((answer.status, answer.header("allow")), (405, Some(allowed)));
+}
+
+#[test]
+fn any_answers_what_nothing_else_does() {
+    let server = Running::router(Router::new().any("/", told("any")).post("/", told("post")));
+    let mut client = server.connect();
+    for (method, expected) in [("GET", "any"), ("POST", "post"), ("OPTIONS", "any"), ("WHATEVER", "any")] {
+        assert_eq!(ask(&mut client, method, "/"), (200, format!("{expected} {method} body")));
+    }
+    client.send(get("/").replace("GET", "HEAD"));
+    let length = "any HEAD ".len().to_string();
+    assert_eq!(client.answer_to("HEAD").unwrap().header("content-length"), Some(&*length));
+}
+
+#[test]
+fn a_later_answer_takes_the_place_of_an_earlier_one() {
+    let server = Running::router(Router::new().get("/", told("first")).get("/", told("second")));
+    assert_eq!(ask(&mut server.connect(), "GET", "/").1, "second GET body");
+}
+
+#[test]
+fn head_may_have_an_answer_of_its_own() {
+    let router = Router::new()
+        .get("/", told("get"))
+        .route("HEAD", "/", |_| Response::text("of head").with_header("X-Head", "yes"));
+    let server = Running::router(router);
+    let mut client = server.connect();
+    client.send(get("/").replace("GET", "HEAD"));
+    let answer = client.answer_to("HEAD").unwrap();
+    assert_eq!((answer.header("x-head"), answer.header("content-length")), (Some("yes"), Some("7")));
+    assert_eq!(ask(&mut client, "GET", "/").1, "get GET body");
+}
+
+#[test]
+fn options_tell_what_is_allowed() {
+    let server = Running::router(routes().put("/body", told("put")));
+    let mut client = server.connect();
+    for (target, allowed) in [
+        ("/", "GET, HEAD, OPTIONS"),
+        ("/body", "OPTIONS, POST, PUT"),
+        ("/echo", "GET, OPTIONS"),
+        ("*", "GET, HEAD, OPTIONS, POST, PUT"),
+    ] {
+        let answer = client.send(get(target).replace("GET", "OPTIONS")).answer();
+        assert_eq!((answer.status, answer.header("allow")), (204, Some(allowed)), "{target}");
+        assert_eq!(answer.header("content-length"), None);
+    }
+    assert_eq!(client.send(get("/nowhere").replace("GET", "OPTIONS")).answer().status, 404);
+    assert_eq!(client.send(get("*")).last_status(), 400, "only OPTIONS has this target");
+}
+
+#[test]
+fn parameters_and_the_rest_of_a_path() {
+    let parts = |request: &mut Request<'_>| {
+        let part = |name| request.param(name).map(|value| value.into_owned());
+        Response::text(format!("{:?} {:?}", part("a"), part("rest")))
+    };
+    let router = Router::new()
+        .get("/p/{a}", parts)
+        .get("/p/{a}/of/{*rest}", parts)
+        .get("/p/fixed", |_| Response::text("fixed"))
+        .get("/{*rest}", parts);
+    let server = Running::router(router);
+    let mut client = server.connect();
+    for (path, expected) in [
+        ("/p/x%20y", "Some(\"x y\") None"),
+        ("/p/x/of/a/b%2Fc/", "Some(\"x\") Some(\"a/b/c/\")"),
+        ("/p/fixed", "fixed"),
+        ("/p/", "None Some(\"p/\")"),
+        ("/elsewhere", "None Some(\"elsewhere\")"),
+        ("http://other.example/p/x?q", "Some(\"x\") None"),
+    ] {
+        assert_eq!(client.send(get(path)).answer().text(), expected, "{path}");
+    }
+    assert_eq!(client.send(get("/")).answer().status, 404, "a rest has a byte at least");
+}
+
+#[test]
+fn a_socket_lives_beside_every_other_method() {
+    let server = Running::router(Router::new().any("/both", told("any")).websocket("/both", echo()));
+    assert_eq!(ask(&mut server.connect(), "DELETE", "/both").1, "any DELETE body");
+    assert_eq!(ask(&mut server.connect(), "GET", "/both").1, "any GET body");
+    server.websocket("/both").sync();
+}
+
+#[test]
+#[should_panic(expected = "is no method")]
+fn a_method_is_a_token() {
+    let _ = Router::new().route("GET /", "/", told("never"));
+}
