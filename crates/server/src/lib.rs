@@ -52,6 +52,7 @@
 //! Prometheus.
 #![forbid(unsafe_code)]
 
+mod answer;
 mod chunked;
 mod date;
 mod handler;
@@ -59,18 +60,22 @@ mod http;
 mod limits;
 mod mail;
 mod metrics;
+mod pool;
 mod request;
 mod router;
 mod server;
 mod shard;
+mod tasks;
 mod topics;
 mod websocket;
 
+pub use answer::Answer;
 pub use handler::{Context, Handler};
 pub use http::HttpConfig;
 pub use limits::{Limit, Limits, WhenFull};
 pub use metrics::{ConnectionEnd, Dropped, Metrics, Monitor, NotReady, Process, Reason, Tally, WebSocketEnd};
-pub use request::{Request, Response};
+pub use pool::{BlockingConfig, BlockingPool, NotRun};
+pub use request::{OwnedRequest, Request, Response};
 pub use router::{Router, WebSocketRoute};
 pub use server::{BindError, BoundServer, Server, StopHandle};
 pub use sinews_engine::{BackendChoice, Config as EngineConfig, Stats};

@@ -1,5 +1,7 @@
 //! A plain HTTP request and its answer.
 
+mod owned;
+
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
@@ -7,9 +9,11 @@ use bytes::Bytes;
 use percent_encoding::percent_decode_str;
 use sinews_proto::http::RequestHead;
 
-use crate::topics::Topics;
+pub use self::owned::OwnedRequest;
+use crate::pool::BlockingPool;
+use crate::topics::{Publisher, Topics};
 
-/// A request as a handler sees it; it lives for the call.
+/// A request as a handler sees it; it lives for the call ([`to_owned`](Self::to_owned) keeps it).
 #[derive(Debug)]
 pub struct Request<'a> {
     head: &'a RequestHead<'a>,
@@ -17,7 +21,14 @@ pub struct Request<'a> {
     body: &'a [u8],
     peer: SocketAddr,
     subprotocol: Option<&'a str>,
-    topics: &'a mut Topics,
+    beside: Beside<'a>,
+}
+
+/// What a request's handler may use beside the request.
+#[derive(Debug)]
+pub(crate) struct Beside<'a> {
+    pub(crate) topics: &'a mut Topics,
+    pub(crate) pool: &'a BlockingPool,
 }
 
 impl<'a> Request<'a> {
@@ -26,9 +37,9 @@ impl<'a> Request<'a> {
         params: &'a matchit::Params<'a, 'a>,
         body: &'a [u8],
         peer: SocketAddr,
-        topics: &'a mut Topics,
+        beside: Beside<'a>,
     ) -> Self {
-        Self { head, params, body, peer, subprotocol: None, topics }
+        Self { head, params, body, peer, subprotocol: None, beside }
     }
 
     /// The same, once it is a handshake that was accepted.
@@ -53,17 +64,13 @@ impl<'a> Request<'a> {
     /// such place or it does not decode to UTF-8.
     #[must_use]
     pub fn param(&self, name: &str) -> Option<Cow<'a, str>> {
-        percent_decode_str(self.params.get(name)?).decode_utf8().ok()
+        decoded(self.params.get(name)?)
     }
 
     /// The first value of `name` in the query, as it came.
     #[must_use]
     pub fn query(&self, name: &str) -> Option<&'a str> {
-        let pairs = self.head.query()?.split('&');
-        pairs
-            .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-            .find(|(key, _)| *key == name)
-            .map(|(_, value)| value)
+        value_in(self.head.query()?, name)
     }
 
     /// The body; empty in a WebSocket handshake.
@@ -81,7 +88,25 @@ impl<'a> Request<'a> {
     /// The topics of this thread, to publish.
     #[must_use]
     pub fn topics(&mut self) -> &mut Topics {
-        self.topics
+        self.beside.topics
+    }
+
+    /// A handle that publishes from wherever an answer that comes later is made.
+    #[must_use]
+    pub fn publisher(&self) -> Publisher {
+        self.beside.topics.publisher()
+    }
+
+    /// The server's threads for work that blocks; [`Answer::blocking`](crate::Answer::blocking) uses them too.
+    #[must_use]
+    pub fn pool(&self) -> &'a BlockingPool {
+        self.beside.pool
+    }
+
+    /// A copy that outlives the call, for an answer that comes later.
+    #[must_use]
+    pub fn to_owned(&self) -> OwnedRequest {
+        OwnedRequest::new(self.head, self.params, self.body, self.peer)
     }
 }
 
@@ -156,4 +181,15 @@ impl Response {
 
 fn final_status(status: u16) -> u16 {
     if (200..=599).contains(&status) { status } else { 500 }
+}
+
+/// Percent-decoded, if that is UTF-8.
+fn decoded(text: &str) -> Option<Cow<'_, str>> {
+    percent_decode_str(text).decode_utf8().ok()
+}
+
+/// The first value of `name` in a query.
+fn value_in<'a>(query: &'a str, name: &str) -> Option<&'a str> {
+    let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value)
 }

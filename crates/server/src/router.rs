@@ -8,6 +8,7 @@ use sinews_proto::handshake::{Refusal, ServerOptions};
 use sinews_proto::http::RequestHead;
 use sinews_proto::{Config, InvalidConfig};
 
+use crate::answer::Answer;
 use crate::chunked::is_token;
 use crate::handler::Handler;
 use crate::limits::Pace;
@@ -49,30 +50,30 @@ pub struct Router {
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
     /// In the order in which they were given.
-    answers: Vec<(Cow<'static, str>, Answer)>,
+    answers: Vec<(Cow<'static, str>, Responder)>,
     /// Answers every method that has no answer of its own.
-    any: Option<Answer>,
+    any: Option<Responder>,
     pub(crate) websocket: Option<WebSocketRoute>,
 }
 
 /// Answers a plain request.
-pub(crate) struct Answer(AnswerFn);
+pub(crate) struct Responder(RespondFn);
 
-type AnswerFn = Box<dyn Fn(&mut Request<'_>) -> Response + Send + Sync>;
+type RespondFn = Box<dyn Fn(&mut Request<'_>) -> Answer + Send + Sync>;
 
-impl Answer {
-    fn new(answer: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static) -> Self {
-        Self(Box::new(answer))
+impl Responder {
+    fn new<A: Into<Answer>>(respond: impl Fn(&mut Request<'_>) -> A + Send + Sync + 'static) -> Self {
+        Self(Box::new(move |request| respond(request).into()))
     }
 
-    pub(crate) fn call(&self, request: &mut Request<'_>) -> Response {
+    pub(crate) fn call(&self, request: &mut Request<'_>) -> Answer {
         (self.0)(request)
     }
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for Responder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Answer")
+        f.write_str("Responder")
     }
 }
 
@@ -84,25 +85,26 @@ impl Router {
     }
 
     /// Answers this method at `path`; names of methods are case-sensitive. The answer is asked for when the body has
-    /// come whole, and may publish ([`Request::topics`]). A later answer to the same method takes the place of an
+    /// come whole, and may publish ([`Request::topics`]). It is a [`Response`](crate::Response), or an [`Answer`] that
+    /// comes later. A later answer to the same method takes the place of an
     /// earlier one.
     ///
     /// # Panics
     /// If the path is malformed or conflicts with an earlier one, or the method is no token: mistakes in the
     /// program, found when it starts.
     #[must_use]
-    pub fn route(
+    pub fn route<A: Into<Answer>>(
         self,
         method: impl Into<Cow<'static, str>>,
         path: &str,
-        answer: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
+        answer: impl Fn(&mut Request<'_>) -> A + Send + Sync + 'static,
     ) -> Self {
         let method = method.into();
         assert!(
             !method.is_empty() && method.bytes().all(is_token),
             "route {path}: {method:?} is no method (RFC 9110 section 5.6.2)"
         );
-        self.with(path, |entry| entry.set(method, Answer::new(answer)))
+        self.with(path, |entry| entry.set(method, Responder::new(answer)))
     }
 
     /// Answers GET at `path`, and HEAD with the same head unless that has an answer of its own.
@@ -110,10 +112,10 @@ impl Router {
     /// # Panics
     /// As [`route`](Self::route).
     #[must_use]
-    pub fn get(
+    pub fn get<A: Into<Answer>>(
         self,
         path: &str,
-        answer: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
+        answer: impl Fn(&mut Request<'_>) -> A + Send + Sync + 'static,
     ) -> Self {
         self.route("GET", path, answer)
     }
@@ -123,10 +125,10 @@ impl Router {
     /// # Panics
     /// As [`route`](Self::route).
     #[must_use]
-    pub fn post(
+    pub fn post<A: Into<Answer>>(
         self,
         path: &str,
-        answer: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
+        answer: impl Fn(&mut Request<'_>) -> A + Send + Sync + 'static,
     ) -> Self {
         self.route("POST", path, answer)
     }
@@ -136,10 +138,10 @@ impl Router {
     /// # Panics
     /// As [`route`](Self::route).
     #[must_use]
-    pub fn put(
+    pub fn put<A: Into<Answer>>(
         self,
         path: &str,
-        answer: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
+        answer: impl Fn(&mut Request<'_>) -> A + Send + Sync + 'static,
     ) -> Self {
         self.route("PUT", path, answer)
     }
@@ -149,10 +151,10 @@ impl Router {
     /// # Panics
     /// As [`route`](Self::route).
     #[must_use]
-    pub fn patch(
+    pub fn patch<A: Into<Answer>>(
         self,
         path: &str,
-        answer: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
+        answer: impl Fn(&mut Request<'_>) -> A + Send + Sync + 'static,
     ) -> Self {
         self.route("PATCH", path, answer)
     }
@@ -162,10 +164,10 @@ impl Router {
     /// # Panics
     /// As [`route`](Self::route).
     #[must_use]
-    pub fn delete(
+    pub fn delete<A: Into<Answer>>(
         self,
         path: &str,
-        answer: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
+        answer: impl Fn(&mut Request<'_>) -> A + Send + Sync + 'static,
     ) -> Self {
         self.route("DELETE", path, answer)
     }
@@ -175,10 +177,10 @@ impl Router {
     /// # Panics
     /// As [`route`](Self::route).
     #[must_use]
-    pub fn options(
+    pub fn options<A: Into<Answer>>(
         self,
         path: &str,
-        answer: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
+        answer: impl Fn(&mut Request<'_>) -> A + Send + Sync + 'static,
     ) -> Self {
         self.route("OPTIONS", path, answer)
     }
@@ -188,12 +190,12 @@ impl Router {
     /// # Panics
     /// As [`route`](Self::route).
     #[must_use]
-    pub fn any(
+    pub fn any<A: Into<Answer>>(
         self,
         path: &str,
-        answer: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
+        answer: impl Fn(&mut Request<'_>) -> A + Send + Sync + 'static,
     ) -> Self {
-        self.with(path, |entry| entry.any = Some(Answer::new(answer)))
+        self.with(path, |entry| entry.any = Some(Responder::new(answer)))
     }
 
     /// Upgrades GET at `path` to WebSocket.
@@ -295,14 +297,14 @@ impl Router {
 }
 
 impl Entry {
-    fn set(&mut self, method: Cow<'static, str>, answer: Answer) {
+    fn set(&mut self, method: Cow<'static, str>, answer: Responder) {
         match self.answers.iter_mut().find(|(known, _)| *known == method) {
             Some((_, known)) => *known = answer,
             None => self.answers.push((method, answer)),
         }
     }
 
-    fn of(&self, method: &str) -> Option<&Answer> {
+    fn of(&self, method: &str) -> Option<&Responder> {
         self.answers.iter().find(|(known, _)| known == method).map(|(_, answer)| answer)
     }
 
@@ -310,11 +312,11 @@ impl Entry {
     /// also has an answer to plain GET becomes one only on demand.
     pub(crate) fn upgrade(&self, head: &RequestHead<'_>) -> Option<&WebSocketRoute> {
         let route = self.websocket.as_ref().filter(|_| head.method() == "GET")?;
-        (wants_upgrade(head) || self.answer("GET").is_none()).then_some(route)
+        (wants_upgrade(head) || self.responder("GET").is_none()).then_some(route)
     }
 
     /// What answers a plain request with this method.
-    pub(crate) fn answer(&self, method: &str) -> Option<&Answer> {
+    pub(crate) fn responder(&self, method: &str) -> Option<&Responder> {
         let of_get = || self.of("GET").filter(|_| method == "HEAD");
         self.of(method).or_else(of_get).or(self.any.as_ref())
     }

@@ -14,8 +14,10 @@ use crate::http::HttpConfig;
 use crate::limits::{Gate, Limits};
 use crate::mail::{Mail, Stop, StopLevel};
 use crate::metrics::{Counters, Monitor, Sources};
+use crate::pool::{BlockingConfig, BlockingPool};
 use crate::router::Router;
 use crate::shard::{Shard, ShardParts};
+use crate::tasks::Tasks;
 use crate::topics::{Directory, Publisher, TopicConfig, Topics};
 
 /// A server that is not bound yet.
@@ -41,6 +43,7 @@ pub struct Server {
     grace: Duration,
     topics: TopicConfig,
     limits: Limits,
+    blocking: BlockingConfig,
 }
 
 impl Server {
@@ -56,6 +59,7 @@ impl Server {
             grace: Duration::from_secs(10),
             topics: TopicConfig::default(),
             limits: Limits::default(),
+            blocking: BlockingConfig::default(),
         }
     }
 
@@ -107,6 +111,14 @@ impl Server {
         self
     }
 
+    /// How much work of [`Answer::blocking`](crate::Answer::blocking) is done at a time, and how much may wait. One
+    /// pool serves all threads; it starts none before there is work.
+    #[must_use]
+    pub fn blocking(mut self, blocking: BlockingConfig) -> Self {
+        self.blocking = blocking;
+        self
+    }
+
     /// How long a graceful stop waits for clients to answer their Close. Default 10 s.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
@@ -147,6 +159,7 @@ impl Server {
         let counters: Vec<Arc<Counters>> = counted.iter().map(|(counters, _)| Arc::clone(counters)).collect();
         let gate = Arc::new(Gate::new(self.limits, counters.clone()));
         monitor.attach(Sources { shards: counted, stop: Arc::clone(&stop), gate: Arc::clone(&gate) });
+        let pool = BlockingPool::new(self.blocking);
         let shards = engines
             .into_iter()
             .zip(counters)
@@ -155,11 +168,13 @@ impl Server {
                 let topics = Topics::new(at, self.topics, Arc::clone(&directory), Arc::clone(&posts));
                 let (router, http, stop) = (Arc::clone(&router), Arc::clone(&http), Arc::clone(&stop));
                 let (grace, gate) = (self.grace, Arc::clone(&gate));
-                (engine, ShardParts { router, http, grace, stop, topics, counters, gate })
+                let tasks = Tasks::new(engine.post(), pool.clone());
+                (engine, ShardParts { router, http, grace, stop, topics, counters, gate, tasks })
             })
             .collect();
         let publisher = Publisher::new(directory, Arc::clone(&posts));
-        Ok(BoundServer { addresses, shards, publisher, monitor, stop: StopHandle { level: stop, posts } })
+        let stop = StopHandle { level: stop, posts };
+        Ok(BoundServer { addresses, shards, publisher, monitor, pool, stop })
     }
 }
 
@@ -172,6 +187,7 @@ impl Server {
         }
         self.http.check().map_err(|fault| BindError::invalid(format!("`HttpConfig`: {fault}")))?;
         self.limits.check().map_err(|fault| BindError::invalid(format!("`Limits`: {fault}")))?;
+        self.blocking.check().map_err(|fault| BindError::invalid(format!("`BlockingConfig`: {fault}")))?;
         self.topics.check().map_err(|fault| BindError::invalid(format!("`TopicConfig`: {fault}")))?;
         let invalid = |(path, fault)| BindError::invalid(format!("`Config` of the route {path}: {fault}"));
         self.router.check().map_err(invalid)
@@ -184,6 +200,7 @@ pub struct BoundServer {
     shards: Vec<(Engine<Shard>, ShardParts)>,
     publisher: Publisher,
     monitor: Monitor,
+    pool: BlockingPool,
     stop: StopHandle,
 }
 
@@ -218,7 +235,7 @@ impl BoundServer {
         self.monitor.clone()
     }
 
-    /// Serves until stopped, on threads of its own.
+    /// Serves until stopped, on threads of its own. Work that blocks and is still running then is not waited for.
     ///
     /// # Errors
     /// If a thread cannot be started or its loop cannot go on; the others are stopped then.
@@ -246,11 +263,21 @@ impl BoundServer {
                 }
             }
         }
+        let _closed = CloseOnDrop(self.pool);
         for thread in threads {
             let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             result = result.and(ended);
         }
         result
+    }
+}
+
+/// Closes the pool when the last thread has ended, or one of them panicked.
+struct CloseOnDrop(BlockingPool);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 

@@ -20,6 +20,7 @@ use crate::limits::{Gate, Limit, Refused};
 use crate::mail::{Mail, Stop, StopLevel};
 use crate::metrics::{Counters, Held};
 use crate::router::Router;
+use crate::tasks::Tasks;
 use crate::topics::Topics;
 use crate::websocket::{Lent, WebSocket};
 
@@ -32,6 +33,7 @@ pub(crate) struct Shard {
     /// By the index of the connection.
     conns: Vec<Option<Conn>>,
     topics: Topics,
+    tasks: Tasks,
     /// A publication that the budget cut short.
     under_way: Option<UnderWay>,
     /// Deliveries that this turn may still make.
@@ -61,6 +63,7 @@ pub(crate) struct ShardParts {
     pub(crate) topics: Topics,
     pub(crate) counters: Arc<Counters>,
     pub(crate) gate: Arc<Gate>,
+    pub(crate) tasks: Tasks,
 }
 
 struct Conn {
@@ -97,7 +100,7 @@ impl engine::Chain for Outgoing {
 
 impl Shard {
     pub(crate) fn new(parts: ShardParts) -> Self {
-        let ShardParts { router, http, grace, stop, topics, counters, gate } = parts;
+        let ShardParts { router, http, grace, stop, topics, counters, gate, tasks } = parts;
         let epoch = Instant::now();
         Self {
             router,
@@ -106,6 +109,7 @@ impl Shard {
             stop,
             conns: Vec::new(),
             topics,
+            tasks,
             under_way: None,
             deliveries_left: 0,
             held_back: VecDeque::new(),
@@ -155,11 +159,13 @@ impl Shard {
             router: &self.router,
             config: &self.http,
             topics: &mut self.topics,
+            tasks: &self.tasks,
             resources: &mut self.resources,
             date: &mut self.date,
             counters: &self.counters,
             gate: &self.gate,
             now,
+            conn,
             stopping: self.stopping,
         };
         Some((http, service))
@@ -180,13 +186,28 @@ impl Shard {
     /// An answer has left: what was held back goes on.
     fn sent_http(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
-        let held_back = self.find(conn).is_some_and(|found| found.held_back);
         let Some((http, _)) = self.serve(conn, now) else { return };
         http.moved(now);
-        if http.paused && !held_back {
-            self.resume_http(io, conn);
-        } else {
-            self.settle(io, conn);
+        self.go_on_http(io, conn);
+    }
+
+    /// The future of an answer was woken.
+    fn poll_http(&mut self, io: &mut Io, conn: ConnId) {
+        let now = self.time(io);
+        let Some((http, mut service)) = self.serve(conn, now) else { return };
+        if http.poll_answer(&mut service) {
+            self.go_on_http(io, conn);
+        }
+    }
+
+    /// Goes on with the requests that wait, unless something else holds them.
+    fn go_on_http(&mut self, io: &mut Io, conn: ConnId) {
+        let held_back = self.find(conn).is_some_and(|found| found.held_back);
+        match self.lend(conn, Time::ZERO) {
+            Some((Protocol::Http(http), _)) if http.paused && !http.is_busy() && !held_back => {
+                self.resume_http(io, conn);
+            }
+            _ => self.settle(io, conn),
         }
     }
 
@@ -223,9 +244,13 @@ impl Shard {
         let now = self.time(io);
         let Some((http, mut service)) = self.serve(conn, now) else { return };
         http.armed = None;
-        if http.deadline(service.config) <= now && http.time_out(&mut service) {
+        if http.deadline(service.config) > now {
+            return self.settle(io, conn);
+        }
+        if http.time_out(&mut service) {
             io.close(conn);
         }
+        self.go_on_http(io, conn);
     }
 
     /// The answer is queued; from here on the connection is a WebSocket.
@@ -281,7 +306,9 @@ impl Shard {
             }
             Protocol::Http(http) => {
                 // Without further requests, an answer that has left was the last.
-                http.ending |= self.stopping && http.is_idle();
+                if self.stopping && http.is_idle() {
+                    http.end();
+                }
                 settle_http(http, io, conn, &self.http, self.epoch);
                 Held::new(http.outbound.len(), http.incomplete())
             }
@@ -420,7 +447,7 @@ impl App for Shard {
         let now = self.time(io);
         match self.lend(conn, now) {
             Some((Protocol::WebSocket(websocket), _)) => websocket.session.receive_end(now),
-            Some((Protocol::Http(http), _)) => http.ending = true,
+            Some((Protocol::Http(http), _)) => http.end(),
             Some((Protocol::Refused(_), _)) => io.shutdown(conn),
             None => {}
         }
@@ -477,7 +504,7 @@ impl App for Shard {
         !self.stopping
             && self.found(conn).is_some_and(|found| match &found.protocol {
                 Protocol::WebSocket(websocket) => websocket.session.finish_may_wait(),
-                Protocol::Http(http) => !http.paused && !http.ending,
+                Protocol::Http(http) => http.finish_may_wait(),
                 Protocol::Refused(_) => false,
             })
     }
@@ -512,7 +539,7 @@ impl App for Shard {
                     websocket.session.handle_timeout(lent.resources, now);
                 }
             }
-            Some((Protocol::Http(_), _)) => self.http_timer(io, conn),
+            Some((Protocol::Http(_), _)) => return self.http_timer(io, conn),
             Some((Protocol::Refused(_), _)) => io.close(conn),
             None => {}
         }
@@ -538,6 +565,9 @@ impl App for Shard {
             }
         }
         self.go_on(io);
+        for conn in self.tasks.take_woken() {
+            self.poll_http(io, conn);
+        }
         match self.stop.read() {
             Stop::No => {}
             Stop::InOrder => self.stop(io),
@@ -579,7 +609,7 @@ fn settle_http(http: &mut Http, io: &mut Io, conn: ConnId, config: &HttpConfig, 
     if http.outbound.wants_send() {
         io.send(conn);
     }
-    if http.ending {
+    if http.is_over() {
         // Once is as good as often.
         io.shutdown(conn);
     }

@@ -167,6 +167,12 @@ impl Topics {
     /// Most subscriptions of one connection: bounds what closing it costs.
     pub const SUBSCRIPTIONS_MAX: usize = 1_024;
 
+    /// A handle that publishes from any thread.
+    #[must_use]
+    pub fn publisher(&self) -> Publisher {
+        Publisher::new(Arc::clone(&self.directory), Arc::clone(&self.posts))
+    }
+
     pub(crate) fn new(
         shard: usize,
         config: TopicConfig,

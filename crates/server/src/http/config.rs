@@ -14,6 +14,7 @@ pub struct HttpConfig {
     pub(crate) body_timeout: Duration,
     pub(crate) keep_alive_timeout: Duration,
     pub(crate) write_timeout: Duration,
+    pub(crate) handler_timeout: Duration,
     pub(crate) high_water: usize,
 }
 
@@ -27,6 +28,7 @@ impl Default for HttpConfig {
             body_timeout: Duration::from_secs(300),
             keep_alive_timeout: Duration::from_secs(60),
             write_timeout: Duration::from_secs(30),
+            handler_timeout: Duration::from_secs(30),
             high_water: 256 << 10,
         }
     }
@@ -93,6 +95,15 @@ impl HttpConfig {
         self.write_timeout = wait;
         self
     }
+
+    /// How long an [`Answer`](crate::Answer) may be awaited that comes later or blocks, the wait for a place in the pool
+    /// included. Default 30 s, before most clients and proxies give up. Then the client is answered with 503, and the
+    /// future dropped; work that blocks goes on to its end, for nobody.
+    #[must_use]
+    pub fn with_handler_timeout(mut self, wait: Duration) -> Self {
+        self.handler_timeout = wait;
+        self
+    }
 }
 
 impl HttpConfig {
@@ -104,6 +115,7 @@ impl HttpConfig {
             (self.body_timeout, "body_timeout must be longer than zero"),
             (self.keep_alive_timeout, "keep_alive_timeout must be longer than zero"),
             (self.write_timeout, "write_timeout must be longer than zero"),
+            (self.handler_timeout, "handler_timeout must be longer than zero"),
         ];
         let zero = waits.into_iter().find(|(wait, _)| wait.is_zero());
         zero.map_or(Ok(()), |(_, fault)| Err(fault))

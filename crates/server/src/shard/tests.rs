@@ -11,6 +11,7 @@ use sinews_proto::Role;
 use sinews_testkit::{Frame, Reader, Reply};
 
 use super::*;
+use crate::pool::BlockingPool;
 use crate::topics::Directory;
 use crate::{Context, Handler, Payload, Prepared, Response, TopicConfig, WebSocketRoute};
 
@@ -58,6 +59,7 @@ impl Host {
             http: Arc::default(),
             grace: Duration::from_secs(60),
             stop: Arc::default(),
+            tasks: Tasks::new(engine.post(), BlockingPool::new(Default::default())),
             topics: Topics::new(0, config, Directory::new(1), Arc::new([engine.post()])),
             counters: Arc::default(),
             gate: Arc::new(Gate::new(crate::Limits::default(), Vec::new())),

@@ -4,6 +4,7 @@
 mod backend;
 mod flow;
 mod http;
+mod later;
 mod lifetime;
 mod limits;
 mod metrics;

@@ -1,0 +1,239 @@
+//! Answers: at once, later, or instead an upgrade.
+
+use std::fmt;
+use std::mem;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use sinews_proto::Time;
+use sinews_proto::handshake::{Refusal, accept};
+use sinews_proto::http::{HeaderSlots, RequestHead, Version};
+
+use super::receive::Step;
+use super::write::write_head;
+use super::{Http, Service, Stage, Upgrade};
+use crate::answer::{Answer, Kind, Later};
+use crate::request::{Request, Response};
+use crate::router::{Entry, Responder, WebSocketRoute, wants_upgrade};
+use crate::tasks::TaskWaker;
+
+/// A request, as far as it has come.
+pub(super) struct Asked<'a> {
+    /// The bytes of its head.
+    pub(super) raw: &'a [u8],
+    pub(super) head: &'a RequestHead<'a>,
+    pub(super) found: Option<(&'a Entry, matchit::Params<'a, 'a>)>,
+    pub(super) body: &'a [u8],
+}
+
+impl<'a> Asked<'a> {
+    /// What answers it, if it is there.
+    pub(super) fn responder(&self) -> Option<&'a Responder> {
+        self.found.as_ref().and_then(|(entry, _)| entry.responder(self.head.method()))
+    }
+
+    /// Where it becomes a WebSocket, or is told that it should.
+    pub(super) fn upgrade(&self) -> Option<(&'a WebSocketRoute, &matchit::Params<'a, 'a>)> {
+        let (entry, params) = self.found.as_ref()?;
+        Some((entry.upgrade(self.head)?, params))
+    }
+}
+
+/// A request whose answer is awaited.
+pub(super) struct Answering {
+    /// Its head, which says how it is answered.
+    head: Vec<u8>,
+    answer: Later,
+    waker: Arc<TaskWaker>,
+    pub(super) since: Time,
+}
+
+impl Answering {
+    fn poll(&mut self) -> Poll<Response> {
+        self.waker.polled();
+        let waker = Waker::from(Arc::clone(&self.waker));
+        self.answer.as_mut().poll(&mut Context::from_waker(&waker))
+    }
+}
+
+impl fmt::Debug for Answering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answering").field("since", &self.since).finish_non_exhaustive()
+    }
+}
+
+impl Http {
+    /// Answers a whole request, or begins to.
+    pub(super) fn respond(&mut self, asked: &Asked<'_>, service: &mut Service<'_>) {
+        let answer = match self.ask(asked, service).0 {
+            Kind::Now(response) => return self.answer(asked, &response, service),
+            Kind::Later(answer) => answer,
+            Kind::Blocking(work) => {
+                let done = service.tasks.pool().run(work);
+                Box::pin(async { done.await.unwrap_or_else(|not_run| not_run.response()) })
+            }
+        };
+        let (head, since) = (asked.raw.to_vec(), service.now);
+        let mut answering = Answering { head, answer, waker: service.tasks.waker(service.conn), since };
+        match answering.poll() {
+            Poll::Ready(response) => self.answer(asked, &response, service),
+            Poll::Pending => self.stage = Stage::Answering(Box::new(answering)),
+        }
+    }
+
+    /// What a whole request is answered with.
+    fn ask(&self, asked: &Asked<'_>, service: &mut Service<'_>) -> Answer {
+        let head = asked.head;
+        if head.target() == "*" {
+            return allow(Response::new(204), &service.router.allowed()).into();
+        }
+        let Some((entry, params)) = &asked.found else {
+            return Response::text("not found\n").with_status(404).into();
+        };
+        match asked.responder() {
+            Some(responder) => {
+                responder.call(&mut Request::new(head, params, asked.body, self.peer, service.beside()))
+            }
+            None if head.method() == "OPTIONS" => allow(Response::new(204), &entry.allowed()).into(),
+            None => allow(Response::text("method not allowed\n").with_status(405), &entry.allowed()).into(),
+        }
+    }
+
+    /// The future of the answer was woken. Answers whether it is there now.
+    pub(crate) fn poll_answer(&mut self, service: &mut Service<'_>) -> bool {
+        let Stage::Answering(answering) = &mut self.stage else { return false };
+        let Poll::Ready(response) = answering.poll() else { return false };
+        self.finish_answer(&response, service);
+        true
+    }
+
+    /// The answer does not come in time.
+    pub(super) fn give_up_answer(&mut self, service: &mut Service<'_>) {
+        self.finish_answer(&Response::text("the answer takes too long\n").with_status(503), service);
+    }
+
+    fn finish_answer(&mut self, response: &Response, service: &mut Service<'_>) {
+        if let Stage::Answering(answering) = mem::take(&mut self.stage) {
+            self.asked_again(&answering.head, &[], service, |http, asked, service| {
+                http.answer(asked, response, service);
+            });
+        }
+    }
+
+    /// A request whose head was looked at before.
+    pub(super) fn asked_again(
+        &mut self,
+        raw: &[u8],
+        body: &[u8],
+        service: &mut Service<'_>,
+        then: impl FnOnce(&mut Self, &Asked<'_>, &mut Service<'_>),
+    ) {
+        let mut slots = HeaderSlots::new();
+        match RequestHead::parse(raw, &service.config.head, &mut slots) {
+            Ok(head) => {
+                let found = service.router.at(head.path());
+                then(self, &Asked { raw, head: &head, found, body }, service);
+            }
+            // It was sound the first time.
+            Err(error) => drop(self.refuse(&Refusal::from(error), service)),
+        }
+    }
+
+    pub(super) fn upgrade(
+        &mut self,
+        route: &WebSocketRoute,
+        asked: &Asked<'_>,
+        params: &matchit::Params<'_, '_>,
+        service: &mut Service<'_>,
+    ) -> Step {
+        let accepted = match accept(asked.head, &route.options) {
+            Ok(accepted) => accepted,
+            Err(refusal) => return self.refuse_handshake(&refusal, service),
+        };
+        if let Err(limit) = service.gate.handshake() {
+            service.counters.limited.add(limit);
+            service.gate.report(limit);
+            return self.refuse_handshake(&limit.refusal(), service);
+        }
+        let request = Request::new(asked.head, params, &[], self.peer, service.beside());
+        let request = request.accepted(accepted.subprotocol());
+        let handler = match (route.handler)(&request) {
+            Ok(handler) => handler,
+            Err(refusal) => return self.refuse_handshake(&refusal, service),
+        };
+        let headers = route.headers.as_ref().map_or_else(Vec::new, |headers| headers(&request));
+        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let chain = self.outbound.gathering(service.resources);
+        if let Err(error) = chain.write(|out| accepted.write_response(&headers, out)) {
+            // This is HTTP/1, so it is a header.
+            tracing::error!(path = asked.head.path(), %error, "the route's headers cannot be sent");
+            if let Ok(refusal) = Refusal::new(500) {
+                return self.refuse_handshake(&refusal, service);
+            }
+            self.ending = true;
+            return Step::NeedMore;
+        }
+        let (negotiated, config) = (accepted.negotiated(), Arc::clone(&route.config));
+        Step::Upgrade(Upgrade { negotiated, handler, config, pace: route.message_pace }, asked.raw.len())
+    }
+
+    fn refuse_handshake(&mut self, refusal: &Refusal, service: &mut Service<'_>) -> Step {
+        service.counters.handshake_refused(refusal.status());
+        self.end_with(refusal, service)
+    }
+
+    /// Refuses a request: the connection ends behind the answer, so that nothing that follows is taken
+    /// for a request.
+    pub(super) fn refuse(&mut self, refusal: &Refusal, service: &mut Service<'_>) -> Step {
+        service.counters.responded(refusal.status());
+        self.end_with(refusal, service)
+    }
+
+    fn end_with(&mut self, refusal: &Refusal, service: &mut Service<'_>) -> Step {
+        self.ending = true;
+        self.moved = service.now;
+        // RFC 9110 section 6.6.1: a server with a clock dates what it answers.
+        let dated = refusal.clone().with_header("Date", service.date.at(service.now));
+        let chain = self.outbound.gathering(service.resources);
+        chain.write(|out| dated.as_ref().unwrap_or(refusal).write_response(out));
+        Step::NeedMore
+    }
+
+    pub(super) fn answer(&mut self, asked: &Asked<'_>, response: &Response, service: &mut Service<'_>) {
+        service.counters.responded(response.status);
+        let head = asked.head;
+        // A client that wanted to switch may have sent ahead in another protocol (RFC 9931).
+        let wanted_other = wants_upgrade(head) || head.method() == "CONNECT";
+        self.ending |= !head.keep_alive() || wanted_other || service.stopping;
+        self.started = None;
+        self.moved = service.now;
+        let connection = match (self.ending, head.version()) {
+            (true, _) => Some("close"),
+            // There it has to be said (RFC 9112 section 9.3).
+            (false, Version::Http10) => Some("keep-alive"),
+            (false, _) => None,
+        };
+        let chain = self.outbound.gathering(service.resources);
+        let none = head.method() == "HEAD" || !response.may_have_body();
+        let body = if none { Bytes::new() } else { response.body.clone() };
+        let copied = body.len() <= BODY_COPY_MAX;
+        chain.write(|out| {
+            write_head(response, connection, service.date.at(service.now), out);
+            if copied {
+                out.extend_from_slice(&body);
+            }
+        });
+        if !copied {
+            chain.push_bytes(body);
+        }
+    }
+}
+
+/// RFC 9110 section 10.2.1.
+fn allow(response: Response, methods: &[&str]) -> Response {
+    response.with_header("Allow", methods.join(", "))
+}
+
+/// Bodies up to this size are copied behind their head.
+const BODY_COPY_MAX: usize = 4 << 10;

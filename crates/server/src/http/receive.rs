@@ -1,0 +1,205 @@
+//! Requests as they come: heads, bodies, and bodies that nobody wants.
+
+use sinews_proto::handshake::Refusal;
+use sinews_proto::http::{HeaderSlots, RequestHead, Version};
+
+use super::answer::Asked;
+use super::{Http, Service, Stage, Upgrade};
+use crate::chunked::{ChunkError, ChunkedBody};
+use crate::request::Response;
+
+/// A head, and what has come of its body.
+#[derive(Debug)]
+pub(super) struct Upload {
+    head: Vec<u8>,
+    body: ChunkedBody,
+    /// The request is answered, and the body passed over.
+    pub(super) unwanted: bool,
+}
+
+impl Upload {
+    /// Bytes of the body that have come.
+    pub(super) fn len(&self) -> usize {
+        self.body.bytes().len()
+    }
+}
+
+/// What handling a piece of input came to.
+pub(super) enum Step {
+    /// So many bytes are done with.
+    Used(usize),
+    /// Nothing can be done before more has come, or the connection is ending.
+    NeedMore,
+    /// A WebSocket begins behind so many bytes.
+    Upgrade(Upgrade, usize),
+}
+
+impl Http {
+    /// Takes as much of the input as belongs together.
+    pub(super) fn step(&mut self, input: &[u8], service: &mut Service<'_>) -> Step {
+        match &mut self.stage {
+            Stage::Head => match self.scanner.scan(input, &service.config.head) {
+                Ok(Some(head_len)) => self.receive_head(input, head_len, service),
+                Ok(None) => Step::NeedMore,
+                Err(error) => self.refuse(&Refusal::from(error), service),
+            },
+            &mut Stage::Body { head, whole } => self.receive_body(input, head, whole, service),
+            Stage::Upload(upload) => {
+                let received = upload.body.receive(input);
+                if received.is_ok() && !upload.body.is_done() {
+                    return Step::Used(input.len());
+                }
+                match std::mem::take(&mut self.stage) {
+                    Stage::Upload(upload) => self.receive_upload(&upload, received, service),
+                    _ => Step::NeedMore,
+                }
+            }
+            Stage::Unwanted(left) => {
+                let used = input.len().min(*left);
+                *left -= used;
+                if *left > 0 { Step::Used(used) } else { self.passed_over(used, service) }
+            }
+            // Nothing is taken then.
+            Stage::Answering(_) => Step::NeedMore,
+        }
+    }
+
+    /// One request, whose head is there.
+    fn receive_head(&mut self, input: &[u8], head_len: usize, service: &mut Service<'_>) -> Step {
+        let mut slots = HeaderSlots::new();
+        let (raw, behind) = input.split_at(head_len);
+        let head = match RequestHead::parse(raw, &service.config.head, &mut slots) {
+            Ok(head) => head,
+            Err(error) => return self.refuse(&Refusal::from(error), service),
+        };
+        let body_len = usize::try_from(head.content_length().unwrap_or(0)).unwrap_or(usize::MAX);
+        let body = behind.get(..body_len).filter(|_| !head.is_chunked());
+        let asked =
+            Asked { raw, head: &head, found: service.router.at(head.path()), body: body.unwrap_or(&[]) };
+        if let Some((route, params)) = asked.upgrade() {
+            // One with a body is refused, so its body need not come.
+            return self.upgrade(route, &asked, params, service);
+        }
+        if body_len > service.config.max_body {
+            return self.refuse_body(&asked, &too_large(service.config.max_body), service);
+        }
+        if body.is_some() {
+            self.respond(&asked, service);
+            return Step::Used(head_len + body_len);
+        }
+        if asked.responder().is_none() {
+            return self.pass_over(&asked, service);
+        }
+        self.expect_body(&head, service);
+        self.started = Some(service.now);
+        if head.is_chunked() {
+            let body = ChunkedBody::new(service.config.max_body);
+            self.stage = Stage::Upload(Box::new(Upload { head: raw.to_vec(), body, unwanted: false }));
+            return Step::Used(head_len);
+        }
+        self.stage = Stage::Body { head: head_len, whole: head_len + body_len };
+        Step::NeedMore
+    }
+
+    /// A request whose head was seen before, and whose body has come as far as the input goes.
+    fn receive_body(
+        &mut self,
+        input: &[u8],
+        head_len: usize,
+        whole: usize,
+        service: &mut Service<'_>,
+    ) -> Step {
+        let Some(request) = input.get(..whole) else { return Step::NeedMore };
+        self.stage = Stage::Head;
+        let (raw, body) = request.split_at(head_len);
+        self.asked_again(raw, body, service, Self::respond);
+        Step::Used(whole)
+    }
+
+    /// The chunks of a body have ended, or cannot be taken.
+    fn receive_upload(
+        &mut self,
+        upload: &Upload,
+        received: Result<usize, ChunkError>,
+        service: &mut Service<'_>,
+    ) -> Step {
+        let refusal = match received {
+            Ok(used) if upload.unwanted => return self.passed_over(used, service),
+            Ok(used) => {
+                self.asked_again(&upload.head, upload.body.bytes(), service, Self::respond);
+                return Step::Used(used);
+            }
+            Err(_) if upload.unwanted => {
+                // Where the next request would begin is unknown.
+                self.ending = true;
+                self.moved = service.now;
+                return Step::NeedMore;
+            }
+            Err(ChunkError::TooLarge) => too_large(service.config.max_body),
+            Err(ChunkError::Malformed) => Response::text("malformed chunk\n").with_status(400),
+            Err(ChunkError::TooMuchBeside) => Response::text("too much beside the chunks\n").with_status(413),
+        };
+        self.ending = true;
+        self.asked_again(&upload.head, &[], service, |http, asked, service| {
+            http.answer(asked, &refusal, service);
+        });
+        Step::NeedMore
+    }
+
+    /// Answers a request whose head says enough, before its body has come. A short body is passed over, so
+    /// that the connection can go on; otherwise it ends (RFC 9112 sections 9.3 and 9.6). It ends too where the
+    /// client asked for leave to send the body: without it, it may send one or not (RFC 9110 section 10.1.1).
+    fn pass_over(&mut self, asked: &Asked<'_>, service: &mut Service<'_>) -> Step {
+        let len = asked.head.content_length().unwrap_or(0);
+        self.ending |= len > UNWANTED_BODY_MAX as u64 || expects_leave(asked.head);
+        self.respond(asked, service);
+        if self.ending {
+            return Step::NeedMore;
+        }
+        self.started = Some(service.now);
+        self.stage = if asked.head.is_chunked() {
+            let body = ChunkedBody::new(UNWANTED_BODY_MAX);
+            Stage::Upload(Box::new(Upload { head: Vec::new(), body, unwanted: true }))
+        } else {
+            Stage::Unwanted(len as usize)
+        };
+        Step::Used(asked.raw.len())
+    }
+
+    /// The next request may come.
+    fn passed_over(&mut self, used: usize, service: &Service<'_>) -> Step {
+        self.stage = Stage::Head;
+        self.started = None;
+        self.moved = service.now;
+        Step::Used(used)
+    }
+
+    /// Answers a request whose body is not taken; it is not read either, so the connection ends.
+    fn refuse_body(&mut self, asked: &Asked<'_>, response: &Response, service: &mut Service<'_>) -> Step {
+        self.ending = true;
+        self.answer(asked, response, service);
+        Step::NeedMore
+    }
+
+    /// The client may be waiting for leave to send its body (RFC 9110 section 10.1.1).
+    fn expect_body(&mut self, head: &RequestHead<'_>, service: &mut Service<'_>) {
+        if expects_leave(head) {
+            self.moved = service.now;
+            let chain = self.outbound.gathering(service.resources);
+            chain.write(|out| out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n"));
+        }
+    }
+}
+
+/// Bodies up to this size are read to no end so that the connection can go on: cheaper than a new one.
+const UNWANTED_BODY_MAX: usize = 64 << 10;
+
+/// Whether the client waits for leave to send the body (RFC 9110 section 10.1.1).
+fn expects_leave(head: &RequestHead<'_>) -> bool {
+    head.version() != Version::Http10
+        && head.header("expect").any(|value| value.eq_ignore_ascii_case(b"100-continue"))
+}
+
+fn too_large(max: usize) -> Response {
+    Response::text(format!("the body may have {max} bytes\n")).with_status(413)
+}

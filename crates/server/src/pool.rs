@@ -1,0 +1,331 @@
+//! Threads for work that blocks.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use futures_channel::oneshot;
+
+/// How much may block at a time, and how much may wait for that. [`Server::bind`](crate::Server::bind) refuses a
+/// pool without threads.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockingConfig {
+    pub(crate) threads: usize,
+    pub(crate) queue: usize,
+}
+
+impl Default for BlockingConfig {
+    fn default() -> Self {
+        Self { threads: 16, queue: 1_024 }
+    }
+}
+
+impl BlockingConfig {
+    /// Threads of the whole server for what blocks. They are started when they are needed and end after 10 s
+    /// without work. Default 16: disks and databases are seldom faster with more at a time.
+    #[must_use]
+    pub fn with_threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Jobs that may wait while all threads are busy. One more is refused, and its client told to come back: a longer
+    /// queue would only keep everybody waiting. Default 1,024.
+    #[must_use]
+    pub fn with_queue(mut self, jobs: usize) -> Self {
+        self.queue = jobs;
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        if self.threads == 0 { Err("threads must be at least 1") } else { Ok(()) }
+    }
+}
+
+/// The server's threads for work that blocks, for a future that has to wait for some
+/// ([`Request::pool`](crate::Request::pool)). Clones are the same pool.
+///
+/// ```
+/// use sinews_server::{Answer, Response, Router};
+///
+/// let router = Router::new().get("/size", |request| {
+///     let pool = request.pool().clone();
+///     Answer::later(async move {
+///         match pool.run(|| std::fs::metadata("/etc/hostname").map(|file| file.len())).await {
+///             Ok(Ok(bytes)) => Response::text(format!("{bytes}\n")),
+///             Ok(Err(_)) => Response::new(404),
+///             Err(not_run) => not_run.response(),
+///         }
+///     })
+/// });
+/// # drop(router);
+/// ```
+#[derive(Clone)]
+pub struct BlockingPool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// There is work, or the pool is closed.
+    changed: Condvar,
+    config: BlockingConfig,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Job>,
+    threads: usize,
+    /// Threads that wait for work.
+    idle: usize,
+    closed: bool,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Work was not done: all threads were busy and the queue was full, or the server has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NotRun;
+
+impl NotRun {
+    /// What to tell the client: 503, and to come back in a second.
+    #[must_use]
+    pub fn response(self) -> crate::Response {
+        crate::Response::text("too much to do\n").with_status(503).with_header("Retry-After", "1")
+    }
+}
+
+impl fmt::Display for NotRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the pool for blocking work has no place left, or is gone")
+    }
+}
+
+impl std::error::Error for NotRun {}
+
+impl BlockingPool {
+    pub(crate) fn new(config: BlockingConfig) -> Self {
+        Self { shared: Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), config }) }
+    }
+
+    /// Does this work on one of the threads, from now on; the future, which may be awaited anywhere, is its result.
+    /// Work whose future is dropped before it has begun is not done.
+    ///
+    /// # Errors
+    /// [`NotRun`].
+    ///
+    /// # Panics
+    /// The future panics as the work did.
+    pub fn run<T, F>(&self, work: F) -> impl Future<Output = Result<T, NotRun>> + Send + use<T, F>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let (sender, receiver) = oneshot::channel();
+        let job = move || {
+            if sender.is_canceled() {
+                return;
+            }
+            let result = catch_unwind(AssertUnwindSafe(work));
+            if let Err(Err(panic)) = sender.send(result) {
+                tracing::error!(panic = message(&*panic), "work that nobody waits for any more has panicked");
+            }
+        };
+        let taken = self.push(Box::new(job));
+        async move {
+            taken?;
+            // Dropped undone, when the server ended.
+            let done = receiver.await.map_err(|_| NotRun)?;
+            Ok(done.unwrap_or_else(|panic| resume_unwind(panic)))
+        }
+    }
+
+    /// Threads end when they are done with what they do; what waits is not done.
+    pub(crate) fn close(&self) {
+        let mut state = self.shared.lock();
+        state.closed = true;
+        let undone = std::mem::take(&mut state.queue);
+        drop(state);
+        self.shared.changed.notify_all();
+        drop(undone);
+    }
+
+    fn push(&self, job: Job) -> Result<(), NotRun> {
+        let mut state = self.shared.lock();
+        let may_start = state.threads < self.shared.config.threads;
+        // Idle ones have been told of as many jobs in the queue, and take them first.
+        let is_full = state.queue.len() >= self.shared.config.queue.saturating_add(state.idle);
+        if state.closed || is_full && !may_start {
+            return Err(NotRun);
+        }
+        if state.idle <= state.queue.len() && may_start {
+            match self.start_thread(state.threads) {
+                Ok(()) => state.threads += 1,
+                Err(error) => {
+                    tracing::warn!(%error, threads = state.threads, "cannot start a thread for blocking work");
+                    if state.threads == 0 || is_full {
+                        return Err(NotRun);
+                    }
+                }
+            }
+        }
+        state.queue.push_back(job);
+        drop(state);
+        self.shared.changed.notify_one();
+        Ok(())
+    }
+
+    fn start_thread(&self, number: usize) -> std::io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        thread::Builder::new().name(format!("sinews-work-{number}")).spawn(move || shared.work()).map(drop)
+    }
+}
+
+impl Shared {
+    /// A job never panics, so neither does a thread that holds the lock.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        let mut state = self.lock();
+        while !state.closed {
+            if let Some(job) = state.queue.pop_front() {
+                drop(state);
+                job();
+                state = self.lock();
+                continue;
+            }
+            state.idle += 1;
+            let waited = self.changed.wait_timeout(state, IDLE_MAX);
+            let (back, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = back;
+            state.idle -= 1;
+            if timeout.timed_out() && state.queue.is_empty() {
+                break;
+            }
+        }
+        state.threads -= 1;
+    }
+}
+
+/// How long a thread without work stays.
+const IDLE_MAX: Duration = Duration::from_secs(10);
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("of another type")
+}
+
+impl fmt::Debug for BlockingPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockingPool").field("config", &self.shared.config).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::mpsc::channel;
+    use std::task::{Context, Poll, Wake, Waker};
+
+    use super::*;
+
+    struct Unpark(thread::Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    fn wait<T>(future: impl Future<Output = T>) -> T {
+        let mut future = std::pin::pin!(future);
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        loop {
+            if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return done;
+            }
+            thread::park();
+        }
+    }
+
+    fn pool(threads: usize, queue: usize) -> BlockingPool {
+        BlockingPool::new(BlockingConfig::default().with_threads(threads).with_queue(queue))
+    }
+
+    #[test]
+    fn as_many_run_at_a_time_as_there_may_be_threads() {
+        let pool = pool(3, 0);
+        let together = Arc::new(Barrier::new(3));
+        for _ in 0..100 {
+            let jobs: Vec<_> = (0..3)
+                .map(|_| {
+                    let together = Arc::clone(&together);
+                    pool.run(move || together.wait().is_leader())
+                })
+                .collect();
+            let leaders = jobs.into_iter().map(wait).filter(|led| *led == Ok(true)).count();
+            assert_eq!(leaders, 1);
+            // They are idle again before the next three come, or those would be too many.
+            while pool.shared.lock().idle < 3 {
+                thread::yield_now();
+            }
+            assert_eq!(pool.shared.lock().threads, 3);
+        }
+    }
+
+    #[test]
+    fn what_finds_no_place_is_not_run() {
+        let pool = pool(1, 2);
+        let (go, gate) = channel::<()>();
+        let (started, starts) = channel();
+        let first = pool.run(move || {
+            started.send(()).unwrap();
+            gate.recv().is_ok()
+        });
+        starts.recv().unwrap();
+        let second = pool.run(|| 2);
+        let dropped = pool.run(|| -> () { panic!("nobody waits for it") });
+        assert_eq!(wait(pool.run(|| 4)), Err(NotRun));
+        drop(dropped);
+        go.send(()).unwrap();
+        assert_eq!((wait(first), wait(second)), (Ok(true), Ok(2)));
+        assert_eq!(wait(pool.run(|| 5)), Ok(5));
+    }
+
+    #[test]
+    fn a_panic_is_carried_to_who_waits() {
+        let pool = pool(1, 8);
+        let job = pool.run(|| panic!("on purpose"));
+        let caught = catch_unwind(AssertUnwindSafe(|| wait::<Result<(), _>>(job))).unwrap_err();
+        assert_eq!(message(&*caught), "on purpose");
+        assert_eq!(wait(pool.run(|| 1)), Ok(1), "its thread goes on");
+    }
+
+    #[test]
+    fn a_closed_pool_runs_nothing() {
+        let pool = pool(1, 8);
+        let (go, gate) = channel::<()>();
+        let (started, starts) = channel();
+        let first = pool.run(move || {
+            started.send(()).unwrap();
+            gate.recv().is_ok()
+        });
+        starts.recv().unwrap();
+        let waiting = pool.run(|| ());
+        pool.close();
+        assert_eq!(wait(waiting), Err(NotRun));
+        assert_eq!(wait(pool.run(|| ())), Err(NotRun));
+        go.send(()).unwrap();
+        assert_eq!(wait(first), Ok(true), "what runs is finished");
+        while pool.shared.lock().threads > 0 {
+            thread::yield_now();
+        }
+    }
+}

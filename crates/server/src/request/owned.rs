@@ -1,0 +1,105 @@
+//! A request that is kept.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use sinews_proto::http::RequestHead;
+
+use super::{decoded, value_in};
+
+/// A copy of a [`Request`](crate::Request), for an answer that comes later. It may go to another thread.
+#[derive(Clone)]
+pub struct OwnedRequest {
+    method: Box<str>,
+    target: Box<str>,
+    path: Box<str>,
+    query: Option<Box<str>>,
+    headers: Vec<(Box<str>, Bytes)>,
+    params: Vec<(Box<str>, Box<str>)>,
+    body: Bytes,
+    peer: SocketAddr,
+}
+
+impl OwnedRequest {
+    pub(super) fn new(
+        head: &RequestHead<'_>,
+        params: &matchit::Params<'_, '_>,
+        body: &[u8],
+        peer: SocketAddr,
+    ) -> Self {
+        Self {
+            method: head.method().into(),
+            target: head.target().into(),
+            path: head.path().into(),
+            query: head.query().map(Box::from),
+            headers: head
+                .headers()
+                .map(|(name, value)| (name.into(), Bytes::copy_from_slice(value)))
+                .collect(),
+            params: params.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            body: Bytes::copy_from_slice(body),
+            peer,
+        }
+    }
+
+    /// The method, case-sensitive.
+    #[must_use]
+    pub fn method(&self) -> &str {
+        &self.method
+    }
+
+    /// The request target as it came.
+    #[must_use]
+    pub fn target(&self) -> &str {
+        &self.target
+    }
+
+    /// The path, percent-encoding untouched.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The values of each header line with this name, in any case, in order.
+    pub fn header(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        self.headers
+            .iter()
+            .filter(move |(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| &**value)
+    }
+
+    /// As [`Request::param`](crate::Request::param).
+    #[must_use]
+    pub fn param(&self, name: &str) -> Option<Cow<'_, str>> {
+        decoded(self.params.iter().find(|(known, _)| **known == *name).map(|(_, value)| &**value)?)
+    }
+
+    /// As [`Request::query`](crate::Request::query).
+    #[must_use]
+    pub fn query(&self, name: &str) -> Option<&str> {
+        value_in(self.query.as_deref()?, name)
+    }
+
+    /// The body. Clones of it share its bytes.
+    #[must_use]
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// The peer's address.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+}
+
+/// Without its headers, which may hold secrets.
+impl fmt::Debug for OwnedRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("OwnedRequest");
+        out.field("method", &self.method).field("target", &self.target).field("peer", &self.peer);
+        out.finish_non_exhaustive()
+    }
+}

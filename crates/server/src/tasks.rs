@@ -1,0 +1,85 @@
+//! Answers that come later: whose future was woken, and where it may block.
+
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Wake;
+
+use sinews_engine::{ConnId, Post};
+
+use crate::mail::Mail;
+use crate::pool::BlockingPool;
+
+/// What a thread needs for its futures. They lie with their connections.
+#[derive(Debug)]
+pub(crate) struct Tasks {
+    woken: Arc<Woken>,
+    pool: BlockingPool,
+}
+
+/// Connections whose future was woken. No mail, since a box may be full; bounded all the same, since each future
+/// is listed once.
+#[derive(Debug)]
+struct Woken {
+    conns: Mutex<Vec<ConnId>>,
+    /// Looked at without the lock.
+    any: AtomicBool,
+    post: Post<Mail>,
+}
+
+/// Wakes the future of one connection.
+#[derive(Debug)]
+pub(crate) struct TaskWaker {
+    conn: ConnId,
+    listed: AtomicBool,
+    woken: Arc<Woken>,
+}
+
+impl Tasks {
+    /// Those of the loop that this post belongs to.
+    pub(crate) fn new(post: Post<Mail>, pool: BlockingPool) -> Self {
+        let woken = Woken { conns: Mutex::default(), any: AtomicBool::new(false), post };
+        Self { woken: Arc::new(woken), pool }
+    }
+
+    pub(crate) fn pool(&self) -> &BlockingPool {
+        &self.pool
+    }
+
+    pub(crate) fn waker(&self, conn: ConnId) -> Arc<TaskWaker> {
+        Arc::new(TaskWaker { conn, listed: AtomicBool::new(false), woken: Arc::clone(&self.woken) })
+    }
+
+    /// Those that were woken since the last time. One that has gone or finished meanwhile may be among them.
+    pub(crate) fn take_woken(&self) -> Vec<ConnId> {
+        if !self.woken.any.load(Ordering::SeqCst) {
+            return Vec::new();
+        }
+        let mut conns = self.woken.conns.lock().unwrap_or_else(PoisonError::into_inner);
+        self.woken.any.store(false, Ordering::SeqCst);
+        mem::take(&mut *conns)
+    }
+}
+
+impl TaskWaker {
+    /// The future is about to be polled: whoever wakes it from here on wakes it again.
+    pub(crate) fn polled(&self) {
+        self.listed.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.listed.swap(true, Ordering::SeqCst) {
+            let mut conns = self.woken.conns.lock().unwrap_or_else(PoisonError::into_inner);
+            conns.push(self.conn);
+            self.woken.any.store(true, Ordering::SeqCst);
+            drop(conns);
+            self.woken.post.wake();
+        }
+    }
+}
