@@ -82,8 +82,8 @@ enum Stage {
     Body { head: usize, whole: usize },
     /// The chunks of a body.
     Upload(Box<Upload>),
-    /// A body that nobody wants, whose request is answered: so many bytes.
-    Unwanted(usize),
+    /// A body that nobody wants, whose request is answered.
+    Unwanted { left: usize, whole: usize },
     /// Nothing: the answer is awaited.
     Answering(Box<Answering>),
 }
@@ -148,7 +148,7 @@ impl Http {
     /// Whether what comes belongs to a request that is answered.
     fn is_answered(&self) -> bool {
         match &self.stage {
-            Stage::Unwanted(_) => true,
+            Stage::Unwanted { .. } => true,
             Stage::Upload(upload) => upload.unwanted,
             Stage::Head | Stage::Body { .. } | Stage::Answering(_) => false,
         }
@@ -186,12 +186,19 @@ impl Http {
             // Counted from the first byte: a drip of bytes gains nothing.
             (Stage::Head, Some(started)) => started + config.head_timeout,
             (Stage::Head, None) => self.moved + config.keep_alive_timeout,
-            (Stage::Body { .. } | Stage::Upload(_) | Stage::Unwanted(_), started) => {
-                // It may have been told to go on only then.
-                let idle = self.received.max(self.moved) + config.body_idle_timeout;
-                idle.min(started.unwrap_or(self.received) + config.body_timeout)
+            (Stage::Body { head, .. }, _) => {
+                self.body_deadline(self.buffer.len().saturating_sub(*head), config)
             }
+            (Stage::Upload(upload), _) => self.body_deadline(upload.len(), config),
+            (Stage::Unwanted { left, whole }, _) => self.body_deadline(whole - left, config),
         }
+    }
+
+    /// When waiting for more of a body ends, of which so much has come.
+    fn body_deadline(&self, bytes: usize, config: &HttpConfig) -> Time {
+        // It may have been told to go on only then.
+        let idle = self.received.max(self.moved) + config.body_idle_timeout;
+        idle.min(config.upload_deadline(self.started.unwrap_or(self.received), bytes))
     }
 
     /// Whether more may be received.

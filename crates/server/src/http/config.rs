@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sinews_proto::Time;
 use sinews_proto::http::HeadLimits;
 
 /// Limits and waits of plain HTTP. [`Server::bind`](crate::Server::bind) refuses waits of zero.
@@ -12,6 +13,8 @@ pub struct HttpConfig {
     pub(crate) head_timeout: Duration,
     pub(crate) body_idle_timeout: Duration,
     pub(crate) body_timeout: Duration,
+    /// Bytes a second, zero for none, and from when on.
+    pub(crate) min_upload: (u64, Duration),
     pub(crate) keep_alive_timeout: Duration,
     pub(crate) write_timeout: Duration,
     pub(crate) handler_timeout: Duration,
@@ -26,6 +29,7 @@ impl Default for HttpConfig {
             head_timeout: Duration::from_secs(10),
             body_idle_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(300),
+            min_upload: (500, Duration::from_secs(20)),
             keep_alive_timeout: Duration::from_secs(60),
             write_timeout: Duration::from_secs(30),
             handler_timeout: Duration::from_secs(30),
@@ -74,6 +78,16 @@ impl HttpConfig {
         self
     }
 
+    /// How fast a request's body has to come, in bytes a second on average since its head, once `grace` has passed: each
+    /// byte earns its share of a second behind that. Zero: as slowly as the other waits allow. Default 500 bytes
+    /// a second after 20 s, as in Apache's `mod_reqtimeout`: slower than any network that carries a body at all, faster
+    /// than who only means to hold a place. Then 408. In chunks, what they carry counts.
+    #[must_use]
+    pub fn with_min_upload_rate(mut self, bytes_per_second: u64, grace: Duration) -> Self {
+        self.min_upload = (bytes_per_second, grace);
+        self
+    }
+
     /// Bytes of answers waiting to be sent above which further requests on the connection wait. Default 256 KiB:
     /// a socket's send buffer and as much again, so that pipelining keeps it full.
     #[must_use]
@@ -107,6 +121,14 @@ impl HttpConfig {
 }
 
 impl HttpConfig {
+    /// By when a body that began then has to be whole, or more of it has to have come than these bytes.
+    pub(crate) fn upload_deadline(&self, started: Time, bytes: usize) -> Time {
+        let most = started + self.body_timeout;
+        let (rate, grace) = self.min_upload;
+        let earned = (bytes as u64).saturating_mul(1_000_000).checked_div(rate);
+        earned.map_or(most, |earned| most.min(started + grace + Duration::from_micros(earned)))
+    }
+
     /// Whether the settings make sense; otherwise what does not.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         let waits = [
@@ -119,5 +141,27 @@ impl HttpConfig {
         ];
         let zero = waits.into_iter().find(|(wait, _)| wait.is_zero());
         zero.map_or(Ok(()), |(_, fault)| Err(fault))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_earns_its_time() {
+        let config = HttpConfig::default().with_body_timeout(Duration::from_secs(100));
+        let slowest = config.clone().with_min_upload_rate(1_000, Duration::from_secs(5));
+        let after = |config: &HttpConfig, bytes| config.upload_deadline(Time::from_millis(500), bytes);
+        for (bytes, millis) in
+            [(0, 5_500), (1, 5_501), (999, 6_499), (10_000, 15_500), (95_000, 100_500), (usize::MAX, 100_500)]
+        {
+            assert_eq!(after(&slowest, bytes), Time::from_millis(millis), "{bytes}");
+        }
+        let any = config.with_min_upload_rate(0, Duration::ZERO);
+        assert_eq!(
+            (after(&any, 0), after(&any, 1)),
+            (Time::from_millis(100_500), Time::from_millis(100_500))
+        );
     }
 }

@@ -54,7 +54,7 @@ impl Http {
                     _ => Step::NeedMore,
                 }
             }
-            Stage::Unwanted(left) => {
+            Stage::Unwanted { left, .. } => {
                 let used = input.len().min(*left);
                 *left -= used;
                 if *left > 0 { Step::Used(used) } else { self.passed_over(used, service) }
@@ -161,7 +161,7 @@ impl Http {
             let body = ChunkedBody::new(UNWANTED_BODY_MAX);
             Stage::Upload(Box::new(Upload { head: Vec::new(), body, unwanted: true }))
         } else {
-            Stage::Unwanted(len as usize)
+            Stage::Unwanted { left: len as usize, whole: len as usize }
         };
         Step::Used(asked.raw.len())
     }

@@ -370,6 +370,9 @@ fn a_drip_of_bytes_gains_no_time() {
     let server = server_with(config.clone().with_body_timeout(wait));
     assert_eq!(drip(&server, head).status, 408);
     assert_eq!(drip(&server, chunked).status, 408);
+    let server = server_with(config.clone().with_min_upload_rate(64 << 20, wait));
+    assert_eq!(drip(&server, head).status, 408);
+    assert_eq!(drip(&server, chunked).status, 408);
     let server = server_with(config.with_head_timeout(wait));
     assert_eq!(drip(&server, "GET / HTTP/1.1\r\nHost: a\r\nX: ").status, 408);
 }
@@ -388,6 +391,30 @@ fn a_body_has_a_time_of_its_own() {
         assert_eq!(refused(&server, "GET"), 408);
     }
     assert_eq!(posting.send("c").answer().text(), "abc");
+}
+
+#[test]
+fn a_body_that_comes_fast_enough_is_waited_for() {
+    let wait = Duration::from_millis(20);
+    let server = server_with(HttpConfig::default().with_head_timeout(wait).with_min_upload_rate(1, wait));
+    let chunked = "POST /length HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3e8\r\n".to_owned();
+    // Each has earned a quarter of an hour.
+    for (first, last) in
+        [(post("/length", &"x".repeat(1_000)), ""), (chunked + &"x".repeat(1_000), "\r\n0\r\n\r\n")]
+    {
+        let (first, rest) = first.split_at(first.len() - 1);
+        let mut posting = server.connect();
+        posting.send(first);
+        for _ in 0..5 {
+            assert_eq!(refused(&server, "GET"), 408);
+            assert_eq!(
+                refused(&server, post("/length", "abc").trim_end_matches("abc")),
+                408,
+                "nothing earned"
+            );
+        }
+        assert_eq!(posting.send(rest).send(last).answer().text(), "1000");
+    }
 }
 
 #[test]

@@ -122,6 +122,11 @@ impl Client {
     }
 
     /// Sends to one that may have ended already.
+    pub(crate) fn try_send(&mut self, bytes: impl AsRef<[u8]>) {
+        let _ = self.stream.write_all(bytes.as_ref());
+    }
+
+    /// Sends frames to one that may have ended already.
     pub(crate) fn try_send_all(&mut self, frames: &[Frame]) {
         for frame in frames {
             if self.stream.write_all(&frame.encode(Role::Client)).is_err() {
