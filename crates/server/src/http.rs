@@ -23,7 +23,7 @@ use crate::date::Date;
 use crate::handler::Handler;
 use crate::limits::{Gate, Pace};
 use crate::metrics::Counters;
-use crate::request::Beside;
+use crate::request::{Beside, FilePart};
 use crate::router::Router;
 use crate::tasks::Tasks;
 use crate::topics::Topics;
@@ -86,6 +86,8 @@ enum Stage {
     Unwanted { left: usize, whole: usize },
     /// Nothing: the answer is awaited.
     Answering(Box<Answering>),
+    /// Nothing: what is left of a file waits to be sent.
+    Sending(Box<FilePart>),
 }
 
 /// A request became a WebSocket.
@@ -148,7 +150,7 @@ impl Http {
     /// Whether what comes belongs to a request that is answered.
     fn is_answered(&self) -> bool {
         match &self.stage {
-            Stage::Unwanted { .. } => true,
+            Stage::Unwanted { .. } | Stage::Sending(_) => true,
             Stage::Upload(upload) => upload.unwanted,
             Stage::Head | Stage::Body { .. } | Stage::Answering(_) => false,
         }
@@ -156,7 +158,7 @@ impl Http {
 
     /// Whether an answer is being made: requests behind it wait.
     pub(crate) fn is_busy(&self) -> bool {
-        matches!(self.stage, Stage::Answering(_))
+        matches!(self.stage, Stage::Answering(_) | Stage::Sending(_))
     }
 
     /// Whether everything that will ever be sent is queued.
@@ -182,6 +184,7 @@ impl Http {
                 let answered = answering.since + config.handler_timeout;
                 if self.outbound.is_empty() { answered } else { answered.min(written) }
             }
+            (Stage::Sending(_), _) => written,
             _ if self.ending || !self.outbound.is_empty() => written,
             // Counted from the first byte: a drip of bytes gains nothing.
             (Stage::Head, Some(started)) => started + config.head_timeout,

@@ -54,7 +54,9 @@
 
 mod answer;
 mod chunked;
+mod compress;
 mod date;
+mod files;
 mod handler;
 mod http;
 mod limits;
@@ -70,6 +72,7 @@ mod topics;
 mod websocket;
 
 pub use answer::Answer;
+pub use files::Files;
 pub use handler::{Context, Handler};
 pub use http::HttpConfig;
 pub use limits::{Limit, Limits, WhenFull};

@@ -3,7 +3,10 @@
 mod owned;
 
 use std::borrow::Cow;
+use std::fs::File;
+use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use percent_encoding::percent_decode_str;
@@ -67,6 +70,11 @@ impl<'a> Request<'a> {
         decoded(self.params.get(name)?)
     }
 
+    /// As it came.
+    pub(crate) fn raw_param(&self, name: &str) -> Option<&'a str> {
+        self.params.get(name)
+    }
+
     /// The first value of `name` in the query, as it came.
     #[must_use]
     pub fn query(&self, name: &str) -> Option<&'a str> {
@@ -110,12 +118,58 @@ impl<'a> Request<'a> {
     }
 }
 
-/// An answer with a body that is there at once.
+/// An answer to a request.
 #[derive(Clone, Debug)]
 pub struct Response {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(Cow<'static, str>, Cow<'static, str>)>,
-    pub(crate) body: Bytes,
+    pub(crate) body: Body,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Body {
+    Bytes(Bytes),
+    File(FilePart),
+}
+
+/// Part of a file that is open.
+#[derive(Clone, Debug)]
+pub(crate) struct FilePart {
+    pub(crate) file: Arc<File>,
+    pub(crate) at: u64,
+    pub(crate) len: u64,
+}
+
+impl FilePart {
+    /// The next piece, of at most so many bytes; `None` at the end.
+    pub(crate) fn read(&mut self, most: usize) -> io::Result<Option<Bytes>> {
+        let count = usize::try_from(self.len).unwrap_or(most).min(most);
+        if count == 0 {
+            return Ok(None);
+        }
+        let mut piece = vec![0; count];
+        #[cfg(unix)]
+        std::os::unix::fs::FileExt::read_exact_at(&*self.file, &mut piece, self.at)?;
+        #[cfg(not(unix))]
+        {
+            use std::io::{Read, Seek, SeekFrom};
+            let mut file = &*self.file;
+            file.seek(SeekFrom::Start(self.at))?;
+            file.read_exact(&mut piece)?;
+        }
+        self.at += count as u64;
+        self.len -= count as u64;
+        Ok(Some(piece.into()))
+    }
+}
+
+impl Body {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::File(part) => part.len,
+        }
+    }
 }
 
 impl Response {
@@ -125,7 +179,7 @@ impl Response {
     /// exchange, goes out as 500.
     #[must_use]
     pub fn new(status: u16) -> Self {
-        Self { status: final_status(status), headers: Vec::new(), body: Bytes::new() }
+        Self { status: final_status(status), headers: Vec::new(), body: Body::Bytes(Bytes::new()) }
     }
 
     /// A page.
@@ -157,7 +211,12 @@ impl Response {
     /// 6.4.1): it is left out there.
     #[must_use]
     pub fn with_body(mut self, body: impl Into<Bytes>) -> Self {
-        self.body = body.into();
+        self.body = Body::Bytes(body.into());
+        self
+    }
+
+    pub(crate) fn with_content(mut self, body: Body) -> Self {
+        self.body = body;
         self
     }
 
@@ -172,6 +231,15 @@ impl Response {
     ) -> Self {
         self.headers.push((name.into(), value.into()));
         self
+    }
+
+    pub(crate) fn with_header_if(
+        self,
+        condition: bool,
+        name: &'static str,
+        value: impl FnOnce() -> Cow<'static, str>,
+    ) -> Self {
+        if condition { self.with_header(name, value()) } else { self }
     }
 
     pub(crate) fn may_have_body(&self) -> bool {

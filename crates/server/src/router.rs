@@ -10,6 +10,7 @@ use sinews_proto::{Config, InvalidConfig};
 
 use crate::answer::Answer;
 use crate::chunked::is_token;
+use crate::files::{Files, REST};
 use crate::handler::Handler;
 use crate::limits::Pace;
 use crate::metrics::{Metrics, Monitor};
@@ -196,6 +197,23 @@ impl Router {
         answer: impl Fn(&mut Request<'_>) -> A + Send + Sync + 'static,
     ) -> Self {
         self.with(path, |entry| entry.any = Some(Responder::new(answer)))
+    }
+
+    /// Answers GET and HEAD below `prefix` with the files of a directory; `/` as prefix is everything that has no route
+    /// of its own.
+    ///
+    /// # Panics
+    /// As [`route`](Self::route).
+    #[must_use]
+    pub fn files(self, prefix: &str, files: Files) -> Self {
+        let prefix = prefix.trim_end_matches('/');
+        let files = Arc::new(files);
+        let in_root = Arc::clone(&files);
+        let router =
+            if prefix.is_empty() { self } else { self.get(prefix, |request| Files::answer_prefix(request)) };
+        router
+            .get(&format!("{prefix}/"), move |request| in_root.answer(request))
+            .get(&format!("{prefix}/{{*{REST}}}"), move |request| files.answer(request))
     }
 
     /// Upgrades GET at `path` to WebSocket.

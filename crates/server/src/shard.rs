@@ -186,8 +186,9 @@ impl Shard {
     /// An answer has left: what was held back goes on.
     fn sent_http(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
-        let Some((http, _)) = self.serve(conn, now) else { return };
+        let Some((http, mut service)) = self.serve(conn, now) else { return };
         http.moved(now);
+        http.send_pieces(&mut service);
         self.go_on_http(io, conn);
     }
 

@@ -5,7 +5,6 @@ use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
 use sinews_proto::Time;
 use sinews_proto::handshake::{Refusal, accept};
 use sinews_proto::http::{HeaderSlots, RequestHead, Version};
@@ -14,7 +13,7 @@ use super::receive::Step;
 use super::write::write_head;
 use super::{Http, Service, Stage, Upgrade};
 use crate::answer::{Answer, Kind, Later};
-use crate::request::{Request, Response};
+use crate::request::{Body, Request, Response};
 use crate::router::{Entry, Responder, WebSocketRoute, wants_upgrade};
 use crate::tasks::TaskWaker;
 
@@ -215,17 +214,42 @@ impl Http {
             (false, _) => None,
         };
         let chain = self.outbound.gathering(service.resources);
-        let none = head.method() == "HEAD" || !response.may_have_body();
-        let body = if none { Bytes::new() } else { response.body.clone() };
-        let copied = body.len() <= BODY_COPY_MAX;
+        let body = (head.method() != "HEAD" && response.may_have_body()).then_some(&response.body);
+        let copied = match body {
+            Some(Body::Bytes(bytes)) if bytes.len() <= BODY_COPY_MAX => &bytes[..],
+            _ => &[],
+        };
         chain.write(|out| {
             write_head(response, connection, service.date.at(service.now), out);
-            if copied {
-                out.extend_from_slice(&body);
-            }
+            out.extend_from_slice(copied);
         });
-        if !copied {
-            chain.push_bytes(body);
+        match body {
+            Some(Body::Bytes(bytes)) if bytes.len() > BODY_COPY_MAX => chain.push_bytes(bytes.clone()),
+            Some(Body::File(part)) => {
+                self.stage = Stage::Sending(Box::new(part.clone()));
+                self.send_pieces(service);
+            }
+            _ => {}
+        }
+    }
+
+    /// Queues more of a file, as far as it may wait to leave.
+    pub(crate) fn send_pieces(&mut self, service: &mut Service<'_>) {
+        while let Stage::Sending(part) = &mut self.stage
+            && self.outbound.len() < PIECE
+        {
+            match part.read(PIECE) {
+                Ok(Some(piece)) => {
+                    self.moved = service.now;
+                    self.outbound.gathering(service.resources).push_bytes(piece);
+                }
+                Ok(None) => self.stage = Stage::Head,
+                // The peer learns from the end of the connection that the body is not whole.
+                Err(error) => {
+                    tracing::error!(%error, "a file cannot be read to its end");
+                    (self.stage, self.ending) = (Stage::Head, true);
+                }
+            }
         }
     }
 }
@@ -237,3 +261,7 @@ fn allow(response: Response, methods: &[&str]) -> Response {
 
 /// Bodies up to this size are copied behind their head.
 const BODY_COPY_MAX: usize = 4 << 10;
+
+/// Bytes of a file that are read at a time, and that wait to leave: what a socket takes at once, mostly, and what
+/// delays the other connections little.
+const PIECE: usize = 128 << 10;

@@ -60,7 +60,7 @@ impl Http {
                 if *left > 0 { Step::Used(used) } else { self.passed_over(used, service) }
             }
             // Nothing is taken then.
-            Stage::Answering(_) => Step::NeedMore,
+            Stage::Answering(_) | Stage::Sending(_) => Step::NeedMore,
         }
     }
 

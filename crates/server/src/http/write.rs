@@ -20,7 +20,7 @@ pub(super) fn write_head(response: &Response, connection: Option<&str>, date: &s
         line([name, ": ", value]);
     }
     if response.may_have_body() {
-        line(["Content-Length", ": ", &decimal(response.body.len() as u64)]);
+        line(["Content-Length", ": ", &decimal(response.body.len())]);
     }
     if let Some(connection) = connection {
         line(["Connection", ": ", connection]);
@@ -50,6 +50,7 @@ const fn reason_phrase(status: u16) -> &'static str {
         201 => " Created",
         202 => " Accepted",
         204 => " No Content",
+        206 => " Partial Content",
         301 => " Moved Permanently",
         302 => " Found",
         303 => " See Other",
@@ -62,7 +63,9 @@ const fn reason_phrase(status: u16) -> &'static str {
         404 => " Not Found",
         405 => " Method Not Allowed",
         408 => " Request Timeout",
+        412 => " Precondition Failed",
         413 => " Content Too Large",
+        416 => " Range Not Satisfiable",
         429 => " Too Many Requests",
         500 => " Internal Server Error",
         503 => " Service Unavailable",

@@ -3,6 +3,7 @@
 mod attacks;
 #[path = "../shared/backend.rs"]
 mod backend;
+mod files;
 mod flow;
 mod http;
 mod later;

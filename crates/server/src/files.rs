@@ -1,0 +1,246 @@
+//! Files of a directory.
+
+mod conditions;
+mod path;
+mod store;
+
+use std::borrow::Cow;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use self::conditions::{Validators, Verdict, Wanted};
+use self::path::Place;
+use self::store::{Content, Entry, Miss, Store, Variant};
+use crate::compress::Accepted;
+use crate::request::{Body, FilePart, Request, Response};
+
+/// A directory whose files are served, by [`Router::files`](crate::Router::files).
+///
+/// Small files are kept in memory, bounded, and looked at again when they may have changed. Larger ones are read in
+/// pieces of 128 KiB as the peer takes them, on the connection's thread, as most servers do: the disk should answer
+/// quickly.
+///
+/// * A path that ends in a slash means the index file there; a directory without the slash is redirected to the one with
+///   it. Directories are not listed.
+/// * `ETag` and `Last-Modified` are sent, and all conditions of RFC 9110 section 13 are honoured. One range is served
+///   (206, 416); a request for several gets the whole file, as section 14.2 permits.
+/// * A client that takes brotli or gzip gets `name.br` or `name.gz`, if that lies beside the file and is not older, or
+///   else text that is in memory in gzip. A request for a range gets it of the file itself.
+/// * A name that begins with a dot is not found, but `.well-known` is. No path and no symbolic link leads out of the
+///   directory. Only regular files are served.
+/// * A file that may not be read is 403; errors of the disk are 500, and the log says why.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use sinews_server::{Files, Router};
+///
+/// # let directory = std::env::temp_dir();
+/// let files = Files::open(directory)?
+///     .with_cache_control("public, max-age=3600")
+///     .with_revalidation(Duration::from_secs(5));
+/// let router = Router::new().files("/static", files);
+/// # drop(router);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Files {
+    store: Store,
+    index: Option<String>,
+    cache_control: Cow<'static, str>,
+    dotfiles: bool,
+}
+
+impl Files {
+    /// The files of this directory. It is looked up anew when files are, so that another may take its place.
+    ///
+    /// # Errors
+    /// If it is no directory or cannot be read.
+    pub fn open(directory: impl Into<PathBuf>) -> io::Result<Self> {
+        let root = directory.into();
+        std::fs::read_dir(&root)?;
+        let (index, cache_control) = (Some("index.html".to_owned()), Cow::Borrowed("no-cache"));
+        Ok(Self { store: Store::new(root), index, cache_control, dotfiles: false })
+    }
+
+    /// The file that a directory is answered with; `None`: directories are not found. Default `index.html`.
+    #[must_use]
+    pub fn with_index(mut self, name: Option<&str>) -> Self {
+        self.index = name.map(str::to_owned);
+        self
+    }
+
+    /// The value of `Cache-Control`. Default `no-cache`: clients keep files and ask whether they have changed, which is
+    /// always right and costs a 304. Empty: without that header.
+    #[must_use]
+    pub fn with_cache_control(mut self, value: impl Into<Cow<'static, str>>) -> Self {
+        self.cache_control = value.into();
+        self
+    }
+
+    /// Serves names that begin with a dot too. Default: not, since they are seldom meant for others (`.git`, `.env`).
+    #[must_use]
+    pub fn with_dotfiles(mut self, serve: bool) -> Self {
+        self.dotfiles = serve;
+        self
+    }
+
+    /// Follows symbolic links wherever they lead. Default: only inside of the directory, and only relative ones.
+    #[must_use]
+    pub fn with_links_followed(mut self, follow: bool) -> Self {
+        self.store.limits.follow_links = follow;
+        self
+    }
+
+    /// Compresses text where no file beside it holds it compressed. Default: yes; each version of a file in memory is
+    /// compressed once, when it is first asked for.
+    #[must_use]
+    pub fn with_compression(mut self, compress: bool) -> Self {
+        self.store.limits.compress = compress;
+        self
+    }
+
+    /// Looks for `name.br` and `name.gz` beside each file. Default: yes.
+    #[must_use]
+    pub fn with_precompressed(mut self, look: bool) -> Self {
+        self.store.limits.precompressed = look;
+        self
+    }
+
+    /// Bytes of files that are kept in memory, of all and of one. Default 16 MiB and 256 KiB: a site's pages and scripts,
+    /// and none of its films. No more than 4,096 files are kept. Zero of one: every file is read each time.
+    #[must_use]
+    pub fn with_cache(mut self, bytes: usize, of_one: usize) -> Self {
+        (self.store.limits.cache, self.store.limits.file) = (bytes, of_one);
+        self
+    }
+
+    /// How long a file in memory is served before it is looked at again, by its length and its time of modification.
+    /// Default 1 s.
+    #[must_use]
+    pub fn with_revalidation(mut self, after: Duration) -> Self {
+        self.store.limits.revalidate = after;
+        self
+    }
+
+    /// Answers a GET or HEAD of what stands behind the prefix.
+    pub(crate) fn answer(&self, request: &Request<'_>) -> Response {
+        let rest = request.raw_param(REST).unwrap_or_default();
+        let found = Place::new(rest, self.dotfiles).ok_or_else(|| io::ErrorKind::NotFound.into());
+        match found.map_err(Miss::Error).and_then(|place| self.find(&place)) {
+            Ok(entry) => self.serve(request, &entry),
+            Err(Miss::Directory) if !rest.is_empty() && !rest.ends_with('/') && self.index.is_some() => {
+                to_directory(request)
+            }
+            Err(Miss::Directory) => not_found(),
+            Err(Miss::Error(error)) => failed(rest, &error),
+        }
+    }
+
+    /// Answers a GET or HEAD of the prefix without its slash.
+    pub(crate) fn answer_prefix(request: &Request<'_>) -> Response {
+        to_directory(request)
+    }
+
+    fn find(&self, place: &Place) -> Result<Arc<Entry>, Miss> {
+        match &self.index {
+            _ if !place.is_directory => self.store.find(&place.path),
+            Some(index) if place.path.is_empty() => self.store.find(index),
+            Some(index) => self.store.find(&format!("{}/{index}", place.path)),
+            None => Err(Miss::Directory),
+        }
+    }
+
+    fn serve(&self, request: &Request<'_>, entry: &Entry) -> Response {
+        let head = request.head();
+        let (variant, coding) = choose(request, entry);
+        // A date of the future would be one that no clock has seen (RFC 9110 section 8.8.2.1).
+        let modified = entry.modified.min(SystemTime::now());
+        let validators = Validators { etag: &variant.etag, modified };
+        let len = variant.content.len();
+        let response = match (validators.check(head), validators.wanted(head, len)) {
+            (Verdict::Failed, _) => return Response::text("the file has changed\n").with_status(412),
+            (Verdict::NotModified, _) => Response::new(304),
+            (Verdict::Proceed, Wanted::Nothing) => {
+                return Response::text("not that many bytes\n")
+                    .with_status(416)
+                    .with_header("Content-Range", format!("bytes */{len}"));
+            }
+            (Verdict::Proceed, Wanted::Part((first, count))) => Response::new(206)
+                .with_header("Content-Range", format!("bytes {first}-{}/{len}", first + count - 1))
+                .with_content(variant.content.part(first, count)),
+            (Verdict::Proceed, Wanted::Whole) => {
+                Response::new(200).with_content(variant.content.part(0, len))
+            }
+        };
+        let response = response
+            .with_header("ETag", variant.etag.clone())
+            .with_header("Last-Modified", httpdate::fmt_http_date(modified))
+            .with_header("Accept-Ranges", "bytes")
+            .with_header("X-Content-Type-Options", "nosniff")
+            .with_header_if(!self.cache_control.is_empty(), "Cache-Control", || self.cache_control.clone())
+            .with_header_if(entry.varies(), "Vary", || "Accept-Encoding".into());
+        if response.status == 304 {
+            return response;
+        }
+        response.with_header("Content-Type", entry.content_type.clone()).with_header_if(
+            coding.is_some(),
+            "Content-Encoding",
+            || coding.unwrap_or_default().into(),
+        )
+    }
+}
+
+/// The parameter that holds what stands behind the prefix.
+pub(crate) const REST: &str = "file";
+
+/// The coding that the client gets. A part is of the file itself, so that parts fit together.
+fn choose<'a>(request: &Request<'_>, entry: &'a Entry) -> (&'a Variant, Option<&'static str>) {
+    if !entry.varies() || request.head().header("range").next().is_some() {
+        return (&entry.identity, None);
+    }
+    let accepted = Accepted::of(request.head());
+    let brotli = || entry.brotli.as_ref().filter(|_| accepted.brotli).map(|variant| (variant, Some("br")));
+    let gzip = || {
+        Some(accepted.gzip)
+            .filter(|taken| *taken)
+            .and_then(|_| entry.gzip())
+            .map(|variant| (variant, Some("gzip")))
+    };
+    brotli().or_else(gzip).unwrap_or((&entry.identity, None))
+}
+
+impl Content {
+    fn part(&self, first: u64, count: u64) -> Body {
+        match self {
+            // It lies inside, or it would not have been asked for.
+            Self::Memory(bytes) => Body::Bytes(bytes.slice(first as usize..(first + count) as usize)),
+            Self::Open(file, _) => Body::File(FilePart { file: Arc::clone(file), at: first, len: count }),
+        }
+    }
+}
+
+/// The same path with its slash: relative links on the page are relative to that.
+fn to_directory(request: &Request<'_>) -> Response {
+    let head = request.head();
+    let query = head.query().map_or_else(String::new, |query| format!("?{query}"));
+    Response::new(301).with_header("Location", format!("{}/{query}", head.path()))
+}
+
+fn not_found() -> Response {
+    Response::text("not found\n").with_status(404)
+}
+
+fn failed(path: &str, error: &io::Error) -> Response {
+    use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound, PermissionDenied};
+    match error.kind() {
+        NotFound | NotADirectory | InvalidFilename => not_found(),
+        PermissionDenied => Response::text("forbidden\n").with_status(403),
+        _ => {
+            tracing::error!(path, %error, "a file cannot be read");
+            Response::text("the file cannot be read\n").with_status(500)
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Conditional requests and ranges (RFC 9110 sections 13 and 14).
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use sinews_proto::http::RequestHead;
+
+/// What a representation is told apart by.
+#[derive(Clone, Debug)]
+pub(super) struct Validators<'a> {
+    /// With its quotes. It is strong: other bytes have another one.
+    pub(super) etag: &'a str,
+    pub(super) modified: SystemTime,
+}
+
+/// What the conditions of a request come to, asked in the order of RFC 9110 section 13.2.2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Proceed,
+    /// 304.
+    NotModified,
+    /// 412.
+    Failed,
+}
+
+/// A part of a representation: the first byte and how many.
+pub(super) type Part = (u64, u64);
+
+/// What a request asks for of so many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    Whole,
+    /// 206.
+    Part(Part),
+    /// 416.
+    Nothing,
+}
+
+impl Validators<'_> {
+    /// Of a GET or HEAD.
+    pub(super) fn check(&self, head: &RequestHead<'_>) -> Verdict {
+        if let Some(matches) = self.is_listed(head, "if-match", false) {
+            if !matches {
+                return Verdict::Failed;
+            }
+        } else if date(head, "if-unmodified-since").is_some_and(|since| self.seconds() > since) {
+            return Verdict::Failed;
+        }
+        let unchanged = self
+            .is_listed(head, "if-none-match", true)
+            .unwrap_or_else(|| date(head, "if-modified-since").is_some_and(|since| self.seconds() <= since));
+        if unchanged { Verdict::NotModified } else { Verdict::Proceed }
+    }
+
+    /// What of `len` bytes a GET wants. One range is served; several are answered with the whole, as section 14.2
+    /// permits: putting them together again costs more than it is good for.
+    pub(super) fn wanted(&self, head: &RequestHead<'_>, len: u64) -> Wanted {
+        let mut ranges = head.header("range");
+        let (Some(range), None) = (ranges.next(), ranges.next()) else { return Wanted::Whole };
+        if head.method() != "GET" || !self.is_same(head) {
+            return Wanted::Whole;
+        }
+        part(range, len)
+    }
+
+    /// `If-Range`: whether what the client has part of is this.
+    fn is_same(&self, head: &RequestHead<'_>) -> bool {
+        let Some(value) = head.header("if-range").next() else { return true };
+        value == self.etag.as_bytes() || date(head, "if-range") == Some(self.seconds())
+    }
+
+    /// Whether a list of entity tags has ours; `None` without a list.
+    fn is_listed(&self, head: &RequestHead<'_>, name: &str, weakly: bool) -> Option<bool> {
+        let mut lines = head.header(name).peekable();
+        lines.peek()?;
+        Some(lines.any(|line| {
+            line == b"*" || tags(line).any(|(weak, tag)| (weakly || !weak) && tag == self.etag.as_bytes())
+        }))
+    }
+
+    /// HTTP dates have no fractions.
+    fn seconds(&self) -> u64 {
+        seconds(self.modified)
+    }
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// A header that holds a date; one that is none is ignored.
+fn date(head: &RequestHead<'_>, name: &str) -> Option<u64> {
+    let value = std::str::from_utf8(head.header(name).next()?).ok()?;
+    httpdate::parse_http_date(value).ok().map(seconds)
+}
+
+/// The entity tags of a list, with their quotes, and whether they are weak. What is none ends the list.
+fn tags(mut list: &[u8]) -> impl Iterator<Item = (bool, &[u8])> {
+    std::iter::from_fn(move || {
+        let start = list.iter().position(|byte| !b", \t".contains(byte))?;
+        list = &list[start..];
+        let weak = list.starts_with(b"W/");
+        list = &list[if weak { 2 } else { 0 }..];
+        if list.first() != Some(&b'"') {
+            return None;
+        }
+        let end = 2 + list[1..].iter().position(|&byte| byte == b'"')?;
+        let (tag, rest) = list.split_at(end);
+        list = rest;
+        Some((weak, tag))
+    })
+}
+
+/// One range in bytes (RFC 9110 section 14.1.2). What is malformed is ignored.
+fn part(range: &[u8], len: u64) -> Wanted {
+    let Some(("bytes", spec)) = std::str::from_utf8(range).ok().and_then(|range| range.split_once('='))
+    else {
+        return Wanted::Whole;
+    };
+    let Some((first, last)) = spec.trim().split_once('-') else { return Wanted::Whole };
+    let (first, last) = match (position(first), position(last)) {
+        (Some(first), Some(last)) if first <= last => (first, last),
+        (Some(first), None) if last.is_empty() => (first, u64::MAX),
+        // The last so many bytes.
+        (None, Some(0)) if first.is_empty() => return Wanted::Nothing,
+        (None, Some(count)) if first.is_empty() => (len.saturating_sub(count), u64::MAX),
+        _ => return Wanted::Whole,
+    };
+    if first >= len {
+        return Wanted::Nothing;
+    }
+    Wanted::Part((first, last.min(len - 1) - first + 1))
+}
+
+/// Digits only; more than 64 bits hold are as good as the most.
+fn position(digits: &str) -> Option<u64> {
+    let all = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    all.then(|| digits.parse().unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sinews_proto::http::{HeadLimits, HeaderSlots};
+
+    use super::*;
+
+    const ETAG: &str = "\"a,b\"";
+    /// The date in the RFC, and a fraction.
+    const MODIFIED: Duration = Duration::from_millis(784_111_777_500);
+    const SAME: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+    const BEFORE: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
+    const BEHIND: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
+
+    fn with<T>(method: &str, lines: &str, ask: impl FnOnce(&Validators<'_>, &RequestHead<'_>) -> T) -> T {
+        let wire = format!("{method} / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
+        let mut slots = HeaderSlots::new();
+        let head = RequestHead::parse(wire.as_bytes(), &HeadLimits::new(), &mut slots).unwrap();
+        ask(&Validators { etag: ETAG, modified: UNIX_EPOCH + MODIFIED }, &head)
+    }
+
+    fn check(lines: &str) -> Verdict {
+        with("GET", lines, |validators, head| validators.check(head))
+    }
+
+    #[test]
+    fn conditions_are_asked_in_their_order() {
+        use Verdict::{Failed, NotModified, Proceed};
+        let dated = |name: &str, date: &str| format!("{name}: {date}\r\n");
+        for (lines, expected) in [
+            (String::new(), Proceed),
+            ("If-None-Match: \"a,b\"\r\n".into(), NotModified),
+            ("If-None-Match: \"x\", W/\"a,b\"\r\n".into(), NotModified),
+            ("If-None-Match: \"x\"\r\nIf-None-Match:\"a,b\"\r\n".into(), NotModified),
+            ("If-None-Match: *\r\n".into(), NotModified),
+            ("If-None-Match: \"a\", \"b\"\r\n".into(), Proceed),
+            ("If-None-Match: a,b\r\n".into(), Proceed),
+            ("If-None-Match: \"a,b\r\n".into(), Proceed),
+            (dated("If-Modified-Since", SAME), NotModified),
+            (dated("If-Modified-Since", BEHIND), NotModified),
+            (dated("If-Modified-Since", BEFORE), Proceed),
+            (dated("If-Modified-Since", "yesterday"), Proceed),
+            (format!("If-None-Match: \"x\"\r\n{}", dated("If-Modified-Since", SAME)), Proceed),
+            ("If-Match: \"a,b\"\r\n".into(), Proceed),
+            ("If-Match: *\r\n".into(), Proceed),
+            ("If-Match: W/\"a,b\"\r\n".into(), Failed),
+            ("If-Match: \"x\"\r\n".into(), Failed),
+            (dated("If-Unmodified-Since", SAME), Proceed),
+            (dated("If-Unmodified-Since", BEFORE), Failed),
+            (dated("If-Unmodified-Since", "yesterday"), Proceed),
+            (format!("If-Match: \"a,b\"\r\n{}", dated("If-Unmodified-Since", BEFORE)), Proceed),
+            ("If-Match: \"a,b\"\r\nIf-None-Match: \"a,b\"\r\n".into(), NotModified),
+            ("If-Match: \"x\"\r\nIf-None-Match: \"a,b\"\r\n".into(), Failed),
+        ] {
+            assert_eq!(check(&lines), expected, "{lines}");
+        }
+    }
+
+    #[test]
+    fn one_range_is_served() {
+        let wanted = |range: &str, len| {
+            with("GET", &format!("Range: {range}\r\n"), |validators, head| validators.wanted(head, len))
+        };
+        for (range, expected) in [
+            ("bytes=0-0", Wanted::Part((0, 1))),
+            ("bytes=2-4", Wanted::Part((2, 3))),
+            ("bytes=9-", Wanted::Part((9, 1))),
+            ("bytes=0-9", Wanted::Part((0, 10))),
+            ("bytes=5-99999999999999999999999", Wanted::Part((5, 5))),
+            ("bytes=-3", Wanted::Part((7, 3))),
+            ("bytes=-300", Wanted::Part((0, 10))),
+            ("bytes=10-", Wanted::Nothing),
+            ("bytes=99999999999999999999999-", Wanted::Nothing),
+            ("bytes=-0", Wanted::Nothing),
+            ("bytes=4-2", Wanted::Whole),
+            ("bytes=", Wanted::Whole),
+            ("bytes=-", Wanted::Whole),
+            ("bytes=a-b", Wanted::Whole),
+            ("bytes=+1-2", Wanted::Whole),
+            ("bytes=0-1,3-4", Wanted::Whole),
+            ("lines=0-1", Wanted::Whole),
+        ] {
+            assert_eq!(wanted(range, 10), expected, "{range}");
+        }
+        for range in ["bytes=0-", "bytes=0-0", "bytes=-5"] {
+            assert_eq!(wanted(range, 0), Wanted::Nothing, "{range} of nothing");
+        }
+    }
+
+    #[test]
+    fn a_range_is_of_what_the_client_has() {
+        let wanted = |method, lines: &str| {
+            let lines = format!("Range: bytes=0-0\r\n{lines}");
+            with(method, &lines, |validators, head| validators.wanted(head, 10)) != Wanted::Whole
+        };
+        assert!(wanted("GET", "") && !wanted("HEAD", ""));
+        assert!(wanted("GET", "If-Range: \"a,b\"\r\n") && !wanted("GET", "If-Range: W/\"a,b\"\r\n"));
+        assert!(!wanted("GET", "If-Range: \"x\"\r\n"));
+        for (date, expected) in [(SAME, true), (BEFORE, false), (BEHIND, false), ("yesterday", false)] {
+            assert_eq!(wanted("GET", &format!("If-Range: {date}\r\n")), expected, "{date}");
+        }
+        assert!(!wanted("GET", "Range: bytes=0-1\r\n"), "two lines are several ranges");
+    }
+}

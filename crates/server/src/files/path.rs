@@ -1,0 +1,86 @@
+//! From the path of a request to the path of a file.
+
+use percent_encoding::percent_decode_str;
+
+/// Where a file is to be looked for, relative to the root.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Decoded, without a slash at either end; empty is the root.
+    pub(super) path: String,
+    /// The request's path ended in a slash: it means what is in the directory.
+    pub(super) is_directory: bool,
+}
+
+impl Place {
+    /// The place that the rest of a request's path names, if it names one: each segment is decoded on its own, so
+    /// that an encoded slash is none, and leads neither up nor nowhere.
+    pub(super) fn new(rest: &str, dotfiles: bool) -> Option<Self> {
+        let is_directory = rest.is_empty() || rest.ends_with('/');
+        let mut path = String::with_capacity(rest.len());
+        let segments = rest.strip_suffix('/').unwrap_or(rest);
+        for segment in segments.split('/').filter(|_| !rest.is_empty()) {
+            let segment = percent_decode_str(segment).decode_utf8().ok()?;
+            let is_hidden = segment.starts_with('.') && !dotfiles && segment != WELL_KNOWN;
+            let leads_elsewhere = segment.is_empty() || segment == "." || segment == "..";
+            // A backslash is a slash to some.
+            if is_hidden || leads_elsewhere || segment.chars().any(|c| c.is_control() || "/\\".contains(c)) {
+                return None;
+            }
+            if !path.is_empty() {
+                path.push('/');
+            }
+            path.push_str(&segment);
+        }
+        Some(Self { path, is_directory })
+    }
+}
+
+/// Made to be served (RFC 8615).
+const WELL_KNOWN: &str = ".well-known";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(rest: &str) -> Option<(String, bool)> {
+        Place::new(rest, false).map(|place| (place.path, place.is_directory))
+    }
+
+    #[test]
+    fn segments_are_decoded_each_on_its_own() {
+        for (rest, path, is_directory) in [
+            ("", "", true),
+            ("a", "a", false),
+            ("a/", "a", true),
+            ("a/b.c", "a/b.c", false),
+            ("a%20b/%C3%BC", "a b/ü", false),
+            ("%2525", "%25", false),
+            ("...", "...", false),
+            (".well-known/x", ".well-known/x", false),
+            ("a..b/c.", "a..b/c.", false),
+        ] {
+            let found = place(rest);
+            if rest == "..." {
+                assert_eq!(found, None, "it begins with a dot");
+                assert_eq!(Place::new(rest, true).unwrap().path, path);
+            } else {
+                assert_eq!(found, Some((path.to_owned(), is_directory)), "{rest}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_leads_elsewhere() {
+        for rest in [
+            "..", "../a", "a/../b", "a/..", "%2e%2e/a", ".%2e", "%2E", "./a", "a/./b", "/", "/a", "a//b",
+            "a//", "a%2fb", "a%2Fb", "..%2fa", "a\\b", "..\\a", "a%5cb", "a%00", "a%0a", "a%7f", "%ff",
+            "a/%c0%af",
+        ] {
+            assert_eq!(Place::new(rest, true), None, "{rest}");
+        }
+        for rest in [".git", ".git/config", "a/.env", "%2eenv", ".well-knownx"] {
+            assert_eq!(place(rest), None, "{rest}");
+            assert!(Place::new(rest, true).is_some(), "{rest}");
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! Files as they were last seen: small ones in memory, large ones open.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use cap_std::ambient_authority;
+use cap_std::fs::Dir;
+
+use crate::compress::{gzip, is_compressible};
+
+/// Where files are looked for, and those that were.
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) root: PathBuf,
+    pub(super) limits: Limits,
+    cache: Mutex<Cache>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Bytes of all files in memory.
+    pub(super) cache: usize,
+    /// Bytes of a file that is kept in memory.
+    pub(super) file: usize,
+    /// For how long a file is not looked at again.
+    pub(super) revalidate: Duration,
+    /// Links may lead out of the root.
+    pub(super) follow_links: bool,
+    /// Files beside a file may hold it compressed.
+    pub(super) precompressed: bool,
+    /// Text is compressed where no file holds it so.
+    pub(super) compress: bool,
+}
+
+#[derive(Debug, Default)]
+struct Cache {
+    known: HashMap<String, Known>,
+    bytes: usize,
+    /// Counts uses, so that the least recent one is known.
+    uses: u64,
+}
+
+#[derive(Debug)]
+struct Known {
+    entry: Arc<Entry>,
+    checked: Instant,
+    used: u64,
+}
+
+/// A file, in all the codings there are of it.
+#[derive(Debug)]
+pub(super) struct Entry {
+    stamps: Stamps,
+    pub(super) content_type: String,
+    pub(super) modified: SystemTime,
+    pub(super) identity: Variant,
+    pub(super) brotli: Option<Variant>,
+    gzip: Option<Variant>,
+    /// Made when it is first asked for.
+    made: OnceLock<Option<Variant>>,
+    may_be_made: bool,
+}
+
+/// One coding of a file.
+#[derive(Debug)]
+pub(super) struct Variant {
+    pub(super) content: Content,
+    /// With its quotes.
+    pub(super) etag: String,
+}
+
+#[derive(Debug)]
+pub(super) enum Content {
+    Memory(Bytes),
+    Open(Arc<File>, u64),
+}
+
+/// Of a file, its brotli and its gzip: what tells that they are the same as before.
+type Stamps = [Option<Stamp>; 3];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    len: u64,
+    modified: SystemTime,
+}
+
+/// Why there is no file.
+#[derive(Debug)]
+pub(super) enum Miss {
+    Directory,
+    Error(io::Error),
+}
+
+impl From<io::Error> for Miss {
+    fn from(error: io::Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl Store {
+    pub(super) fn new(root: PathBuf) -> Self {
+        let limits = Limits {
+            cache: 16 << 20,
+            file: 256 << 10,
+            revalidate: Duration::from_secs(1),
+            follow_links: false,
+            precompressed: true,
+            compress: true,
+        };
+        Self { root, limits, cache: Mutex::default() }
+    }
+
+    /// The file at this path below the root, as it is now or was a moment ago.
+    pub(super) fn find(&self, path: &str) -> Result<Arc<Entry>, Miss> {
+        let now = Instant::now();
+        let known = match self.known(path, now) {
+            Some((entry, true)) => return Ok(entry),
+            known => known.map(|(entry, _)| entry),
+        };
+        let tree = Tree::open(self)?;
+        let stamps = self.stamps(&tree, path).inspect_err(|_| self.lock().forget(path))?;
+        if let Some(entry) = known.filter(|entry| entry.stamps == stamps) {
+            self.confirm(path, now);
+            return Ok(entry);
+        }
+        let entry = Arc::new(self.load(&tree, path, stamps)?);
+        self.keep(path, &entry, now);
+        Ok(entry)
+    }
+
+    /// What is known, and whether it need not be looked at again.
+    fn known(&self, path: &str, now: Instant) -> Option<(Arc<Entry>, bool)> {
+        let mut cache = self.lock();
+        cache.uses += 1;
+        let uses = cache.uses;
+        let known = cache.known.get_mut(path)?;
+        known.used = uses;
+        let is_fresh = now.saturating_duration_since(known.checked) < self.limits.revalidate;
+        Some((Arc::clone(&known.entry), is_fresh))
+    }
+
+    fn confirm(&self, path: &str, now: Instant) {
+        if let Some(known) = self.lock().known.get_mut(path) {
+            known.checked = now;
+        }
+    }
+
+    fn stamps(&self, tree: &Tree<'_>, path: &str) -> Result<Stamps, Miss> {
+        let identity = tree.stamp(path)?;
+        let beside = |ending| {
+            let stamp = tree.stamp(&format!("{path}{ending}")).ok()?;
+            // One that is older is of another version.
+            (stamp.modified >= identity.modified).then_some(stamp)
+        };
+        if !self.limits.precompressed {
+            return Ok([Some(identity), None, None]);
+        }
+        Ok([Some(identity), beside(".br"), beside(".gz")])
+    }
+
+    fn load(&self, tree: &Tree<'_>, path: &str, stamps: Stamps) -> Result<Entry, Miss> {
+        let [_, brotli, zipped] = stamps;
+        let beside = |stamp: Option<Stamp>, ending: &str, coding| {
+            stamp.and_then(|_| self.variant(tree, &format!("{path}{ending}"), coding).ok())
+        };
+        let identity = self.variant(tree, path, "")?;
+        let content_type = content_type(path);
+        let gzip = beside(zipped, ".gz", "-gz");
+        let may_be_made = self.limits.compress && gzip.is_none() && is_compressible(&content_type);
+        Ok(Entry {
+            stamps,
+            content_type,
+            modified: stamps[0].map_or(UNIX_EPOCH, |stamp| stamp.modified),
+            identity,
+            brotli: beside(brotli, ".br", "-br"),
+            gzip,
+            made: OnceLock::new(),
+            may_be_made,
+        })
+    }
+
+    fn variant(&self, tree: &Tree<'_>, path: &str, coding: &str) -> io::Result<Variant> {
+        let file = tree.open_file(path)?;
+        let stamp = Stamp::of(file.metadata()?)?;
+        let content = if stamp.len <= self.limits.file as u64 {
+            let mut bytes = Vec::with_capacity(stamp.len as usize);
+            file.take(stamp.len).read_to_end(&mut bytes)?;
+            Content::Memory(bytes.into())
+        } else {
+            Content::Open(Arc::new(file), stamp.len)
+        };
+        let nanos = stamp.modified.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+        let etag = format!("\"{nanos:x}-{:x}{coding}\"", stamp.len);
+        Ok(Variant { content, etag })
+    }
+
+    /// Keeps what is in memory altogether, and lets go of those that were not asked for the longest.
+    fn keep(&self, path: &str, entry: &Arc<Entry>, now: Instant) {
+        let Some(bytes) = entry.bytes().filter(|bytes| *bytes <= self.limits.cache) else {
+            self.lock().forget(path);
+            return;
+        };
+        let mut cache = self.lock();
+        cache.forget(path);
+        while cache.bytes + bytes > self.limits.cache || cache.known.len() >= ENTRIES_MAX {
+            let Some(oldest) = cache.oldest() else { break };
+            cache.forget(&oldest);
+        }
+        cache.bytes += bytes;
+        let used = cache.uses;
+        cache.known.insert(path.to_owned(), Known { entry: Arc::clone(entry), checked: now, used });
+    }
+
+    /// Nothing panics while it is held.
+    fn lock(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    fn kept(&self) -> (usize, usize) {
+        let cache = self.lock();
+        (cache.known.len(), cache.bytes)
+    }
+}
+
+impl Cache {
+    fn oldest(&self) -> Option<String> {
+        self.known.iter().min_by_key(|(_, known)| known.used).map(|(path, _)| path.clone())
+    }
+
+    fn forget(&mut self, path: &str) {
+        if let Some(gone) = self.known.remove(path) {
+            self.bytes -= gone.entry.bytes().unwrap_or(0);
+        }
+    }
+}
+
+impl Entry {
+    /// In gzip: as a file beside it, or made of it.
+    pub(super) fn gzip(&self) -> Option<&Variant> {
+        self.gzip.as_ref().or_else(|| self.made.get_or_init(|| self.make_gzip()).as_ref())
+    }
+
+    fn make_gzip(&self) -> Option<Variant> {
+        let Content::Memory(content) = &self.identity.content else { return None };
+        if !self.may_be_made || content.len() < GZIP_MIN {
+            return None;
+        }
+        let content = Content::Memory(gzip(content, GZIP_LEVEL)?);
+        Some(Variant { content, etag: format!("{}-gz\"", self.identity.etag.trim_end_matches('"')) })
+    }
+
+    /// Whether there is another coding, or may be.
+    pub(super) fn varies(&self) -> bool {
+        self.brotli.is_some() || self.gzip.is_some() || self.may_be_made
+    }
+
+    /// What it takes in memory at most; `None` if part of it is open and not in memory.
+    fn bytes(&self) -> Option<usize> {
+        let made = self.identity.content.in_memory().filter(|_| self.may_be_made).unwrap_or(0);
+        let beside =
+            [&self.brotli, &self.gzip].into_iter().flatten().map(|variant| variant.content.in_memory());
+        let beside = beside.sum::<Option<usize>>()?;
+        Some(self.identity.content.in_memory()? + made + beside + ENTRY_BYTES)
+    }
+}
+
+impl Content {
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Self::Memory(bytes) => bytes.len() as u64,
+            Self::Open(_, len) => *len,
+        }
+    }
+
+    fn in_memory(&self) -> Option<usize> {
+        match self {
+            Self::Memory(bytes) => Some(bytes.len()),
+            Self::Open(..) => None,
+        }
+    }
+}
+
+impl Stamp {
+    fn of(metadata: std::fs::Metadata) -> io::Result<Self> {
+        if !metadata.is_file() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(Self { len: metadata.len(), modified: metadata.modified()? })
+    }
+}
+
+/// The directory as it is at the moment, since a new version may take its place as a whole.
+enum Tree<'a> {
+    /// The system lets no link lead out of it.
+    Inside(Dir),
+    Anywhere(&'a Store),
+}
+
+impl<'a> Tree<'a> {
+    fn open(store: &'a Store) -> io::Result<Self> {
+        if store.limits.follow_links {
+            return Ok(Self::Anywhere(store));
+        }
+        Dir::open_ambient_dir(&store.root, ambient_authority()).map(Tree::Inside)
+    }
+
+    /// Of a regular file: another kind is not opened, which could wait for a writer without end.
+    fn stamp(&self, path: &str) -> Result<Stamp, Miss> {
+        let (is_directory, is_file, len, modified) = match self {
+            Self::Inside(dir) => {
+                let found = dir.metadata(if path.is_empty() { "." } else { path })?;
+                (found.is_dir(), found.is_file(), found.len(), found.modified()?.into_std())
+            }
+            Self::Anywhere(store) => {
+                let found = std::fs::metadata(store.root.join(path))?;
+                (found.is_dir(), found.is_file(), found.len(), found.modified()?)
+            }
+        };
+        match (is_directory, is_file) {
+            (true, _) => Err(Miss::Directory),
+            (false, true) => Ok(Stamp { len, modified }),
+            (false, false) => Err(io::Error::from(io::ErrorKind::NotFound).into()),
+        }
+    }
+
+    fn open_file(&self, path: &str) -> io::Result<File> {
+        match self {
+            Self::Inside(dir) => dir.open(path).map(cap_std::fs::File::into_std),
+            Self::Anywhere(store) => File::open(store.root.join(path)),
+        }
+    }
+}
+
+fn content_type(path: &str) -> String {
+    let guess = mime_guess::from_path(path).first_raw().unwrap_or("application/octet-stream");
+    let is_text = guess.starts_with("text/") || guess == "application/javascript";
+    if is_text { format!("{guess}; charset=utf-8") } else { guess.to_owned() }
+}
+
+/// Files in memory, however small.
+const ENTRIES_MAX: usize = 4_096;
+
+/// What a file in memory takes beside its bytes, about.
+const ENTRY_BYTES: usize = 512;
+
+/// Below this, nothing worth a packet is won.
+const GZIP_MIN: usize = 512;
+
+/// Made once for each version of a file: what zlib takes for the best trade.
+const GZIP_LEVEL: u32 = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Temporary(PathBuf);
+
+    impl Temporary {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("sinews-store-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&path);
+            std::fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn store(&self, limits: impl FnOnce(&mut Limits)) -> Store {
+            let mut store = Store::new(self.0.clone());
+            limits(&mut store.limits);
+            store
+        }
+
+        fn write(&self, name: &str, content: &str) {
+            std::fs::write(self.0.join(name), content).unwrap();
+        }
+
+        /// Sets when it was modified, in seconds.
+        fn date(&self, name: &str, seconds: u64) {
+            let file = File::options().write(true).open(self.0.join(name)).unwrap();
+            file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+        }
+    }
+
+    impl Drop for Temporary {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn text(variant: &Variant) -> &str {
+        match &variant.content {
+            Content::Memory(bytes) => std::str::from_utf8(bytes).unwrap_or("no text"),
+            Content::Open(..) => "open",
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_again_when_it_has_changed() {
+        let directory = Temporary::new("again");
+        let store = directory.store(|limits| limits.revalidate = Duration::ZERO);
+        directory.write("a", "first");
+        directory.date("a", 1);
+        let first = store.find("a").unwrap();
+        assert!(Arc::ptr_eq(&first, &store.find("a").unwrap()), "from memory");
+        directory.write("a", "other");
+        directory.date("a", 1);
+        assert!(Arc::ptr_eq(&first, &store.find("a").unwrap()), "nothing tells it");
+        directory.date("a", 2);
+        let second = store.find("a").unwrap();
+        assert_eq!((text(&first.identity), text(&second.identity)), ("first", "other"));
+        assert_ne!(first.identity.etag, second.identity.etag);
+        assert_eq!(store.kept(), (1, 5 + ENTRY_BYTES));
+    }
+
+    #[test]
+    fn it_is_not_looked_at_too_often() {
+        let directory = Temporary::new("seldom");
+        let store = directory.store(|limits| limits.revalidate = Duration::from_secs(3_600));
+        directory.write("a", "first");
+        store.find("a").unwrap();
+        std::fs::remove_file(directory.0.join("a")).unwrap();
+        assert_eq!(text(&store.find("a").unwrap().identity), "first");
+        assert!(
+            matches!(store.find("b"), Err(Miss::Error(error)) if error.kind() == io::ErrorKind::NotFound)
+        );
+    }
+
+    #[test]
+    fn memory_is_bounded_and_the_latest_stay() {
+        let directory = Temporary::new("bounded");
+        let each = 100 + ENTRY_BYTES;
+        let store = directory.store(|limits| (limits.cache, limits.file) = (3 * each, 100));
+        for name in ["a", "b", "c", "d", "large"] {
+            directory.write(name, &"x".repeat(if name == "large" { 101 } else { 100 }));
+        }
+        let [a, b, c] = ["a", "b", "c"].map(|name| store.find(name).unwrap());
+        store.find("a").unwrap();
+        store.find("d").unwrap();
+        assert_eq!(store.kept(), (3, 3 * each));
+        assert!(Arc::ptr_eq(&a, &store.find("a").unwrap()) && Arc::ptr_eq(&c, &store.find("c").unwrap()));
+        assert!(!Arc::ptr_eq(&b, &store.find("b").unwrap()));
+        assert_eq!(text(&store.find("large").unwrap().identity), "open");
+        assert_eq!(store.kept(), (3, 3 * each));
+    }
+
+    #[test]
+    fn codings_beside_a_file_are_found_when_they_come_and_left_when_they_are_old() {
+        let directory = Temporary::new("codings");
+        let store = directory.store(|limits| limits.revalidate = Duration::ZERO);
+        directory.write("a.txt", &"text ".repeat(500));
+        directory.date("a.txt", 10);
+        let made = store.find("a.txt").unwrap();
+        assert!(made.brotli.is_none() && made.gzip().is_some_and(|gzip| gzip.content.len() < 200));
+        assert_ne!(made.gzip().unwrap().etag, made.identity.etag);
+        directory.write("a.txt.br", "brotli");
+        directory.write("a.txt.gz", "gzip");
+        directory.date("a.txt.gz", 9);
+        let found = store.find("a.txt").unwrap();
+        assert_eq!(found.brotli.as_ref().map(text), Some("brotli"));
+        assert_ne!(text(found.gzip().unwrap()), "gzip", "of an older version");
+        directory.date("a.txt.gz", 10);
+        assert_eq!(store.find("a.txt").unwrap().gzip().map(text), Some("gzip"));
+    }
+}
