@@ -4,6 +4,7 @@
 
 use std::future::Future;
 use std::io;
+use std::num::NonZero;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -36,6 +37,10 @@ const SMALL: usize = 1 << 10;
 /// What is received at least where much is there.
 const BLOCK_MIN: usize = 16 << 10;
 
+/// What a socket takes of a managed buffer, unless more came the last time. The kernel takes the buffers in turn, so
+/// that each is touched; this keeps what is touched of them small where messages are.
+const MODEST: usize = 4 << 10;
+
 macro_rules! duplex {
     ($($stream:ty),*) => {$(
         impl Duplex for $stream {
@@ -60,32 +65,28 @@ pub struct SocketSource<S> {
     stream: S,
     /// One receive after the other into managed buffers; made when first needed.
     managed: Option<Managed>,
-    op: Option<Op>,
-    held: Held,
+    state: State,
     /// The last receive had no room for more than this, so that more may be there.
-    full: Option<usize>,
+    full: Option<NonZero<u32>>,
     /// All managed buffers were taken.
     exhausted: bool,
 }
 
 type Managed = Pin<Box<dyn Stream<Item = io::Result<Option<BufferRef>>>>>;
 
-enum Op {
+/// What a socket receives into, or what it holds.
+enum State {
+    Idle,
     Managed,
     /// Into memory of our own.
     Small(Submit<Recv<Vec<u8>, Fd>>),
     /// Into a block of the caller, without waiting.
-    Block(Submit<Recv<Slice<Vec<u8>>, Fd>>),
+    Block(Box<Submit<Recv<Slice<Vec<u8>>, Fd>>>),
     /// Into the memory of a message, so many bytes at most.
     Message(Boxed<BufResult<usize, Slice<Vec<u8>>>>, usize),
-}
-
-/// What a receive without a room has brought.
-enum Held {
-    Nothing,
-    /// A managed buffer, or memory of our own, from an offset on.
-    Managed(BufferRef, usize),
-    Small(Vec<u8>, usize),
+    /// What came, from an offset on.
+    Held(BufferRef, u32),
+    HeldSmall(Vec<u8>, u32),
 }
 
 impl<S> SocketSource<S>
@@ -93,49 +94,54 @@ where
     S: AsyncRead + AsyncReadManaged<Buffer = BufferRef> + Clone + ToSharedFd<Socket> + 'static,
 {
     fn new(stream: S) -> Self {
-        Self { stream, managed: None, op: None, held: Held::Nothing, full: None, exhausted: false }
+        Self { stream, managed: None, state: State::Idle, full: None, exhausted: false }
     }
 
     /// Waits in a managed buffer, or in a small one where there was none.
-    fn wait(&mut self) -> Op {
+    fn wait(&mut self) -> State {
         if std::mem::take(&mut self.exhausted) {
             let recv = Recv::new(self.stream.to_shared_fd(), vec![0; SMALL], RecvFlags::empty());
-            return Op::Small(compio::runtime::submit(recv));
+            return State::Small(compio::runtime::submit(recv));
         }
         self.managed.get_or_insert_with(|| {
             // The stream moves along, as it remembers whether it was emptied.
-            Box::pin(futures_util::stream::unfold(self.stream.clone(), |mut stream| async move {
-                let came = stream.read_managed(0).await;
-                Some((came, stream))
+            let start = (self.stream.clone(), MODEST);
+            Box::pin(futures_util::stream::unfold(start, |(mut stream, most)| async move {
+                let came = stream.read_managed(most).await;
+                let plenty =
+                    came.as_ref().is_ok_and(|came| came.as_ref().is_some_and(|it| it.len() >= MODEST));
+                // 0: as many as fit.
+                Some((came, (stream, if plenty { 0 } else { MODEST })))
             }))
         });
-        Op::Managed
+        State::Managed
     }
 
     /// Receives behind what is in a block, but does not wait. The memory must be initialised, which costs little
     /// beside what is received: it grows with what came.
-    fn take_more(&self, mut block: Vec<u8>) -> Op {
+    fn take_more(&self, mut block: Vec<u8>) -> State {
         let start = block.len();
-        let room = self.full.map_or(0, |full| 2 * full).clamp(BLOCK_MIN, BLOCK);
+        let room = self.full.map_or(0, |full| 2 * full.get() as usize).clamp(BLOCK_MIN, BLOCK);
         let end = (start + room).min(block.capacity());
         block.resize(end, 0);
         let recv = Recv::new(self.stream.to_shared_fd(), block.slice(start..end), RecvFlags::DONTWAIT);
-        Op::Block(compio::runtime::submit(recv))
+        State::Block(Box::new(compio::runtime::submit(recv)))
     }
 
-    fn receive_message(&self, memory: Vec<u8>, most: usize) -> Op {
+    fn receive_message(&self, memory: Vec<u8>, most: usize) -> State {
         let mut stream = self.stream.clone();
         let end = memory.len() + most;
         let start = memory.len();
         let slice = memory.slice(start..end);
-        Op::Message(Box::pin(async move { stream.read(slice).await }), most)
+        State::Message(Box::pin(async move { stream.read(slice).await }), most)
     }
 
     fn came_managed(&mut self, came: io::Result<Option<BufferRef>>) -> Came {
         match came {
             Ok(Some(mut buffer)) if !buffer.is_empty() => {
-                self.came_into(buffer.len(), buffer.buf_capacity());
-                self.held = Held::Managed(buffer, 0);
+                let (count, room) = (buffer.len(), buffer.buf_capacity());
+                self.came_into(count, if count == MODEST { count } else { room });
+                self.state = State::Held(buffer, 0);
                 Came::Held
             }
             Ok(_) => Came::Over(None),
@@ -153,7 +159,7 @@ where
             BufResult(Ok(count), mut memory) => {
                 self.came_into(count, SMALL);
                 memory.truncate(count);
-                self.held = Held::Small(memory, 0);
+                self.state = State::HeldSmall(memory, 0);
                 Came::Held
             }
             BufResult(Err(error), _) => Came::Over(Some(error)),
@@ -165,15 +171,13 @@ where
         let (start, room) = (slice.begin(), slice.len());
         let mut block = slice.into_inner();
         block.truncate(start + result.as_ref().map_or(0, |&count| count));
-        match &result {
-            Ok(count) => self.came_into(*count, room),
-            Err(_) => self.full = None,
-        }
+        self.came_into(result.as_ref().map_or(0, |&count| count), room);
         Came::Filled(Room::Block(block), result)
     }
 
     fn came_into(&mut self, count: usize, room: usize) {
-        self.full = (count == room).then_some(count);
+        let full = u32::try_from(count).ok().filter(|_| count == room);
+        self.full = full.and_then(NonZero::new);
     }
 }
 
@@ -190,57 +194,62 @@ where
     }
 
     fn is_busy(&self) -> bool {
-        self.op.is_some() || !matches!(self.held, Held::Nothing)
+        !matches!(self.state, State::Idle)
     }
 
     fn start(&mut self, room: Option<Room>) {
-        self.op = Some(match room {
+        self.state = match room {
             None => self.wait(),
             Some(Room::Block(block)) => self.take_more(block),
             Some(Room::Message(memory, most)) => self.receive_message(memory, most),
-        });
+        };
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Came> {
-        if !matches!(self.held, Held::Nothing) {
-            return Poll::Ready(Came::Held);
-        }
-        let came = match &mut self.op {
-            None => Came::Nothing,
-            Some(Op::Managed) => {
+        let came = match &mut self.state {
+            State::Idle => return Poll::Ready(Came::Nothing),
+            State::Held(..) | State::HeldSmall(..) => return Poll::Ready(Came::Held),
+            State::Managed => {
                 let Some(managed) = &mut self.managed else { return Poll::Pending };
                 let came = ready!(managed.as_mut().poll_next(cx)).unwrap_or(Ok(None));
+                self.state = State::Idle;
                 self.came_managed(came)
             }
-            Some(Op::Small(op)) => {
+            State::Small(op) => {
                 let came = ready!(Pin::new(op).poll(cx)).into_inner();
+                self.state = State::Idle;
                 self.came_small(came)
             }
-            Some(Op::Block(op)) => {
+            State::Block(op) => {
                 let came = ready!(Pin::new(op).poll(cx)).into_inner();
+                self.state = State::Idle;
                 self.came_block(came)
             }
-            Some(Op::Message(op, most)) => {
+            State::Message(op, most) => {
+                let most = *most;
                 let BufResult(result, slice) = ready!(op.as_mut().poll(cx));
+                self.state = State::Idle;
                 self.full = None;
-                Came::Filled(Room::Message(slice.into_inner(), *most), result)
+                Came::Filled(Room::Message(slice.into_inner(), most), result)
             }
         };
-        self.op = None;
         Poll::Ready(came)
     }
 
     fn drain(&mut self, into: &mut Vec<u8>, most: usize) -> usize {
-        let (held, at): (&[u8], &mut usize) = match &mut self.held {
-            Held::Nothing => return 0,
-            Held::Managed(buffer, at) => (buffer, at),
-            Held::Small(memory, at) => (memory, at),
+        let (held, at): (&[u8], &mut u32) = match &mut self.state {
+            State::Held(buffer, at) => (buffer, at),
+            State::HeldSmall(memory, at) => (memory, at),
+            _ => return 0,
         };
-        let count = most.min(held.len() - *at);
-        into.extend_from_slice(&held[*at..*at + count]);
-        *at += count;
-        if *at == held.len() {
-            self.held = Held::Nothing;
+        let rest = &held[*at as usize..];
+        let count = most.min(rest.len());
+        let is_all = count == rest.len();
+        into.extend_from_slice(&rest[..count]);
+        // A receive is no longer than its operation can say.
+        *at += count as u32;
+        if is_all {
+            self.state = State::Idle;
         }
         count
     }

@@ -107,10 +107,10 @@ impl<S: Transport> WebSocket<S> {
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn send(&mut self, message: impl Into<Message>) -> Result<(), Error> {
+    pub fn send(&mut self, message: impl Into<Message>) -> impl Future<Output = Result<(), Error>> {
+        // Written by hand, since the compiler would keep a message in several places.
         let mut message = Some(message.into());
-        poll_fn(|cx| self.drive.poll_queue(cx, |link| message.take().map(|message| link.queue(message))))
-            .await
+        poll_fn(move |cx| self.drive.poll_queue(cx, |link| message.take().map(|message| link.queue(message))))
     }
 
     /// Sends text that is lent, copied once, behind its head; otherwise [`send`](Self::send).
@@ -119,8 +119,8 @@ impl<S: Transport> WebSocket<S> {
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn send_text(&mut self, text: &str) -> Result<(), Error> {
-        self.send_lent(Kind::Text, text.as_bytes()).await
+    pub fn send_text(&mut self, text: &str) -> impl Future<Output = Result<(), Error>> {
+        self.send_lent(Kind::Text, text.as_bytes())
     }
 
     /// Sends a binary message that is lent, copied once, behind its head; otherwise [`send`](Self::send).
@@ -129,14 +129,15 @@ impl<S: Transport> WebSocket<S> {
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn send_binary(&mut self, payload: &[u8]) -> Result<(), Error> {
-        self.send_lent(Kind::Binary, payload).await
+    pub fn send_binary(&mut self, payload: &[u8]) -> impl Future<Output = Result<(), Error>> {
+        self.send_lent(Kind::Binary, payload)
     }
 
-    async fn send_lent(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
+    fn send_lent(&mut self, kind: Kind, payload: &[u8]) -> impl Future<Output = Result<(), Error>> {
         let mut payload = Some(payload);
-        let mut queue = |link: &mut Link| payload.take().map(|payload| link.queue_lent(kind, payload));
-        poll_fn(|cx| self.drive.poll_queue(cx, &mut queue)).await
+        poll_fn(move |cx| {
+            self.drive.poll_queue(cx, |link| payload.take().map(|payload| link.queue_lent(kind, payload)))
+        })
     }
 
     /// Queues a message, without sending it: it leaves with the next [`flush`](Self::flush), [`send`](Self::send) or

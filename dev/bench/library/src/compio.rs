@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 use std::num::NonZero;
+use std::sync::Arc;
 
 use compio::driver::ProactorBuilder;
 use compio::net::{TcpListener, TcpStream};
 use compio::runtime::RuntimeBuilder;
+use sinews::Config;
 
 use crate::{Error, announce, config};
 
@@ -17,12 +19,13 @@ pub(crate) fn run(address: SocketAddr) -> Result<(), Error> {
         proactor.buffer_pool_size(buffers).buffer_pool_buffer_len(BUFFER_LEN);
     }
     RuntimeBuilder::new().with_proactor(proactor).build()?.block_on(async {
+        let config = Arc::new(config());
         let listener = TcpListener::bind(address).await?;
         announce(listener.local_addr()?)?;
         loop {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
-            compio::runtime::spawn(echo(stream)).detach();
+            compio::runtime::spawn(echo(stream, config.clone())).detach();
         }
     })
 }
@@ -33,8 +36,8 @@ const BUFFERS: u16 = 256;
 /// Room for one of them: a message of 16 KiB comes in one.
 const BUFFER_LEN: usize = 32 << 10;
 
-async fn echo(stream: TcpStream) -> Result<(), Error> {
-    let mut socket = sinews::compio::accept(stream).config(config()).await?;
+async fn echo(stream: TcpStream, config: Arc<Config>) -> Result<(), Error> {
+    let mut socket = sinews::compio::accept(stream).config(config).await?;
     while let Some(message) = socket.next().await {
         let message = message?;
         if message.is_data() {
