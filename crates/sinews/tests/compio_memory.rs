@@ -98,7 +98,7 @@ async fn turn() {
 const CONNECTIONS: usize = 50;
 
 /// What one end keeps, its own size and its receive in flight included.
-const END_MAX: isize = 2 << 10;
+const END_MAX: isize = 1536;
 
 /// Length and number of the messages of a burst: short ones, one that is received into its own memory, and such that
 /// fill the managed buffers exactly.

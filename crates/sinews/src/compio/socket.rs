@@ -37,9 +37,10 @@ const SMALL: usize = 1 << 10;
 /// What is received at least where much is there.
 const BLOCK_MIN: usize = 16 << 10;
 
-/// What a socket takes of a managed buffer, unless more came the last time. The kernel takes the buffers in turn, so
-/// that each is touched; this keeps what is touched of them small where messages are.
+/// What a socket takes of a managed buffer, unless more came so many times in a row. The kernel takes the buffers in
+/// turn, so that each is touched; this keeps what is touched of them small where most messages are.
 const MODEST: usize = 4 << 10;
+const PLENTY: u8 = 8;
 
 macro_rules! duplex {
     ($($stream:ty),*) => {$(
@@ -91,7 +92,8 @@ enum State {
 
 impl<S> SocketSource<S>
 where
-    S: AsyncRead + AsyncReadManaged<Buffer = BufferRef> + Clone + ToSharedFd<Socket> + 'static,
+    S: AsyncRead + Clone + ToSharedFd<Socket> + 'static,
+    for<'a> &'a S: AsyncReadManaged<Buffer = BufferRef>,
 {
     fn new(stream: S) -> Self {
         Self { stream, managed: None, state: State::Idle, full: None, exhausted: false }
@@ -105,13 +107,14 @@ where
         }
         self.managed.get_or_insert_with(|| {
             // The stream moves along, as it remembers whether it was emptied.
-            let start = (self.stream.clone(), MODEST);
-            Box::pin(futures_util::stream::unfold(start, |(mut stream, most)| async move {
-                let came = stream.read_managed(most).await;
-                let plenty =
-                    came.as_ref().is_ok_and(|came| came.as_ref().is_some_and(|it| it.len() >= MODEST));
-                // 0: as many as fit.
-                Some((came, (stream, if plenty { 0 } else { MODEST })))
+            let start = (self.stream.clone(), 0);
+            Box::pin(futures_util::stream::unfold(start, |(stream, plenty)| async move {
+                // 0: as much as fits.
+                let most = if plenty < PLENTY { MODEST } else { 0 };
+                // Through a reference, which takes less room for the future.
+                let came = (&stream).read_managed(most).await;
+                let is_much = matches!(&came, Ok(Some(buffer)) if buffer.len() >= MODEST);
+                Some((came, (stream, if is_much { PLENTY.min(plenty + 1) } else { 0 })))
             }))
         });
         State::Managed
@@ -183,7 +186,8 @@ where
 
 impl<S> Source for SocketSource<S>
 where
-    S: AsyncRead + AsyncReadManaged<Buffer = BufferRef> + Clone + ToSharedFd<Socket> + 'static,
+    S: AsyncRead + Clone + ToSharedFd<Socket> + 'static,
+    for<'a> &'a S: AsyncReadManaged<Buffer = BufferRef>,
 {
     fn is_direct(&self) -> bool {
         true
