@@ -1,6 +1,7 @@
 //! One thread: its connections, and what the loop tells it.
 
 mod publish;
+mod stop;
 #[cfg(test)]
 mod tests;
 
@@ -10,10 +11,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sinews_engine::{self as engine, Accepted, App, ConnId, Io, Large};
-use sinews_proto::{CloseCode, Time};
+use sinews_proto::Time;
 use sinews_session::{Chain, Fate, Flow, Resources, Session};
 
 use self::publish::UnderWay;
+use self::stop::Phase;
+pub(crate) use self::stop::StopTimes;
 use crate::date::Date;
 use crate::http::{Handled, Http, HttpConfig, Rest, Service, Upgrade};
 use crate::limits::{Gate, Limit, Refused};
@@ -28,7 +31,7 @@ use crate::websocket::{Lent, WebSocket};
 pub(crate) struct Shard {
     router: Arc<Router>,
     http: Arc<HttpConfig>,
-    grace: Duration,
+    stop_times: StopTimes,
     stop: Arc<StopLevel>,
     /// By the index of the connection.
     conns: Vec<Option<Conn>>,
@@ -49,6 +52,8 @@ pub(crate) struct Shard {
     epoch: Instant,
     /// The turn's time on the loop's clock, and on that of the sessions.
     turn: (Instant, Time),
+    phase: Phase,
+    /// Nobody is accepted any more.
     stopping: bool,
     /// The loop's timer looks after memory that messages have left.
     releasing: bool,
@@ -58,7 +63,7 @@ pub(crate) struct Shard {
 pub(crate) struct ShardParts {
     pub(crate) router: Arc<Router>,
     pub(crate) http: Arc<HttpConfig>,
-    pub(crate) grace: Duration,
+    pub(crate) stop_times: StopTimes,
     pub(crate) stop: Arc<StopLevel>,
     pub(crate) topics: Topics,
     pub(crate) counters: Arc<Counters>,
@@ -100,12 +105,12 @@ impl engine::Chain for Outgoing {
 
 impl Shard {
     pub(crate) fn new(parts: ShardParts) -> Self {
-        let ShardParts { router, http, grace, stop, topics, counters, gate, tasks } = parts;
+        let ShardParts { router, http, stop_times, stop, topics, counters, gate, tasks } = parts;
         let epoch = Instant::now();
         Self {
             router,
             http,
-            grace,
+            stop_times,
             stop,
             conns: Vec::new(),
             topics,
@@ -120,6 +125,7 @@ impl Shard {
             date: Date::default(),
             epoch,
             turn: (epoch, Time::ZERO),
+            phase: Phase::Serving,
             stopping: false,
             releasing: false,
         }
@@ -287,7 +293,7 @@ impl Shard {
             self.publish_of(io, conn);
         }
         self.counters.sent(self.resources.traffic(), self.topics.lost());
-        if !self.releasing && self.resources.holds_spares() && !self.stopping {
+        if !self.releasing && self.resources.holds_spares() && matches!(self.phase, Phase::Serving) {
             self.releasing = true;
             io.set_app_timer(io.now() + RELEASE_INTERVAL);
         }
@@ -349,31 +355,6 @@ impl Shard {
             refused.answer(&mut self.resources, &mut self.date, now);
             io.send(conn);
             io.shutdown(conn);
-        }
-    }
-
-    /// Begins the closing handshake of the server's stop.
-    fn close_websocket(&mut self, conn: ConnId, now: Time) {
-        if let Some((Protocol::WebSocket(websocket), lent)) = self.lend(conn, now) {
-            // One that is closing already is left to it.
-            let _ = websocket.session.tx(lent.resources, now).close(CloseCode::GOING_AWAY, "server stops");
-            websocket.session.after_tx(lent.resources, now);
-        }
-    }
-
-    fn stop(&mut self, io: &mut Io) {
-        if std::mem::replace(&mut self.stopping, true) {
-            return;
-        }
-        // What was published before the stop comes before its Close.
-        self.publish_all(io);
-        io.stop_accepting();
-        io.set_app_timer(io.now() + self.grace);
-        let now = self.time(io);
-        let ids: Vec<ConnId> = self.conns.iter().flatten().map(|conn| conn.id).collect();
-        for conn in ids {
-            self.close_websocket(conn, now);
-            self.settle(io, conn);
         }
     }
 }
@@ -548,15 +529,13 @@ impl App for Shard {
     }
 
     fn app_timer(&mut self, io: &mut Io) {
-        if !self.stopping {
-            self.releasing = self.resources.release_idle();
-            if self.releasing {
-                io.set_app_timer(io.now() + RELEASE_INTERVAL);
-            }
-            return;
+        if !matches!(self.phase, Phase::Serving) {
+            return self.step_of_stop(io);
         }
-        tracing::info!(connections = io.connections(), "the grace period is over");
-        io.stop();
+        self.releasing = self.resources.release_idle();
+        if self.releasing {
+            io.set_app_timer(io.now() + RELEASE_INTERVAL);
+        }
     }
 
     fn mail(&mut self, io: &mut Io, mail: &mut Vec<Mail>) {
@@ -571,7 +550,7 @@ impl App for Shard {
         }
         match self.stop.read() {
             Stop::No => {}
-            Stop::InOrder => self.stop(io),
+            Stop::InOrder => self.announce_stop(io),
             Stop::Now => io.stop(),
         }
     }

@@ -57,7 +57,7 @@ impl Host {
         let shard = Shard::new(ShardParts {
             router: Arc::new(router),
             http: Arc::default(),
-            grace: Duration::from_secs(60),
+            stop_times: StopTimes { grace: Duration::from_secs(60), ..StopTimes::default() },
             stop: Arc::default(),
             tasks: Tasks::new(engine.post(), BlockingPool::new(Default::default())),
             topics: Topics::new(0, config, Directory::new(1), Arc::new([engine.post()])),
@@ -296,4 +296,24 @@ fn memory_of_small_messages_is_given_back_too() {
     // The loop's timer would call twice, some seconds apart.
     assert!(host.shard.resources.release_idle());
     assert!(!host.shard.resources.release_idle());
+}
+
+#[test]
+fn many_clients_are_told_to_go_by_and_by_and_served_until_then() {
+    const CLIENTS: usize = 150;
+    let mut host = Host::new(TopicConfig::default());
+    // As many steps as it takes, however long the window.
+    host.shard.stop_times.window = Duration::MAX;
+    let mut hearers: [Client; CLIENTS] = host.hearers();
+    let mut teller = host.open("/tell");
+    host.shard.stop.raise(Stop::InOrder);
+    host.engine.post().wake();
+    host.turn_until(|host| matches!(host.shard.phase, Phase::Telling { .. }));
+    teller.tell(["last news".to_owned()]);
+    let told = |hearer: &Client| hearer.heard.last().is_some_and(|last| last == "closed with Some(1001)");
+    host.turn_until(|_| hearers.iter_mut().all(|hearer| hearer.hear() > 0 && told(hearer)));
+    assert!(matches!(host.shard.phase, Phase::Waiting));
+    let news = hearers.iter().filter(|hearer| hearer.heard[0] == "last news").count();
+    assert_eq!(news, CLIENTS + 1 - 64, "all but those of the first step, of whom one is the teller");
+    assert!(hearers.iter().all(|hearer| hearer.heard.len() <= 2), "each is told once");
 }

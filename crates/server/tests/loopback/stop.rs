@@ -67,6 +67,36 @@ fn a_server_that_stops_says_that_it_is_not_ready() {
 }
 
 #[test]
+fn a_stop_is_announced_before_anybody_feels_it() {
+    let routes = routes().readyz("/readyz");
+    let server = Running::server(Server::new(routes).threads(2).stop_delay(LONG));
+    let mut peer = server.websocket("/echo");
+    peer.sync();
+    server.stop.stop();
+    server.stop.stop();
+    let mut asking = server.connect();
+    assert_eq!(asking.send(get("/readyz")).answer().status, 503);
+    assert_eq!(asking.send(get("/")).answer().status, 200, "and the connection stays");
+    server.websocket("/echo").send(&Frame::text("new")).expect(&Reply::text("new"));
+    peer.send(&Frame::text("old")).expect(&Reply::text("old"));
+    server.stop.stop_now();
+    server.join();
+}
+
+#[test]
+fn a_short_delay_passes() {
+    let server = Running::server(Server::new(routes()).threads(2).stop_delay(Duration::from_millis(20)));
+    let mut peer = server.websocket("/echo");
+    peer.sync();
+    server.stop.stop();
+    peer.expect(&Reply::Close(Some(1001), "server stops".into()));
+    peer.send(&Frame::close(1001, ""));
+    assert_eq!(peer.next(), None);
+    drop(peer);
+    server.join();
+}
+
+#[test]
 fn what_was_sent_before_the_stop_is_answered() {
     // On one thread, what was sent before an answered message has been received.
     let server = server(1);
