@@ -212,7 +212,7 @@
 //! | a dropped | means |
 //! |---|---|
 //! | `next`, `next_borrowed`, `next_reader` | nothing: the next call goes on |
-//! | `recv_into` | nothing: call again with the same buffer, and it goes on behind what is there. On compio, where the buffer goes by value and is dropped with the future, its payload comes again with the next call |
+//! | `recv_into` | nothing: call again with the same buffer, and it goes on behind what is there. On compio, where the buffer goes by value, that of a dropped call stays with the connection, and the next one copies from it |
 //! | `MessageReader::next_chunk`, a read | nothing. A reader that is dropped passes over the rest of its message |
 //! | `send`, `send_text`, `send_binary`, `feed` | the message is queued whole and leaves with the next call; or, if the call still waited for room, it is not sent at all |
 //! | [`Sender::send`] | the message is queued, or not at all; the place in the line is lost |

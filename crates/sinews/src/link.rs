@@ -380,9 +380,15 @@ impl Link {
         self.skipping = true;
     }
 
+    /// The end of such a message came where nobody looks any more.
+    #[cfg(feature = "compio")]
+    pub(crate) fn skipped(&mut self) {
+        self.skipping = false;
+    }
+
     /// Payload bytes of a message in pieces that may be received into memory of the application's: everything that
     /// came before has been looked at.
-    #[cfg(feature = "tokio")]
+    #[cfg(any(feature = "tokio", feature = "compio"))]
     pub(crate) fn awaits_piece(&self) -> usize {
         if self.at < self.block.len() || self.parked.is_some() {
             return 0;
@@ -391,7 +397,7 @@ impl Link {
     }
 
     /// Such bytes came. Answers whether they end their message; `None`: the connection is over.
-    #[cfg(feature = "tokio")]
+    #[cfg(any(feature = "tokio", feature = "compio"))]
     pub(crate) fn piece_came(&mut self, piece: &mut [u8]) -> Option<bool> {
         let now = self.now;
         let handled = resources::with(|shared| self.session.receive_piece(piece, shared, now));

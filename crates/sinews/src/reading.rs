@@ -121,6 +121,11 @@ pub(crate) trait Target {
 
     /// What is behind the first so many bytes, as far as a transport may receive there.
     fn behind(&mut self, at: usize) -> &mut [u8];
+
+    /// What a transport has received there by itself: how many bytes, and whether they end the message.
+    fn take_piece(&mut self) -> Option<(usize, bool)> {
+        None
+    }
 }
 
 impl Target for [u8] {
@@ -136,6 +141,14 @@ impl Target for [u8] {
     fn behind(&mut self, at: usize) -> &mut [u8] {
         self.get_mut(at..).unwrap_or_default()
     }
+}
+
+/// What is next for memory of the application's.
+pub(crate) enum Step {
+    Event(Arrived),
+    /// A transport has received there: [`Target::take_piece`].
+    #[cfg_attr(not(feature = "compio"), allow(dead_code, reason = "others are lent the memory for a poll"))]
+    Piece,
 }
 
 /// A message that goes into memory of the application's, by as many calls as it takes.
@@ -165,9 +178,21 @@ impl Filling {
         target: &mut (impl Target + ?Sized),
         mut poll_event: impl FnMut(&mut D, &mut Context<'_>) -> Poll<Option<Arrived>>,
     ) -> Poll<Option<Filled>> {
+        self.poll_step(drive, cx, target, |drive, cx, _, _| {
+            poll_event(drive, cx).map(|it| it.map(Step::Event))
+        })
+    }
+
+    /// The same for a transport that receives into the memory by itself; it is told from where on, once that may be.
+    pub(crate) fn poll_step<D: Driver, T: Target + ?Sized>(
+        &mut self,
+        drive: &mut D,
+        cx: &mut Context<'_>,
+        target: &mut T,
+        mut poll_step: impl FnMut(&mut D, &mut Context<'_>, &mut T, Option<usize>) -> Poll<Option<Step>>,
+    ) -> Poll<Option<Filled>> {
         drive.link().expect_pieces(true);
         loop {
-            // Other memory, and less, may have come after a dropped call.
             // After a dropped call another buffer may have come, and a smaller one: what is said to be there is.
             self.filled = self.filled.min(target.capacity());
             let room = target.capacity() - self.filled;
@@ -179,16 +204,23 @@ impl Filling {
                 if reading.is_over() || copied == room {
                     return Poll::Ready(Some(self.finish(drive.link())));
                 }
-                if let Some((count, last)) = drive.poll_piece(cx, target.behind(self.filled)) {
+                let piece = target.take_piece();
+                if let Some((count, last)) =
+                    piece.or_else(|| drive.poll_piece(cx, target.behind(self.filled)))
+                {
                     self.filled += count;
                     reading.last = last;
                     continue;
                 }
             }
-            let Some(event) = ready!(poll_event(drive, cx)) else { return Poll::Ready(None) };
-            match &mut self.reading {
-                Some(reading) => reading.go_on(drive.link(), event),
-                None => self.reading = Reading::begin(drive.link(), event).map(Box::new),
+            let offered = self.reading.is_some().then_some(self.filled);
+            match (ready!(poll_step(drive, cx, target, offered)), &mut self.reading) {
+                (None, _) => return Poll::Ready(None),
+                (Some(Step::Piece), _) => {}
+                (Some(Step::Event(event)), Some(reading)) => reading.go_on(drive.link(), event),
+                (Some(Step::Event(event)), None) => {
+                    self.reading = Reading::begin(drive.link(), event).map(Box::new);
+                }
             }
         }
     }
@@ -207,16 +239,28 @@ impl Filling {
         filled
     }
 
-    /// The memory goes away before its message has ended: what it held comes again.
+    /// What was finished is not handed out from here on: it comes with the next call.
     #[cfg(feature = "compio")]
-    pub(crate) fn take_back(&mut self, memory: &[u8]) {
-        let filled = std::mem::take(&mut self.filled);
-        if let Some(reading) = &mut self.reading
-            && filled > 0
-        {
-            // All that had come was there.
-            reading.kept = memory[..filled].to_vec();
-            (reading.at, reading.read, reading.left) = (None, 0, filled);
+    pub(crate) fn give_back(&mut self, rest: &[u8], filled: &Filled) {
+        let begin =
+            || Reading { kind: filled.kind, at: None, kept: Vec::new(), read: 0, left: 0, last: true };
+        let reading = self.reading.get_or_insert_with(|| Box::new(begin()));
+        let kept = reading.kept.get(reading.read..reading.read + reading.left).unwrap_or_default();
+        reading.kept = [rest, kept].concat();
+        (reading.at, reading.read, reading.left) = (None, 0, reading.kept.len());
+    }
+
+    /// What was finished goes on in other memory, which holds as much.
+    #[cfg(feature = "compio")]
+    pub(crate) fn resume(&mut self, filled: usize) {
+        self.filled = filled;
+    }
+
+    /// A transport has received the end of the message, and nobody has looked.
+    #[cfg(feature = "compio")]
+    pub(crate) fn ended(&mut self) {
+        if let Some(reading) = &mut self.reading {
+            reading.last = true;
         }
     }
 

@@ -11,7 +11,7 @@ use compio::io::{AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _};
 use compio::net::UnixStream;
 use compio::runtime::Runtime;
 use sinews::compio::WebSocket;
-use sinews::{Cause, CloseCode, Config, Error, Kind, Message, Misuse, Role};
+use sinews::{Cause, CloseCode, Config, Error, Expired, Filled, Kind, Message, Misuse, Role};
 use sinews_testkit::{Frame, Rng, negotiate};
 
 /// Runs on compio; says so where the machine has no io_uring to offer.
@@ -213,6 +213,159 @@ fn a_dropped_call_gives_back_what_its_memory_held() {
         let (received, _) = server.recv_into(vec![0; 10]).await;
         assert!(!received.unwrap().unwrap().last);
         assert_eq!(server.next().await.unwrap().unwrap(), Message::text("behind"));
+    });
+}
+
+/// Waits for a call that is dropped at any point; `None`: it was.
+async fn drop_somewhere<F: Future>(rng: &mut Rng, call: F) -> Option<F::Output> {
+    let mut call = pin!(call);
+    for _ in 0..rng.below(4) {
+        if let Poll::Ready(done) = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return Some(done);
+        }
+        turn().await;
+    }
+    None
+}
+
+/// Memory of each kind, with room for some bytes: a part of it, filled, and not filled.
+enum Memory {
+    Slice(compio::buf::Slice<Vec<u8>>),
+    Vec(Vec<u8>),
+}
+
+impl Memory {
+    fn new(rng: &mut Rng) -> Self {
+        let room = [1, 4096, 30_000, 70_000, 300_000, 1_000_000][rng.below(6)];
+        match rng.below(3) {
+            0 => {
+                let memory = vec![0; room + 4096];
+                let skip = memory.as_ptr().align_offset(4096);
+                Self::Slice(memory.slice(skip..skip + room))
+            }
+            1 => Self::Vec(vec![7; room]),
+            _ => Self::Vec(Vec::with_capacity(room)),
+        }
+    }
+}
+
+async fn receive_somewhere(rng: &mut Rng, server: &mut End) -> Option<(Filled, Vec<u8>)> {
+    let (received, memory) = match Memory::new(rng) {
+        Memory::Slice(memory) => {
+            let (received, memory) = drop_somewhere(rng, server.recv_into(memory)).await?;
+            assert!(memory.as_ptr().addr().is_multiple_of(4096));
+            (received, memory.to_vec())
+        }
+        Memory::Vec(memory) => drop_somewhere(rng, server.recv_into(memory)).await?,
+    };
+    let filled = received.unwrap().unwrap();
+    Some((filled, memory[..filled.len].to_vec()))
+}
+
+#[test]
+fn calls_that_are_dropped_anywhere_lose_nothing() {
+    for seed in 0..12 {
+        run(|| async move {
+            let mut rng = Rng::new(seed);
+            let (mut server, mut raw) = server_and_raw();
+            let messages: Vec<Vec<u8>> = [0, 5, 300_000, 17_000, 800_000, 70_000, 1, 200_000]
+                .iter()
+                .map(|&most| noise(rng.below(most + 1)))
+                .collect();
+            let mut wire = Vec::new();
+            for message in &messages {
+                let (head, rest) = message.split_at(rng.below(message.len() + 1));
+                wire.extend(Frame::binary(head).fin(false).encode(Role::Client));
+                wire.extend(Frame::ping("?").encode(Role::Client));
+                wire.extend(Frame::continuation(rest).encode(Role::Client));
+            }
+            let mut portions = Rng::new(seed + 1000);
+            let sending = async {
+                let mut left = &wire[..];
+                while !left.is_empty() {
+                    let most = [7, 5_000, 100_000, 400_000][portions.below(4)];
+                    let (portion, rest) = left.split_at(left.len().min(1 + portions.below(most)));
+                    raw.write_all(portion.to_vec()).await.0.unwrap();
+                    left = rest;
+                }
+            };
+            let receiving = async {
+                for message in &messages {
+                    let mut heard = Vec::new();
+                    loop {
+                        if rng.below(5) == 0 {
+                            server.send("aside").await.unwrap();
+                        }
+                        let Some((filled, bytes)) = receive_somewhere(&mut rng, &mut server).await else {
+                            continue;
+                        };
+                        heard.extend(bytes);
+                        if filled.last {
+                            break;
+                        }
+                    }
+                    assert!(heard == *message, "{} of {} bytes", heard.len(), message.len());
+                }
+            };
+            futures_util::join!(sending, receiving);
+        });
+    }
+}
+
+#[test]
+fn what_is_received_for_a_dropped_call_is_passed_over_by_others() {
+    for turns in 0..6 {
+        run(|| async {
+            let (mut client, mut server) = pair();
+            let sending = async {
+                client.send(noise(1_000_000)).await.unwrap();
+                client.send("behind").await.unwrap();
+            };
+            let receiving = async {
+                let (received, _) = server.recv_into(vec![0; 10]).await;
+                assert!(!received.unwrap().unwrap().last);
+                {
+                    let mut call = pin!(server.recv_into(vec![0; 1_000_000]));
+                    for _ in 0..turns {
+                        let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                    }
+                }
+                assert_eq!(server.next().await.unwrap().unwrap(), Message::text("behind"));
+            };
+            futures_util::join!(sending, receiving);
+        });
+    }
+}
+
+#[test]
+fn memory_comes_home_from_a_connection_that_ends() {
+    run(|| async {
+        let config = Config::default()
+            .with_idle_timeout(None)
+            .with_ping_interval(Some(Duration::from_millis(30)))
+            .with_pong_timeout(Duration::from_millis(30));
+        let (raw, server) = sockets();
+        let mut raw = raw;
+        let mut server =
+            WebSocket::from_negotiated(server, negotiate(None, None).server, Arc::new(config), &[]);
+        // Most of it never comes.
+        let message = Frame::binary(noise(500_000)).encode(Role::Client);
+        raw.write_all(message[..100_000].to_vec()).await.0.unwrap();
+        let (received, memory) = server.recv_into(vec![0; 500_000]).await;
+        let Some(Err(Error::Closed(closed))) = received else { panic!("an error") };
+        assert_eq!(closed.cause(), Cause::Expired(Expired::Pong));
+        assert_eq!(memory.len(), 500_000);
+        assert!(server.next().await.is_none());
+        drop(raw);
+    });
+    run(|| async {
+        let (mut server, mut raw) = server_and_raw();
+        let message = Frame::binary(noise(500_000)).encode(Role::Client);
+        raw.write_all(message[..100_000].to_vec()).await.0.unwrap();
+        drop(raw);
+        let (received, memory) = server.recv_into(Vec::with_capacity(500_000)).await;
+        assert!(received.is_none_or(|received| received.is_err()));
+        assert_eq!(memory.capacity(), 500_000);
     });
 }
 

@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 use compio::runtime::CancelToken;
 use sinews_proto::Time;
 
+use super::lent::{DIRECT_MIN, Lent, Memory};
 use super::transport::{Came, Left, Sink, Source, Transport};
 use super::wire::Wire;
 use crate::driver::{Driver, Pace};
 use crate::link::{Link, Next, Room};
+use crate::reading::Step;
 
 /// A connection and its transport.
 pub(super) struct Drive<S: Transport> {
@@ -23,6 +25,8 @@ pub(super) struct Drive<S: Transport> {
     pace: Pace,
     /// Wakes for the link's deadline, or to free spare memory; made when first needed.
     timer: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    /// Memory of the application's that a message goes into.
+    pub(super) lent: Option<Box<Lent>>,
     /// A receive was begun since the timer last rang.
     began: bool,
     /// The end of the sending side was begun.
@@ -37,7 +41,7 @@ impl<S: Transport> Drive<S> {
     pub(super) fn new(wire: Wire<S>, link: Link) -> Self {
         let Wire { source, sink } = wire;
         let pace = Pace::new(link.now);
-        Self { source, sink, link, pace, timer: None, began: false, shut: false }
+        Self { source, sink, link, pace, timer: None, lent: None, began: false, shut: false }
     }
 
     pub(super) fn peek(&self) -> &Link {
@@ -45,10 +49,82 @@ impl<S: Transport> Drive<S> {
     }
 
     fn start_receive(&mut self) {
+        self.began = true;
+        if self.start_lent() {
+            return;
+        }
         let message = if self.source.is_direct() { self.link.take_message() } else { None };
         let room = message.or_else(|| self.source.wants_block().then(|| self.link.take_block()));
         self.source.start(room);
-        self.began = true;
+    }
+
+    /// Receives where the application wants it, if much is to come.
+    fn start_lent(&mut self) -> bool {
+        let Some(lent) = self.lent.as_mut().filter(|lent| lent.begun) else { return false };
+        let most = self.link.awaits_piece().min(lent.capacity - lent.at);
+        if most < DIRECT_MIN {
+            return false;
+        }
+        let Some(memory) = lent.memory.take() else { return false };
+        lent.memory = self.source.start_lent(memory, lent.at, most);
+        lent.memory.is_none()
+    }
+
+    /// A receive into memory of the application's has ended. Whose call was dropped may want it still, or not.
+    fn came_lent(&mut self, mut memory: Box<dyn Memory>, at: usize, result: io::Result<usize>) {
+        let lent = self.lent.as_deref_mut().filter(|lent| lent.memory.is_none());
+        match result {
+            Ok(0) => self.link.ended(None),
+            Ok(count) => match (self.link.piece_came(&mut memory.bytes_mut()[at..at + count]), lent) {
+                (Some(last), Some(lent)) => {
+                    lent.at = at + count;
+                    lent.piece = Some((lent.piece.map_or(0, |(before, _)| before) + count, last));
+                    lent.memory = Some(memory);
+                    return;
+                }
+                (Some(true), None) => self.link.skipped(),
+                _ => {}
+            },
+            Err(error) => self.link.ended(Some(error)),
+        }
+        if let Some(lent) = self.lent.as_deref_mut().filter(|lent| lent.memory.is_none()) {
+            lent.memory = Some(memory);
+        }
+    }
+
+    /// The next event, or a piece that came into memory of the application's; `None`: the connection is over.
+    pub(super) fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Option<Step>> {
+        loop {
+            if self.lent.as_ref().is_some_and(|lent| lent.piece.is_some()) {
+                return Poll::Ready(Some(Step::Piece));
+            }
+            if let Some(event) = self.link.pull() {
+                if self.link.is_urgent(&event, now) {
+                    let _ = self.poll_send(cx);
+                }
+                return Poll::Ready(Some(Step::Event(event)));
+            }
+            if !ready!(self.poll_more(cx)) {
+                return Poll::Ready(None);
+            }
+        }
+    }
+
+    /// Memory of the application's comes home from the kernel.
+    pub(super) fn poll_home(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.lent.as_ref().is_some_and(|lent| lent.memory.is_none()) {
+            self.source.cancel_lent();
+            match ready!(apart(cx, |cx| self.source.poll(cx))) {
+                // That is how a cancelled operation ends.
+                Came::Lent(memory, _, Err(_)) => {
+                    if let Some(lent) = &mut self.lent {
+                        lent.memory = Some(memory);
+                    }
+                }
+                came => drop(self.came(came)),
+            }
+        }
+        Poll::Ready(())
     }
 
     /// What the source holds moves into a block, or into the memory of a message.
@@ -82,6 +158,7 @@ impl<S: Transport> Drive<S> {
                 }
                 self.link.ended(Some(error));
             }
+            Came::Lent(memory, at, result) => self.came_lent(memory, at, result),
             Came::Over(error) => self.link.ended(error),
         }
         true
@@ -173,7 +250,7 @@ impl<S: Transport> Driver for Drive<S> {
         }
     }
 
-    /// An operation would have to own the memory.
+    /// An operation has to own the memory: see [`Lent`].
     fn poll_piece(&mut self, _: &mut Context<'_>, _: &mut [u8]) -> Option<(usize, bool)> {
         None
     }

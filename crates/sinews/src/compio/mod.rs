@@ -50,6 +50,9 @@
 //!   those cost more, and over a network nobody has measured them here.
 //! * TLS is a step between the connection and its transport: rustls encrypts into the buffers that go down, and decrypts what came (`TlsStream`).
 //!
+//! * [`recv_into`](WebSocket::recv_into) gives the kernel the memory of the call itself for the larger part of a large
+//!   message. That memory belongs to the connection until it comes home, so that such a call may be dropped too.
+//!
 //! # Memory
 //!
 //! An idle connection allocates 1.5 KiB, whatever it did before, compio's operation and timer included. A program pays
@@ -105,6 +108,7 @@ mod bridge;
 mod connect;
 mod drive;
 mod halves;
+mod lent;
 mod pieces;
 mod socket;
 mod split;

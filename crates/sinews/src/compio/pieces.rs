@@ -1,11 +1,10 @@
 //! Messages that are larger than memory, or that go where the application wants them.
 
-use std::future::{Future as _, poll_fn};
+use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-use compio::buf::{BufResult, IntoInner as _, IoBuf, IoBufMut};
+use compio::buf::{BufResult, IoBuf, IoBufMut};
 use compio::io::{AsyncRead, AsyncWrite};
 use sinews_proto::Kind;
 
@@ -15,7 +14,7 @@ use super::websocket::WebSocket;
 use crate::driver::Driver as _;
 use crate::error::Error;
 use crate::message::Filled;
-use crate::reading::{FRAGMENT_MAX, Reading, Target};
+use crate::reading::{FRAGMENT_MAX, Reading};
 
 impl<S: Transport> WebSocket<S> {
     /// Waits for the next text or binary message and reads it piece by piece, as it comes: it need not fit into
@@ -37,13 +36,15 @@ impl<S: Transport> WebSocket<S> {
 
     /// Receives the next text or binary message into memory of the caller's, such as memory that is aligned for
     /// direct I/O, from its beginning on and as far as its capacity goes, and gives it back. `None` when the
-    /// connection is over. What came is unmasked where it was received, and copied from there, once.
+    /// connection is over. Over a socket, the kernel itself receives the larger part of a large message there, and it
+    /// is unmasked in place; what came with its beginning is copied, once.
     ///
     /// Where the message does not fit, [`Filled::last`] is false, and the next call receives what follows; any other
     /// way to receive passes it over.
     ///
-    /// Cancel-safe but for the memory, which is dropped with the call: the payload that it held comes again, with the
-    /// next call.
+    /// Cancel-safe. The memory of a call that is dropped, which the kernel may have, stays with the connection until
+    /// the message has ended or the memory is full. The next call goes on there, keeps its own for the end, and copies
+    /// what came, once, however many calls were dropped; only then the memory of the first is dropped.
     ///
     /// ```
     /// # let Ok(runtime) = compio::runtime::Runtime::new() else { return Ok(()) };
@@ -67,7 +68,7 @@ impl<S: Transport> WebSocket<S> {
     /// # Errors
     /// As [`next`](Self::next).
     pub async fn recv_into<B: IoBufMut>(&mut self, buffer: B) -> (Option<Result<Filled, Error>>, B) {
-        Call { holder: Holder::Whole(self), memory: Memory(Some(buffer)) }.finish().await
+        recv_into(Holder::Whole(self), buffer).await
     }
 
     /// Sends a message piece by piece: its length need not be known, and it need not fit into memory. Each write is a
@@ -103,59 +104,13 @@ impl<S: Transport> Holder<'_, S> {
     }
 }
 
-/// Memory that is passed on by value; there, but while it is passed on.
-struct Memory<B>(Option<B>);
-
-impl<B: IoBufMut> Target for Memory<B> {
-    fn capacity(&mut self) -> usize {
-        self.0.as_mut().map_or(0, IoBufMut::buf_capacity)
-    }
-
-    /// Bytes are a reader too, and one that never waits: it knows how to tell memory how much of it is filled.
-    fn put(&mut self, at: usize, mut bytes: &[u8]) {
-        let Some(memory) = self.0.take() else { return };
-        let copying = pin!(bytes.read(memory.slice(at..)));
-        if let Poll::Ready(BufResult(_, slice)) = copying.poll(&mut Context::from_waker(Waker::noop())) {
-            self.0 = Some(slice.into_inner());
-        }
-    }
-
-    /// An operation would have to own it.
-    fn behind(&mut self, _: usize) -> &mut [u8] {
-        &mut []
-    }
-}
-
-/// A call of [`WebSocket::recv_into`]. If it is dropped, what came goes back to the connection.
-pub(super) struct Call<'a, S: Transport, B: IoBufMut> {
-    holder: Holder<'a, S>,
-    memory: Memory<B>,
-}
-
-impl<'a, S: Transport, B: IoBufMut> Call<'a, S, B> {
-    pub(super) fn new(half: Half<'a, S>, buffer: B) -> Self {
-        Self { holder: Holder::Half(half), memory: Memory(Some(buffer)) }
-    }
-
-    pub(super) async fn finish(mut self) -> (Option<Result<Filled, Error>>, B) {
-        let Self { holder, memory } = &mut self;
-        let filled =
-            poll_fn(|cx| holder.poll(cx, |socket, cx| socket.filling.poll(&mut socket.drive, cx, memory)));
-        let received = match filled.await {
-            Some(filled) => Some(Ok(filled)),
-            None => holder.with(|socket| socket.drive.link().last_words()).map(Err),
-        };
-        let buffer = memory.0.take().expect("it comes home from every copy");
-        (received, buffer)
-    }
-}
-
-impl<S: Transport, B: IoBufMut> Drop for Call<'_, S, B> {
-    fn drop(&mut self) {
-        if let Some(memory) = &self.memory.0 {
-            self.holder.with(|socket| socket.filling.take_back(memory.as_init()));
-        }
-    }
+/// [`WebSocket::recv_into`] for a connection or a half.
+pub(super) async fn recv_into<S: Transport, B: IoBufMut>(
+    mut holder: Holder<'_, S>,
+    buffer: B,
+) -> (Option<Result<Filled, Error>>, B) {
+    let mut own = Some(buffer);
+    poll_fn(|cx| holder.poll(cx, |socket, cx| socket.poll_into(cx, &mut own))).await
 }
 
 /// A message that is read as it comes: by [`next_chunk`](Self::next_chunk), without a copy, or as an [`AsyncRead`],

@@ -13,11 +13,12 @@ use compio::driver::op::{Recv, RecvFlags, Send, SendFlags, SendVectored};
 use compio::driver::{BufferRef, SharedFd, ToSharedFd};
 use compio::io::{AsyncRead, AsyncReadManaged, AsyncWrite};
 use compio::net::{TcpStream, UnixStream};
-use compio::runtime::Submit;
+use compio::runtime::{CancelToken, FutureExt as _, Submit};
 use futures_core::Stream;
 use sinews_session::Chain;
 use socket2::Socket;
 
+use super::lent::{Memory, Receiving, Socket as LentSocket};
 use super::transport::sealed::Duplex;
 use super::transport::{Came, Left, Sink, Source};
 use crate::link::Room;
@@ -85,6 +86,8 @@ enum State {
     Block(Box<Submit<Recv<Slice<Vec<u8>>, Fd>>>),
     /// Into the memory of a message, so many bytes at most.
     Message(Boxed<BufResult<usize, Slice<Vec<u8>>>>, usize),
+    /// Into memory of the application's, until the token is used.
+    Lent(Receiving, usize, Option<CancelToken>),
     /// What came, from an offset on.
     Held(BufferRef, u32),
     HeldSmall(Vec<u8>, u32),
@@ -92,7 +95,7 @@ enum State {
 
 impl<S> SocketSource<S>
 where
-    S: AsyncRead + Clone + ToSharedFd<Socket> + 'static,
+    S: AsyncRead + Clone + Into<LentSocket> + ToSharedFd<Socket> + 'static,
     for<'a> &'a S: AsyncReadManaged<Buffer = BufferRef>,
 {
     fn new(stream: S) -> Self {
@@ -186,7 +189,7 @@ where
 
 impl<S> Source for SocketSource<S>
 where
-    S: AsyncRead + Clone + ToSharedFd<Socket> + 'static,
+    S: AsyncRead + Clone + Into<LentSocket> + ToSharedFd<Socket> + 'static,
     for<'a> &'a S: AsyncReadManaged<Buffer = BufferRef>,
 {
     fn is_direct(&self) -> bool {
@@ -229,6 +232,13 @@ where
                 self.state = State::Idle;
                 self.came_block(came)
             }
+            State::Lent(op, at, _) => {
+                let at = *at;
+                let (result, memory) = ready!(op.as_mut().poll(cx));
+                self.state = State::Idle;
+                self.full = None;
+                Came::Lent(memory, at, result)
+            }
             State::Message(op, most) => {
                 let most = *most;
                 let BufResult(result, slice) = ready!(op.as_mut().poll(cx));
@@ -238,6 +248,21 @@ where
             }
         };
         Poll::Ready(came)
+    }
+
+    fn start_lent(&mut self, memory: Box<dyn Memory>, at: usize, most: usize) -> Option<Box<dyn Memory>> {
+        let token = CancelToken::new();
+        let op = memory.receive(self.stream.clone().into(), at, most).with_cancel(token.clone());
+        self.state = State::Lent(Box::pin(op), at, Some(token));
+        None
+    }
+
+    fn cancel_lent(&mut self) {
+        if let State::Lent(_, _, token) = &mut self.state
+            && let Some(token) = token.take()
+        {
+            token.cancel();
+        }
     }
 
     fn drain(&mut self, into: &mut Vec<u8>, most: usize) -> usize {

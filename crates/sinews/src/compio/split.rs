@@ -16,7 +16,7 @@ use futures_util::task::AtomicWaker;
 use sinews_proto::{CloseCode, Config, Kind, Role};
 use sinews_session::{Closed, Sent};
 
-use super::pieces::{Call, Holder, MessageWriter};
+use super::pieces::{self, Holder, MessageWriter};
 use super::transport::Transport;
 use super::websocket::WebSocket;
 use crate::driver::Driver as _;
@@ -174,7 +174,7 @@ impl<S: Transport> ReadHalf<S> {
     /// # Errors
     /// As [`next`](Self::next).
     pub async fn recv_into<B: IoBufMut>(&mut self, buffer: B) -> (Option<Result<Filled, Error>>, B) {
-        Call::new(Half::Read(&self.shared), buffer).finish().await
+        pieces::recv_into(Holder::Half(Half::Read(&self.shared)), buffer).await
     }
 
     /// How the connection ended, if it did.

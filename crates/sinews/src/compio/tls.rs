@@ -171,7 +171,7 @@ impl<I: Source> TlsSource<I> {
                 self.inner.start(block);
             }
             match ready!(self.inner.poll(cx)) {
-                Came::Nothing => continue,
+                Came::Nothing | Came::Lent(..) => continue,
                 Came::Held => {
                     let mut block = resources::take_block();
                     self.inner.drain(&mut block, resources::BLOCK);

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 
 use sinews_session::Chain;
 
+use super::lent::Memory;
 use crate::link::Room;
 
 /// What a [`WebSocket`](super::WebSocket) of compio runs over:
@@ -47,6 +48,16 @@ pub trait Source: 'static {
     /// Begins to receive; without a room the source waits in memory of its own, which is small or shared.
     fn start(&mut self, room: Option<Room>);
 
+    /// Begins to receive into memory of the application's, from an offset on and so many bytes at most. A source that
+    /// cannot gives it back.
+    fn start_lent(&mut self, memory: Box<dyn Memory>, at: usize, most: usize) -> Option<Box<dyn Memory>> {
+        let _ = (at, most);
+        Some(memory)
+    }
+
+    /// The memory of the application's is to come home soon, with or without bytes.
+    fn cancel_lent(&mut self) {}
+
     /// How the operation ended. A source that is not busy answers [`Came::Nothing`].
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Came>;
 
@@ -55,13 +66,14 @@ pub trait Source: 'static {
 }
 
 /// How a receive ended.
-#[derive(Debug)]
 #[allow(clippy::exhaustive_enums, reason = "the driver handles each")]
 pub enum Came {
     /// The source holds bytes, for [`Source::drain`].
     Held,
     /// The room comes home, with so many bytes appended; none: the peer has ended its side.
     Filled(Room, io::Result<usize>),
+    /// Memory of the application's comes home, with so many bytes from an offset on; none: the peer has ended its side.
+    Lent(Box<dyn Memory>, usize, io::Result<usize>),
     /// Nothing; another receive may be started.
     Nothing,
     /// The peer has ended its side, or the transport failed.

@@ -217,11 +217,6 @@ impl<S: Transport> WebSocket<S> {
         self.drive.link().sender(capacity)
     }
 
-    /// Whoever received a message into memory of its own does not want the rest.
-    pub(super) fn leave_filling(&mut self) {
-        self.filling.leave(self.drive.link());
-    }
-
     /// How the connection ended, if it did: code, reason and which side.
     #[must_use]
     pub fn closed(&self) -> Option<&Closed> {

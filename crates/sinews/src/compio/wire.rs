@@ -58,7 +58,7 @@ impl<S: Transport> Wire<S> {
                 }
                 match ready!(self.source.poll(cx)) {
                     Came::Held => return Poll::Ready(Ok(self.source.drain(into, most))),
-                    Came::Nothing | Came::Filled(..) => {}
+                    Came::Nothing | Came::Filled(..) | Came::Lent(..) => {}
                     Came::Over(None) => return Poll::Ready(Ok(0)),
                     Came::Over(Some(error)) => return Poll::Ready(Err(error)),
                 }

@@ -1,0 +1,227 @@
+//! Memory of the application's that a message is received into. It belongs to the connection and to no future, so that
+//! a call that is dropped loses nothing: the next one goes on in the same memory, and copies at the end.
+
+use std::any::Any;
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker, ready};
+
+use compio::buf::{BufResult, IntoInner as _, IoBufMut};
+use compio::io::AsyncRead as _;
+use compio::net::{TcpStream, UnixStream};
+
+use super::transport::Transport;
+use super::websocket::WebSocket;
+use crate::driver::Driver as _;
+use crate::error::Error;
+use crate::message::Filled;
+use crate::reading::Target;
+
+/// Payload to come for which a receive of its own is worth it: less comes with what follows it.
+pub(super) const DIRECT_MIN: usize = 16 << 10;
+
+/// Memory of a call, whatever it is.
+pub(crate) trait Memory: Any {
+    fn bytes(&self) -> &[u8];
+
+    fn bytes_mut(&mut self) -> &mut [u8];
+
+    /// Puts bytes at an offset. They fit.
+    fn put(self: Box<Self>, at: usize, bytes: &[u8]) -> Box<dyn Memory>;
+
+    /// Goes down to be filled from an offset on, with so many bytes at most.
+    fn receive(self: Box<Self>, from: Socket, at: usize, most: usize) -> Receiving;
+}
+
+/// How a receive into it ends.
+pub(crate) type Receiving = Pin<Box<dyn Future<Output = (io::Result<usize>, Box<dyn Memory>)>>>;
+
+/// What it is received from.
+#[allow(unnameable_types, reason = "a bound of the other side of a sealed trait")]
+pub enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl From<TcpStream> for Socket {
+    fn from(stream: TcpStream) -> Self {
+        Self::Tcp(stream)
+    }
+}
+
+impl From<UnixStream> for Socket {
+    fn from(stream: UnixStream) -> Self {
+        Self::Unix(stream)
+    }
+}
+
+impl<B: IoBufMut> Memory for B {
+    fn bytes(&self) -> &[u8] {
+        self.as_init()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.as_mut_slice()
+    }
+
+    fn put(mut self: Box<Self>, at: usize, mut bytes: &[u8]) -> Box<dyn Memory> {
+        if let Some(there) = self.as_mut_slice().get_mut(at..at + bytes.len()) {
+            there.copy_from_slice(bytes);
+            return self;
+        }
+        // Bytes are a reader too, and one that never waits: it knows how to tell memory how much of it is filled.
+        let copying = pin!(bytes.read((*self).slice(at..)));
+        match copying.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(BufResult(_, slice)) => Box::new(slice.into_inner()),
+            Poll::Pending => Box::new(Vec::new()),
+        }
+    }
+
+    fn receive(self: Box<Self>, from: Socket, at: usize, most: usize) -> Receiving {
+        Box::pin(async move {
+            let slice = (*self).slice(at..at + most);
+            let BufResult(result, slice) = match from {
+                Socket::Tcp(mut stream) => stream.read(slice).await,
+                Socket::Unix(mut stream) => stream.read(slice).await,
+            };
+            let memory: Box<dyn Memory> = Box::new(slice.into_inner());
+            (result, memory)
+        })
+    }
+}
+
+/// Memory of a call.
+#[derive(Default)]
+pub(super) struct Lent {
+    /// With the kernel, if it is not here.
+    pub(super) memory: Option<Box<dyn Memory>>,
+    pub(super) capacity: usize,
+    /// From where on the transport may receive.
+    pub(super) at: usize,
+    /// A message goes into it that has begun: before, nobody would know what came.
+    pub(super) begun: bool,
+    /// What it has received there and nobody has looked at: how much, and whether it ends the message.
+    pub(super) piece: Option<(usize, bool)>,
+}
+
+impl Lent {
+    fn new<B: IoBufMut>(mut buffer: B) -> Box<Self> {
+        let capacity = buffer.buf_capacity();
+        Box::new(Self { memory: Some(Box::new(buffer)), capacity, at: 0, begun: false, piece: None })
+    }
+
+    /// The memory as what it was; `None`: it is with the kernel, or was something else.
+    fn into_buffer<B: IoBufMut>(self) -> Option<B> {
+        let memory: Box<dyn Any> = self.memory?;
+        memory.downcast().ok().map(|buffer| *buffer)
+    }
+
+    fn filled(&self, len: usize) -> &[u8] {
+        let bytes = self.memory.as_ref().map_or(&[][..], |memory| (**memory).bytes());
+        &bytes[..len.min(bytes.len())]
+    }
+}
+
+impl Target for Box<Lent> {
+    fn capacity(&mut self) -> usize {
+        self.capacity
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.memory = self.memory.take().map(|memory| memory.put(at, bytes));
+        }
+    }
+
+    /// An operation has to own it.
+    fn behind(&mut self, _: usize) -> &mut [u8] {
+        &mut []
+    }
+
+    fn take_piece(&mut self) -> Option<(usize, bool)> {
+        self.piece.take()
+    }
+}
+
+impl<S: Transport> WebSocket<S> {
+    /// Receives into memory of a call's, or into that of an earlier call which was dropped.
+    pub(super) fn poll_into<B: IoBufMut>(
+        &mut self,
+        cx: &mut Context<'_>,
+        own: &mut Option<B>,
+    ) -> Poll<(Option<Result<Filled, Error>>, B)> {
+        loop {
+            if self.drive.lent.is_none() {
+                self.drive.lent = own.take().map(Lent::new);
+            }
+            let filled = ready!(self.poll_lent(cx));
+            ready!(self.drive.poll_home(cx));
+            let lent = self.drive.lent.take();
+            let (filled, buffer) = match own.take() {
+                None => {
+                    (filled, lent.and_then(|lent| lent.into_buffer()).expect("this call has put it there"))
+                }
+                Some(buffer) => match self.hand_over(filled, lent, buffer) {
+                    Ok(done) => done,
+                    Err(more) => {
+                        self.drive.lent = Some(more);
+                        continue;
+                    }
+                },
+            };
+            let received = match filled {
+                Some(filled) => Some(Ok(filled)),
+                None => {
+                    self.leave_filling();
+                    self.drive.link().last_words().map(Err)
+                }
+            };
+            return Poll::Ready((received, buffer));
+        }
+    }
+
+    fn poll_lent(&mut self, cx: &mut Context<'_>) -> Poll<Option<Filled>> {
+        let Some(mut lent) = self.drive.lent.take() else { return Poll::Ready(None) };
+        let polled = self.filling.poll_step(&mut self.drive, cx, &mut lent, |drive, cx, lent, offered| {
+            let Some(at) = offered else { return drive.poll_step(cx) };
+            (lent.at, lent.begun) = (at, true);
+            drive.lent = Some(std::mem::take(lent));
+            let polled = drive.poll_step(cx);
+            *lent = drive.lent.take().unwrap_or_default();
+            polled
+        });
+        self.drive.lent = Some(lent);
+        polled
+    }
+
+    /// What came into the memory of an earlier call moves into this one's. `Err`: there is room, and it goes on there.
+    fn hand_over<B: IoBufMut>(
+        &mut self,
+        filled: Option<Filled>,
+        lent: Option<Box<Lent>>,
+        buffer: B,
+    ) -> Result<(Option<Filled>, B), Box<Lent>> {
+        let (Some(mut filled), Some(lent)) = (filled, lent) else { return Ok((None, buffer)) };
+        let mut target = Lent::new(buffer);
+        let (here, rest) = lent.filled(filled.len).split_at(filled.len.min(target.capacity));
+        target.put(0, here);
+        if !rest.is_empty() {
+            self.filling.give_back(rest, &filled);
+            (filled.len, filled.last) = (here.len(), false);
+        } else if !filled.last && here.len() < target.capacity {
+            self.filling.resume(here.len());
+            return Err(target);
+        }
+        Ok((Some(filled), target.into_buffer().expect("it was put there just now")))
+    }
+
+    /// Whoever received a message into memory of its own does not want the rest.
+    pub(super) fn leave_filling(&mut self) {
+        if let Some(lent) = self.drive.lent.take()
+            && let Some((_, true)) = lent.piece
+        {
+            self.filling.ended();
+        }
+        self.filling.leave(self.drive.link());
+    }
+}
