@@ -43,7 +43,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Box<dyn Error>> {
 
 fn start_log(filter: &str) -> Result<(), String> {
     let filter: EnvFilter = filter.parse().map_err(|error| format!("--log {filter}: {error}"))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false);
+    // Told where it cannot be told (`2>&1 | head`), it would panic, and take the thread along.
+    log.log_internal_errors(false).init();
     Ok(())
 }
 
@@ -96,8 +98,8 @@ fn stop_on_signals(stop: StopHandle) -> io::Result<()> {
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let mut signals = signals.forever();
         if signals.next().is_some() {
-            tracing::info!("stopping; a second signal stops at once");
             stop.stop();
+            tracing::info!("stopping; a second signal stops at once");
         }
         if signals.next().is_some() {
             stop.stop_now();

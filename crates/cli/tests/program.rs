@@ -133,7 +133,10 @@ impl Running {
         self.stdout.read_to_string(&mut rest).unwrap();
         assert_eq!(rest, "\n", "the table is all that stands on standard output");
         let mut log = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        // Unless a test has closed it.
+        if let Some(mut stderr) = self.child.stderr.take() {
+            stderr.read_to_string(&mut log).unwrap();
+        }
         (self.child.wait().unwrap(), log)
     }
 }
@@ -243,6 +246,16 @@ fn a_signal_tells_every_client_and_ends_with_success() {
         assert!(status.success(), "{status}");
         assert!(log.contains("a second signal stops at once") && log.contains("stopped"), "{log}");
     }
+}
+
+/// As in `sinews serve 2>&1 | head`.
+#[test]
+fn a_log_that_nobody_reads_takes_nothing_along() {
+    let mut server = Running::serve(&["--log", "trace"]);
+    drop(server.child.stderr.take());
+    assert!(server.get("/healthz").starts_with("HTTP/1.1 200 "));
+    server.signal("TERM");
+    assert!(server.wait().0.success());
 }
 
 #[test]
