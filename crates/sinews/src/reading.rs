@@ -161,6 +161,7 @@ pub(crate) struct Filling {
 
 impl Filling {
     /// Goes on where the last call stood; `None`: the connection is over.
+    #[cfg(feature = "tokio")]
     pub(crate) fn poll<D: Driver>(
         &mut self,
         drive: &mut D,
@@ -171,6 +172,7 @@ impl Filling {
     }
 
     /// The same for who has a way of its own to the next event.
+    #[cfg(feature = "tokio")]
     pub(crate) fn poll_by<D: Driver>(
         &mut self,
         drive: &mut D,
