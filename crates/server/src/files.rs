@@ -22,8 +22,8 @@ use crate::request::{Body, FilePart, Request, Response};
 /// pieces of 128 KiB as the peer takes them, on the connection's thread, as most servers do: the disk should answer
 /// quickly.
 ///
-/// * A path that ends in a slash means the index file there; a directory without the slash is redirected to the one with
-///   it. Directories are not listed.
+/// * A path that ends in a slash means the index file there; a directory without the slash is redirected to the one
+///   with it. Directories are not listed.
 /// * `ETag` and `Last-Modified` are sent, and all conditions of RFC 9110 section 13 are honoured. One range is served
 ///   (206, 416); a request for several gets the whole file, as section 14.2 permits.
 /// * A client that takes brotli or gzip gets `name.br` or `name.gz`, if that lies beside the file and is not older, or
@@ -109,8 +109,8 @@ impl Files {
         self
     }
 
-    /// Bytes of files that are kept in memory, of all and of one. Default 16 MiB and 256 KiB: a site's pages and scripts,
-    /// and none of its films. No more than 4,096 files are kept. Zero of one: every file is read each time.
+    /// Bytes of files that are kept in memory, of all and of one. Default 16 MiB and 256 KiB: a site's pages and
+    /// scripts, and none of its films. No more than 4,096 files are kept. Zero of one: every file is read each time.
     #[must_use]
     pub fn with_cache(mut self, bytes: usize, of_one: usize) -> Self {
         (self.store.limits.cache, self.store.limits.file) = (bytes, of_one);

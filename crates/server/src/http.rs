@@ -8,6 +8,7 @@ mod write;
 use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use sinews_engine::ConnId;
@@ -45,8 +46,8 @@ pub(crate) struct Service<'a> {
 
 impl Service<'_> {
     /// What a handler may use.
-    fn beside(&mut self) -> Beside<'_> {
-        Beside { topics: self.topics, pool: self.tasks.pool() }
+    fn beside(&mut self, elapsed: Duration) -> Beside<'_> {
+        Beside { topics: self.topics, pool: self.tasks.pool(), elapsed }
     }
 }
 

@@ -1,7 +1,7 @@
 //! HTTP/1.1 and WebSocket on one event loop for each core: routes, handlers, topics.
 //!
 //! ```text
-//!   listener ─▶ shard (a thread) ─▶ HTTP: GET, POST, keep-alive ─▶ Router ─▶ Response
+//!   listener ─▶ shard (a thread) ─▶ HTTP: any method ─▶ Router ─▶ Response, at once or later; Files
 //!                 │                   │ upgrade
 //!                 │                   ▼
 //!                 │                WebSocket ─▶ Handler: open, message, drain, close
@@ -45,6 +45,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! A plain request is answered with a [`Response`] that is there, or with an [`Answer`] that comes later: a future on the
+//! connection's thread, or work that may block on a pool. [`Files`] serves a directory; [`Router::before`] and
+//! [`Router::after`] guard and change what others answer.
+//!
 //! Browsers may connect from pages of the same origin unless [`ServerOptions::with_origin`] says otherwise.
 //! Limits and waits: [`HttpConfig`] before the upgrade, [`Config`] behind it, [`TopicConfig`] for what is published,
 //! [`Limits`] for the server as a whole.
@@ -58,6 +62,7 @@ mod compress;
 mod date;
 mod files;
 mod handler;
+mod hooks;
 mod http;
 mod limits;
 mod mail;
@@ -74,6 +79,7 @@ mod websocket;
 pub use answer::Answer;
 pub use files::Files;
 pub use handler::{Context, Handler};
+pub use hooks::{Compression, Cors};
 pub use http::HttpConfig;
 pub use limits::{Limit, Limits, WhenFull};
 pub use metrics::{ConnectionEnd, Dropped, Metrics, Monitor, NotReady, Process, Reason, Tally, WebSocketEnd};

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use percent_encoding::percent_decode_str;
@@ -32,6 +33,7 @@ pub struct Request<'a> {
 pub(crate) struct Beside<'a> {
     pub(crate) topics: &'a mut Topics,
     pub(crate) pool: &'a BlockingPool,
+    pub(crate) elapsed: Duration,
 }
 
 impl<'a> Request<'a> {
@@ -48,6 +50,11 @@ impl<'a> Request<'a> {
     /// The same, once it is a handshake that was accepted.
     pub(crate) fn accepted(self, subprotocol: Option<&'a str>) -> Self {
         Self { subprotocol, ..self }
+    }
+
+    /// The same, as it is before its body has come.
+    pub(crate) fn without_body(self) -> Self {
+        Self { body: &[], ..self }
     }
 
     /// The subprotocol that was chosen, in a WebSocket handshake: the first of
@@ -91,6 +98,13 @@ impl<'a> Request<'a> {
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// How long ago the request came, or the body of one that has some; by the time of the loop's turn, so zero for
+    /// what is answered at once.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.beside.elapsed
     }
 
     /// The topics of this thread, to publish.
@@ -182,6 +196,12 @@ impl Response {
         Self { status: final_status(status), headers: Vec::new(), body: Body::Bytes(Bytes::new()) }
     }
 
+    /// The answer to a handshake, for hooks to add to.
+    pub(crate) fn switching(headers: Vec<(String, String)>) -> Self {
+        let headers = headers.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        Self { status: 101, headers, body: Body::Bytes(Bytes::new()) }
+    }
+
     /// A page.
     #[must_use]
     pub fn html(body: impl Into<Bytes>) -> Self {
@@ -213,6 +233,47 @@ impl Response {
     pub fn with_body(mut self, body: impl Into<Bytes>) -> Self {
         self.body = Body::Bytes(body.into());
         self
+    }
+
+    /// The status.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// The values of each header with this name, in any case, in order; not of those that the server writes itself.
+    pub fn header(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.headers
+            .iter()
+            .filter(move |(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| &**value)
+    }
+
+    /// Bytes of the body.
+    #[must_use]
+    pub fn body_len(&self) -> u64 {
+        self.body.len()
+    }
+
+    /// Adds a header, as [`with_header`](Self::with_header) does.
+    pub fn add_header(&mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Cow<'static, str>>) {
+        self.headers.push((name.into(), value.into()));
+    }
+
+    /// The same in place of all headers with this name.
+    pub fn set_header(&mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Cow<'static, str>>) {
+        let name = name.into();
+        self.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(&name));
+        self.add_header(name, value);
+    }
+
+    /// Adds to the headers of requests that the answer depends on.
+    pub(crate) fn vary(&mut self, names: &str) {
+        let known: Vec<&str> = self.header("vary").collect();
+        if !known.iter().any(|list| list.split(',').any(|name| name.trim().eq_ignore_ascii_case(names))) {
+            let all = known.into_iter().chain([names]).collect::<Vec<_>>().join(", ");
+            self.set_header("Vary", all);
+        }
     }
 
     pub(crate) fn with_content(mut self, body: Body) -> Self {

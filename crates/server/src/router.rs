@@ -12,6 +12,7 @@ use crate::answer::Answer;
 use crate::chunked::is_token;
 use crate::files::{Files, REST};
 use crate::handler::Handler;
+use crate::hooks::{Compression, Cors, Hooks, log_access};
 use crate::limits::Pace;
 use crate::metrics::{Metrics, Monitor};
 use crate::request::{Request, Response};
@@ -45,6 +46,7 @@ pub struct Router {
     places: Vec<String>,
     entries: Vec<Entry>,
     monitor: Monitor,
+    pub(crate) hooks: Hooks,
 }
 
 /// What answers at one path: by method, and by upgrade.
@@ -199,8 +201,8 @@ impl Router {
         self.with(path, |entry| entry.any = Some(Responder::new(answer)))
     }
 
-    /// Answers GET and HEAD below `prefix` with the files of a directory; `/` as prefix is everything that has no route
-    /// of its own.
+    /// Answers GET and HEAD below `prefix` with the files of a directory; `/` as prefix is everything that has no
+    /// route of its own.
     ///
     /// # Panics
     /// As [`route`](Self::route).
@@ -223,6 +225,91 @@ impl Router {
     #[must_use]
     pub fn websocket(self, path: &str, route: WebSocketRoute) -> Self {
         self.with(path, |entry| entry.websocket = Some(route))
+    }
+
+    /// Asks `hook` before whatever answers a request whose path begins with the segments of `prefix`, `/` being all,
+    /// with a route or without, handshakes of WebSockets too. What it answers is the answer; with `None` the request
+    /// goes on to the next hook, in the order in which they were given, and then to its route.
+    ///
+    /// It is asked once the head is there and sees no body, so that nobody is told to send one that nobody wants. The
+    /// path is compared percent-decoded, and also without empty segments and dots: however a path is written, no
+    /// reading of it gets around a hook.
+    ///
+    /// ```
+    /// use sinews_server::{Response, Router};
+    ///
+    /// let router = Router::new()
+    ///     .before("/admin", |request| {
+    ///         let token = request.head().header("authorization").next();
+    ///         // A real one compares in constant time.
+    ///         (token != Some(b"Bearer secret"))
+    ///             .then(|| Response::new(401).with_header("WWW-Authenticate", "Bearer"))
+    ///     })
+    ///     .get("/admin/users", |_| Response::json("[]"));
+    /// # drop(router);
+    /// ```
+    ///
+    /// # Panics
+    /// If the prefix does not begin with `/`, or has parameters.
+    #[must_use]
+    pub fn before(
+        mut self,
+        prefix: &str,
+        hook: impl Fn(&mut Request<'_>) -> Option<Response> + Send + Sync + 'static,
+    ) -> Self {
+        self.hooks.add_before(prefix, hook);
+        self
+    }
+
+    /// Shows `hook` each answer to a request below `prefix` before it is sent, whoever made it: to add headers, or to
+    /// take note. The request's body is there only for answers that were made at once.
+    ///
+    /// Of a handshake, the answer has status 101, or that of the refusal, and only headers that are added count.
+    /// What no request could be read of (400, 408, 431) is not shown.
+    ///
+    /// # Panics
+    /// As [`before`](Self::before).
+    #[must_use]
+    pub fn after(
+        mut self,
+        prefix: &str,
+        hook: impl Fn(&Request<'_>, &mut Response) + Send + Sync + 'static,
+    ) -> Self {
+        self.hooks.add_after(prefix, hook);
+        self
+    }
+
+    /// Lets pages of other origins use what is below `prefix`. Handshakes of WebSockets have
+    /// [a policy of their own](crate::ServerOptions::with_origin).
+    ///
+    /// # Panics
+    /// As [`before`](Self::before).
+    #[must_use]
+    pub fn cors(self, prefix: &str, cors: Cors) -> Self {
+        let cors = Arc::new(cors);
+        let preflight = Arc::clone(&cors);
+        self.before(prefix, move |request| preflight.before(request))
+            .after(prefix, move |request, response| cors.after(request, response))
+    }
+
+    /// Compresses answers below `prefix`.
+    ///
+    /// # Panics
+    /// As [`before`](Self::before).
+    #[must_use]
+    pub fn compress(self, prefix: &str, compression: Compression) -> Self {
+        self.after(prefix, move |request, response| compression.after(request, response))
+    }
+
+    /// Logs each answer below `prefix`, at level info to the target `sinews_server::access`: the peer, method and target
+    /// of the request, the status, the bytes of the body and how long it took. Given behind the hooks that change
+    /// answers, it logs what they made of them.
+    ///
+    /// # Panics
+    /// As [`before`](Self::before).
+    #[must_use]
+    pub fn access_log(self, prefix: &str) -> Self {
+        self.after(prefix, |request, response| log_access(request, response))
     }
 
     /// Answers GET at `path` with the server's metrics, as Prometheus reads them ([`Metrics::to_text`]). Whoever may

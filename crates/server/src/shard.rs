@@ -256,6 +256,7 @@ impl Shard {
         }
         if http.time_out(&mut service) {
             io.close(conn);
+            return self.settle(io, conn);
         }
         self.go_on_http(io, conn);
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use sinews_proto::Time;
 use sinews_proto::handshake::{Refusal, accept};
@@ -14,7 +15,7 @@ use super::write::write_head;
 use super::{Http, Service, Stage, Upgrade};
 use crate::answer::{Answer, Kind, Later};
 use crate::request::{Body, Request, Response};
-use crate::router::{Entry, Responder, WebSocketRoute, wants_upgrade};
+use crate::router::{Entry, Responder, Router, WebSocketRoute, wants_upgrade};
 use crate::tasks::TaskWaker;
 
 /// A request, as far as it has come.
@@ -22,20 +23,27 @@ pub(super) struct Asked<'a> {
     /// The bytes of its head.
     pub(super) raw: &'a [u8],
     pub(super) head: &'a RequestHead<'a>,
-    pub(super) found: Option<(&'a Entry, matchit::Params<'a, 'a>)>,
-    pub(super) body: &'a [u8],
+    entry: Option<&'a Entry>,
+    params: matchit::Params<'a, 'a>,
+    body: &'a [u8],
 }
 
 impl<'a> Asked<'a> {
+    pub(super) fn new(raw: &'a [u8], head: &'a RequestHead<'a>, body: &'a [u8], router: &'a Router) -> Self {
+        let found = router.at(head.path());
+        let (entry, params) =
+            found.map_or_else(|| (None, matchit::Params::new()), |(entry, params)| (Some(entry), params));
+        Self { raw, head, entry, params, body }
+    }
+
     /// What answers it, if it is there.
     pub(super) fn responder(&self) -> Option<&'a Responder> {
-        self.found.as_ref().and_then(|(entry, _)| entry.responder(self.head.method()))
+        self.entry?.responder(self.head.method())
     }
 
     /// Where it becomes a WebSocket, or is told that it should.
-    pub(super) fn upgrade(&self) -> Option<(&'a WebSocketRoute, &matchit::Params<'a, 'a>)> {
-        let (entry, params) = self.found.as_ref()?;
-        Some((entry.upgrade(self.head)?, params))
+    pub(super) fn upgrade(&self) -> Option<&'a WebSocketRoute> {
+        self.entry?.upgrade(self.head)
     }
 }
 
@@ -66,7 +74,7 @@ impl Http {
     /// Answers a whole request, or begins to.
     pub(super) fn respond(&mut self, asked: &Asked<'_>, service: &mut Service<'_>) {
         let answer = match self.ask(asked, service).0 {
-            Kind::Now(response) => return self.answer(asked, &response, service),
+            Kind::Now(response) => return self.answer(asked, response, service),
             Kind::Later(answer) => answer,
             Kind::Blocking(work) => {
                 let done = service.tasks.pool().run(work);
@@ -74,9 +82,10 @@ impl Http {
             }
         };
         let (head, since) = (asked.raw.to_vec(), service.now);
+        self.started.get_or_insert(since);
         let mut answering = Answering { head, answer, waker: service.tasks.waker(service.conn), since };
         match answering.poll() {
-            Poll::Ready(response) => self.answer(asked, &response, service),
+            Poll::Ready(response) => self.answer(asked, response, service),
             Poll::Pending => self.stage = Stage::Answering(Box::new(answering)),
         }
     }
@@ -87,15 +96,36 @@ impl Http {
         if head.target() == "*" {
             return allow(Response::new(204), &service.router.allowed()).into();
         }
-        let Some((entry, params)) = &asked.found else {
+        let Some(entry) = asked.entry else {
             return Response::text("not found\n").with_status(404).into();
         };
         match asked.responder() {
-            Some(responder) => {
-                responder.call(&mut Request::new(head, params, asked.body, self.peer, service.beside()))
-            }
+            Some(responder) => responder.call(&mut self.request(asked, service)),
             None if head.method() == "OPTIONS" => allow(Response::new(204), &entry.allowed()).into(),
             None => allow(Response::text("method not allowed\n").with_status(405), &entry.allowed()).into(),
+        }
+    }
+
+    /// As handlers and hooks see it.
+    fn request<'r>(&self, asked: &'r Asked<'_>, service: &'r mut Service<'_>) -> Request<'r> {
+        let elapsed = self.started.map_or(Duration::ZERO, |started| service.now.since(started));
+        Request::new(asked.head, &asked.params, asked.body, self.peer, service.beside(elapsed))
+    }
+
+    /// The answer that a hook has before the request's own, once its head is there.
+    pub(super) fn before(&self, asked: &Asked<'_>, service: &mut Service<'_>) -> Option<Response> {
+        let hooks = &service.router.hooks;
+        if !hooks.has_before() {
+            return None;
+        }
+        hooks.before(&mut self.request(asked, service).without_body())
+    }
+
+    /// What hooks make of an answer.
+    fn after(&self, asked: &Asked<'_>, response: &mut Response, service: &mut Service<'_>) {
+        let hooks = &service.router.hooks;
+        if hooks.has_after() {
+            hooks.after(&self.request(asked, service), response);
         }
     }
 
@@ -103,16 +133,16 @@ impl Http {
     pub(crate) fn poll_answer(&mut self, service: &mut Service<'_>) -> bool {
         let Stage::Answering(answering) = &mut self.stage else { return false };
         let Poll::Ready(response) = answering.poll() else { return false };
-        self.finish_answer(&response, service);
+        self.finish_answer(response, service);
         true
     }
 
     /// The answer does not come in time.
     pub(super) fn give_up_answer(&mut self, service: &mut Service<'_>) {
-        self.finish_answer(&Response::text("the answer takes too long\n").with_status(503), service);
+        self.finish_answer(Response::text("the answer takes too long\n").with_status(503), service);
     }
 
-    fn finish_answer(&mut self, response: &Response, service: &mut Service<'_>) {
+    fn finish_answer(&mut self, response: Response, service: &mut Service<'_>) {
         if let Stage::Answering(answering) = mem::take(&mut self.stage) {
             self.asked_again(&answering.head, &[], service, |http, asked, service| {
                 http.answer(asked, response, service);
@@ -131,8 +161,7 @@ impl Http {
         let mut slots = HeaderSlots::new();
         match RequestHead::parse(raw, &service.config.head, &mut slots) {
             Ok(head) => {
-                let found = service.router.at(head.path());
-                then(self, &Asked { raw, head: &head, found, body }, service);
+                then(self, &Asked::new(raw, &head, body, service.router), service);
             }
             // It was sound the first time.
             Err(error) => drop(self.refuse(&Refusal::from(error), service)),
@@ -143,43 +172,60 @@ impl Http {
         &mut self,
         route: &WebSocketRoute,
         asked: &Asked<'_>,
-        params: &matchit::Params<'_, '_>,
         service: &mut Service<'_>,
     ) -> Step {
         let accepted = match accept(asked.head, &route.options) {
             Ok(accepted) => accepted,
-            Err(refusal) => return self.refuse_handshake(&refusal, service),
+            Err(refusal) => return self.refuse_handshake(asked, refusal, service),
         };
         if let Err(limit) = service.gate.handshake() {
             service.counters.limited.add(limit);
             service.gate.report(limit);
-            return self.refuse_handshake(&limit.refusal(), service);
+            return self.refuse_handshake(asked, limit.refusal(), service);
         }
-        let request = Request::new(asked.head, params, &[], self.peer, service.beside());
-        let request = request.accepted(accepted.subprotocol());
+        let hooks = &service.router.hooks;
+        let request = self.request(asked, service).accepted(accepted.subprotocol());
         let handler = match (route.handler)(&request) {
             Ok(handler) => handler,
-            Err(refusal) => return self.refuse_handshake(&refusal, service),
+            Err(refusal) => return self.refuse_handshake(asked, refusal, service),
         };
         let headers = route.headers.as_ref().map_or_else(Vec::new, |headers| headers(&request));
-        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let mut response = Response::switching(headers);
+        hooks.after(&request, &mut response);
+        let headers: Vec<(&str, &str)> =
+            response.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
         let chain = self.outbound.gathering(service.resources);
         if let Err(error) = chain.write(|out| accepted.write_response(&headers, out)) {
             // This is HTTP/1, so it is a header.
-            tracing::error!(path = asked.head.path(), %error, "the route's headers cannot be sent");
+            tracing::error!(path = asked.head.path(), %error, "the headers of a handshake cannot be sent");
             if let Ok(refusal) = Refusal::new(500) {
-                return self.refuse_handshake(&refusal, service);
+                return self.refuse_handshake(asked, refusal, service);
             }
             self.ending = true;
             return Step::NeedMore;
         }
         let (negotiated, config) = (accepted.negotiated(), Arc::clone(&route.config));
-        Step::Upgrade(Upgrade { negotiated, handler, config, pace: route.message_pace }, asked.raw.len())
+        let upgrade = Upgrade { negotiated, handler, config, pace: route.message_pace };
+        Step::Upgrade(upgrade, asked.raw.len())
     }
 
-    fn refuse_handshake(&mut self, refusal: &Refusal, service: &mut Service<'_>) -> Step {
+    /// Refuses a handshake, with what hooks add.
+    fn refuse_handshake(
+        &mut self,
+        asked: &Asked<'_>,
+        mut refusal: Refusal,
+        service: &mut Service<'_>,
+    ) -> Step {
         service.counters.handshake_refused(refusal.status());
-        self.end_with(refusal, service)
+        let mut added = Response::new(refusal.status());
+        self.after(asked, &mut added, service);
+        for (name, value) in added.headers {
+            match refusal.clone().with_header(name, value) {
+                Ok(with) => refusal = with,
+                Err(error) => tracing::error!(%error, "a header of a refusal cannot be sent"),
+            }
+        }
+        self.end_with(&refusal, service)
     }
 
     /// Refuses a request: the connection ends behind the answer, so that nothing that follows is taken
@@ -199,7 +245,8 @@ impl Http {
         Step::NeedMore
     }
 
-    pub(super) fn answer(&mut self, asked: &Asked<'_>, response: &Response, service: &mut Service<'_>) {
+    pub(super) fn answer(&mut self, asked: &Asked<'_>, mut response: Response, service: &mut Service<'_>) {
+        self.after(asked, &mut response, service);
         service.counters.responded(response.status);
         let head = asked.head;
         // A client that wanted to switch may have sent ahead in another protocol (RFC 9931).
@@ -220,7 +267,7 @@ impl Http {
             _ => &[],
         };
         chain.write(|out| {
-            write_head(response, connection, service.date.at(service.now), out);
+            write_head(&response, connection, service.date.at(service.now), out);
             out.extend_from_slice(copied);
         });
         match body {

@@ -74,21 +74,30 @@ impl Http {
         };
         let body_len = usize::try_from(head.content_length().unwrap_or(0)).unwrap_or(usize::MAX);
         let body = behind.get(..body_len).filter(|_| !head.is_chunked());
-        let asked =
-            Asked { raw, head: &head, found: service.router.at(head.path()), body: body.unwrap_or(&[]) };
-        if let Some((route, params)) = asked.upgrade() {
+        let asked = Asked::new(raw, &head, body.unwrap_or(&[]), service.router);
+        if let Some(response) = self.before(&asked, service) {
+            if body.is_none() {
+                return self
+                    .pass_over(&asked, service, |http, service| http.answer(&asked, response, service));
+            }
+            self.answer(&asked, response, service);
+            return Step::Used(head_len + body_len);
+        }
+        if let Some(route) = asked.upgrade() {
             // One with a body is refused, so its body need not come.
-            return self.upgrade(route, &asked, params, service);
+            return self.upgrade(route, &asked, service);
         }
         if body_len > service.config.max_body {
-            return self.refuse_body(&asked, &too_large(service.config.max_body), service);
+            self.ending = true;
+            self.answer(&asked, too_large(service.config.max_body), service);
+            return Step::NeedMore;
         }
         if body.is_some() {
             self.respond(&asked, service);
             return Step::Used(head_len + body_len);
         }
         if asked.responder().is_none() {
-            return self.pass_over(&asked, service);
+            return self.pass_over(&asked, service, |http, service| http.respond(&asked, service));
         }
         self.expect_body(&head, service);
         self.started = Some(service.now);
@@ -141,7 +150,7 @@ impl Http {
         };
         self.ending = true;
         self.asked_again(&upload.head, &[], service, |http, asked, service| {
-            http.answer(asked, &refusal, service);
+            http.answer(asked, refusal, service);
         });
         Step::NeedMore
     }
@@ -149,10 +158,15 @@ impl Http {
     /// Answers a request whose head says enough, before its body has come. A short body is passed over, so
     /// that the connection can go on; otherwise it ends (RFC 9112 sections 9.3 and 9.6). It ends too where the
     /// client asked for leave to send the body: without it, it may send one or not (RFC 9110 section 10.1.1).
-    fn pass_over(&mut self, asked: &Asked<'_>, service: &mut Service<'_>) -> Step {
+    fn pass_over(
+        &mut self,
+        asked: &Asked<'_>,
+        service: &mut Service<'_>,
+        respond: impl FnOnce(&mut Self, &mut Service<'_>),
+    ) -> Step {
         let len = asked.head.content_length().unwrap_or(0);
         self.ending |= len > UNWANTED_BODY_MAX as u64 || expects_leave(asked.head);
-        self.respond(asked, service);
+        respond(self, service);
         if self.ending {
             return Step::NeedMore;
         }
@@ -172,13 +186,6 @@ impl Http {
         self.started = None;
         self.moved = service.now;
         Step::Used(used)
-    }
-
-    /// Answers a request whose body is not taken; it is not read either, so the connection ends.
-    fn refuse_body(&mut self, asked: &Asked<'_>, response: &Response, service: &mut Service<'_>) -> Step {
-        self.ending = true;
-        self.answer(asked, response, service);
-        Step::NeedMore
     }
 
     /// The client may be waiting for leave to send its body (RFC 9110 section 10.1.1).

@@ -5,6 +5,7 @@ mod attacks;
 mod backend;
 mod files;
 mod flow;
+mod hooks;
 mod http;
 mod later;
 mod lifetime;

@@ -1,0 +1,177 @@
+//! What runs before and after the answers.
+
+mod compression;
+mod cors;
+
+use std::borrow::Cow;
+use std::fmt;
+
+use percent_encoding::percent_decode_str;
+
+pub use self::compression::Compression;
+pub use self::cors::Cors;
+use crate::request::{Request, Response};
+
+/// In the order in which they were given.
+#[derive(Default)]
+pub(crate) struct Hooks {
+    before: Vec<(Prefix, BeforeFn)>,
+    after: Vec<(Prefix, AfterFn)>,
+}
+
+type BeforeFn = Box<dyn Fn(&mut Request<'_>) -> Option<Response> + Send + Sync>;
+
+type AfterFn = Box<dyn Fn(&Request<'_>, &mut Response) + Send + Sync>;
+
+impl Hooks {
+    pub(crate) fn add_before(
+        &mut self,
+        prefix: &str,
+        hook: impl Fn(&mut Request<'_>) -> Option<Response> + Send + Sync + 'static,
+    ) {
+        self.before.push((Prefix::new(prefix), Box::new(hook)));
+    }
+
+    pub(crate) fn add_after(
+        &mut self,
+        prefix: &str,
+        hook: impl Fn(&Request<'_>, &mut Response) + Send + Sync + 'static,
+    ) {
+        self.after.push((Prefix::new(prefix), Box::new(hook)));
+    }
+
+    pub(crate) fn has_before(&self) -> bool {
+        !self.before.is_empty()
+    }
+
+    pub(crate) fn has_after(&self) -> bool {
+        !self.after.is_empty()
+    }
+
+    /// The first answer that one of them has.
+    pub(crate) fn before(&self, request: &mut Request<'_>) -> Option<Response> {
+        let path = Path::new(request.head().path());
+        self.before.iter().filter(|(prefix, _)| prefix.covers(&path)).find_map(|(_, hook)| hook(request))
+    }
+
+    pub(crate) fn after(&self, request: &Request<'_>, response: &mut Response) {
+        let path = Path::new(request.head().path());
+        for (_, hook) in self.after.iter().filter(|(prefix, _)| prefix.covers(&path)) {
+            hook(request, response);
+        }
+    }
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hooks").field("before", &self.before.len()).field("after", &self.after.len()).finish()
+    }
+}
+
+/// The first segments of a path, without a slash at their end.
+struct Prefix(String);
+
+/// A path as hooks see it. They guard what stands behind a prefix, so a path that any reading puts there is there.
+struct Path<'a> {
+    decoded: Cow<'a, [u8]>,
+    /// Without empty segments and dots, where that is another one.
+    normalized: Option<Vec<u8>>,
+}
+
+impl Prefix {
+    fn new(prefix: &str) -> Self {
+        let is_sound = prefix.starts_with('/') && !prefix.contains(['{', '}', '%', '?']);
+        assert!(
+            is_sound,
+            "a hook's prefix is a path that begins with a slash and has no parameters, not {prefix:?}"
+        );
+        Self(prefix.trim_end_matches('/').to_owned())
+    }
+
+    fn covers(&self, path: &Path<'_>) -> bool {
+        let begins = |path: &[u8]| {
+            let behind = path.strip_prefix(self.0.as_bytes());
+            behind.is_some_and(|behind| behind.is_empty() || behind.starts_with(b"/"))
+        };
+        self.0.is_empty() || begins(&path.decoded) || path.normalized.as_deref().is_some_and(begins)
+    }
+}
+
+impl<'a> Path<'a> {
+    fn new(path: &'a str) -> Self {
+        let decoded: Cow<'a, [u8]> = percent_decode_str(path).into();
+        let is_plain =
+            !decoded.windows(2).any(|two| two == b"//" || two == b"/.") && !decoded.contains(&b'\\');
+        let normalized = (!is_plain).then(|| normalize(&decoded));
+        Self { decoded, normalized }
+    }
+}
+
+fn normalize(path: &[u8]) -> Vec<u8> {
+    let mut segments: Vec<&[u8]> = Vec::new();
+    for segment in path.split(|byte| b"/\\".contains(byte)) {
+        match segment {
+            b"" | b"." => {}
+            b".." => drop(segments.pop()),
+            segment => segments.push(segment),
+        }
+    }
+    segments.iter().flat_map(|segment| [&b"/"[..], segment]).flatten().copied().collect()
+}
+
+/// One line of the log for each answer.
+pub(crate) fn log_access(request: &Request<'_>, response: &Response) {
+    let head = request.head();
+    tracing::info!(
+        target: "sinews_server::access",
+        peer = %request.peer(),
+        method = head.method(),
+        target = head.target(),
+        status = response.status(),
+        bytes = response.body_len(),
+        micros = u64::try_from(request.elapsed().as_micros()).unwrap_or(u64::MAX),
+        "answered"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_covers_whole_segments_however_they_are_written() {
+        let covers = |prefix: &str, path: &str| Prefix::new(prefix).covers(&Path::new(path));
+        for path in [
+            "/api",
+            "/api/",
+            "/api/x",
+            "/%61pi/x",
+            "/ap%69",
+            "//api/x",
+            "/./api",
+            "/x/../api/y",
+            "/api%2fx",
+            "/api%2Fx",
+            "/api//x",
+            "/\\api",
+            "/x%2f..%2fapi",
+            "/api/../x",
+            "/..//api",
+            "/api%5cx",
+        ] {
+            assert!(covers("/api", path), "{path}");
+            assert!(covers("/api/", path) && covers("/", path), "{path}");
+        }
+        for path in ["/", "/ap", "/apix", "/x/api", "/API", "*", "", "/api.", "/%2561pi", "/x/.api"] {
+            assert!(!covers("/api", path), "{path}");
+            assert!(covers("/", path), "{path}");
+        }
+        assert!(covers("/a/b", "/a/b/c") && !covers("/a/b", "/a/bc") && covers("/a/b", "/a//b"));
+    }
+
+    #[test]
+    #[should_panic(expected = "begins with a slash")]
+    fn a_prefix_is_no_pattern() {
+        let _ = Prefix::new("/api/{name}");
+    }
+}

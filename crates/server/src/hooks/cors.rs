@@ -1,0 +1,139 @@
+//! Cross-origin requests (the Fetch standard, section 3.2).
+
+use std::time::Duration;
+
+use sinews_proto::handshake::OriginPolicy;
+
+use crate::chunked::is_token;
+use crate::request::{Request, Response};
+
+/// Which pages of other origins may read answers: for [`Router::cors`](crate::Router::cors).
+///
+/// A browser asks before it sends what a form could not (a preflight); that is answered here, before routes and later
+/// hooks. Other requests are answered as they are, with what allows the page to read the answer. It restrains browsers
+/// only: who may do what is for the handler, or a hook.
+///
+/// ```
+/// use sinews_server::{Cors, OriginPolicy, Response, Router};
+///
+/// let cors = Cors::new(OriginPolicy::list(["https://example.com"])?).with_credentials(true);
+/// let router = Router::new().cors("/api", cors).put("/api/name", |_| Response::new(204));
+/// # drop(router);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Cors {
+    origins: OriginPolicy,
+    is_any: bool,
+    methods: Option<String>,
+    headers: Option<String>,
+    exposed: Option<String>,
+    credentials: bool,
+    max_age: Duration,
+}
+
+impl Cors {
+    /// For pages of these origins.
+    #[must_use]
+    pub fn new(origins: OriginPolicy) -> Self {
+        let is_any = origins == OriginPolicy::any();
+        let max_age = Duration::from_secs(600);
+        Self { origins, is_any, methods: None, headers: None, exposed: None, credentials: false, max_age }
+    }
+
+    /// The methods that they may use. Default: every one; a route that does not answer it says 405.
+    #[must_use]
+    pub fn with_methods<'m>(mut self, methods: impl IntoIterator<Item = &'m str>) -> Self {
+        self.methods = Some(list(methods));
+        self
+    }
+
+    /// The headers that they may send. Default: every one.
+    #[must_use]
+    pub fn with_headers<'h>(mut self, names: impl IntoIterator<Item = &'h str>) -> Self {
+        self.headers = Some(list(names));
+        self
+    }
+
+    /// The headers of answers that they may read, beside those that they always may. Default: none.
+    #[must_use]
+    pub fn with_exposed_headers<'h>(mut self, names: impl IntoIterator<Item = &'h str>) -> Self {
+        self.exposed = Some(list(names));
+        self
+    }
+
+    /// Whether the browser may send cookies along, so that the page acts as the user. Default: no. Where any origin is
+    /// allowed it has no effect: every page there is would act as the user.
+    #[must_use]
+    pub fn with_credentials(mut self, allow: bool) -> Self {
+        self.credentials = allow;
+        self
+    }
+
+    /// For how long a browser need not ask again. Default 10 min; browsers have limits of their own, 2 h in Chromium.
+    #[must_use]
+    pub fn with_max_age(mut self, age: Duration) -> Self {
+        self.max_age = age;
+        self
+    }
+
+    /// Answers a preflight.
+    pub(crate) fn before(&self, request: &Request<'_>) -> Option<Response> {
+        let head = request.head();
+        let wanted = head.header("access-control-request-method").next()?;
+        head.header("origin").next()?;
+        if head.method() != "OPTIONS" {
+            return None;
+        }
+        let mut response = Response::new(204);
+        response.vary("Access-Control-Request-Method, Access-Control-Request-Headers");
+        if self.allowed(request).is_none() {
+            // What a page may read is added behind, and only for those that may.
+            return Some(response.with_status(403));
+        }
+        let methods = self.methods.clone().or_else(|| tokens(wanted));
+        let headers =
+            self.headers.clone().or_else(|| tokens(head.header("access-control-request-headers").next()?));
+        for (name, value) in
+            [("Access-Control-Allow-Methods", methods), ("Access-Control-Allow-Headers", headers)]
+        {
+            if let Some(value) = value {
+                response.add_header(name, value);
+            }
+        }
+        response.add_header("Access-Control-Max-Age", self.max_age.as_secs().to_string());
+        Some(response)
+    }
+
+    /// Allows the page to read an answer.
+    pub(crate) fn after(&self, request: &Request<'_>, response: &mut Response) {
+        if !self.is_any {
+            response.vary("Origin");
+        }
+        let Some(origin) = self.allowed(request) else { return };
+        response.set_header("Access-Control-Allow-Origin", origin);
+        if self.credentials && !self.is_any {
+            response.set_header("Access-Control-Allow-Credentials", "true");
+        }
+        if let Some(exposed) = &self.exposed {
+            response.set_header("Access-Control-Expose-Headers", exposed.clone());
+        }
+    }
+
+    /// What the page's origin is allowed as.
+    fn allowed(&self, request: &Request<'_>) -> Option<String> {
+        let origin = request.head().header("origin").next()?;
+        self.origins.check(request.head()).ok()?;
+        if self.is_any { Some("*".to_owned()) } else { String::from_utf8(origin.to_vec()).ok() }
+    }
+}
+
+fn list<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
+    names.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+/// A list of tokens as it came, to be sent back.
+fn tokens(value: &[u8]) -> Option<String> {
+    let is_sound = value.iter().all(|&byte| is_token(byte) || b", \t".contains(&byte));
+    is_sound.then(|| String::from_utf8_lossy(value).into_owned())
+}
