@@ -4,6 +4,7 @@
 //! test named here exists, and that no line is without either tests or a reason.
 
 mod faults;
+mod http;
 mod rules;
 
 use std::fmt::Write as _;
@@ -29,11 +30,12 @@ pub enum Held {
 }
 
 /// The sections with their titles, in order.
-pub const SECTIONS: [(&str, &[Line]); 9] = [
+pub const SECTIONS: [(&str, &[Line]); 10] = [
     ("RFC 6455, the WebSocket protocol", rules::RFC_6455),
     ("RFC 7692, permessage-deflate", rules::RFC_7692),
     ("RFC 8441 and RFC 9220, over HTTP/2 and HTTP/3", rules::RFC_8441),
     ("HTTP upgrade (RFC 9110 section 7.8, RFC 9112, RFC 9931)", rules::HTTP_UPGRADE),
+    ("HTTP/1.1 (RFC 9110, RFC 9112)", http::HTTP_1),
     ("Other standards", rules::OTHERS),
     ("What servers most often get wrong", rules::OFTEN_WRONG),
     ("Wrong answers of running servers and libraries", faults::PROBED),
