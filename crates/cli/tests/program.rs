@@ -188,7 +188,7 @@ fn a_bare_start_serves_everything_in_the_table() {
     assert!(server.get("/readyz").starts_with("HTTP/1.1 200 "));
     assert!(server.get("/metrics").contains("\nsinews_connections_accepted_total "));
     assert!(server.get("/nowhere").starts_with("HTTP/1.1 404 "));
-    assert!(server.request("POST /healthz HTTP/1.1", "").contains("\r\nAllow: GET, HEAD\r\n"));
+    assert!(server.request("POST /healthz HTTP/1.1", "").contains("\r\nAllow: GET, HEAD, OPTIONS\r\n"));
     let mut echo = server.websocket("/echo");
     echo.send(&Frame::text("hello"));
     assert_eq!(echo.next(), Some(Reply::text("hello")));
