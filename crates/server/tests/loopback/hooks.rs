@@ -247,6 +247,12 @@ fn preflights_are_answered_before_routes_and_guards() {
     assert_eq!(any.header("access-control-allow-headers"), Some("x-a, x-b"));
     assert_eq!(any.header("access-control-max-age"), Some("600"));
     assert_eq!(any.header("access-control-allow-credentials"), None, "never for any");
+    let own = client.send(with(&get("/name/x"), "Authorization: word\r\n")).answer();
+    assert_eq!(
+        (own.header("access-control-allow-origin"), own.header("vary")),
+        (Some("*"), None),
+        "it may be cached"
+    );
     let listed = cors_of(&mut client, &preflight("/body"), "https://a.example");
     assert_eq!((listed.status, listed.header("access-control-allow-methods")), (204, Some("GET, PUT")));
     assert_eq!(listed.header("access-control-allow-headers"), Some("X-Token"));
