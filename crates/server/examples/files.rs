@@ -1,0 +1,34 @@
+//! Serves a directory, and counts what is asked for: `cargo run -p sinews-server --example files -- DIRECTORY`.
+//!
+//! ```sh
+//! curl -i http://127.0.0.1:8080/                      # index.html, with its validators
+//! curl -r 0-99 http://127.0.0.1:8080/film.mp4         # a part
+//! curl --compressed http://127.0.0.1:8080/script.js   # gzip, or script.js.br beside it
+//! curl http://127.0.0.1:8080/count
+//! ```
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sinews_server::{Compression, Cors, Files, OriginPolicy, Response, Router, Server};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let directory = std::env::args().nth(1).unwrap_or_else(|| ".".to_owned());
+    let address = std::env::args().nth(2).unwrap_or_else(|| "127.0.0.1:8080".to_owned());
+    let asked = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&asked);
+    let router = Router::new()
+        .before("/", move |_| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            None
+        })
+        .compress("/count", Compression::default())
+        .cors("/", Cors::new(OriginPolicy::any()))
+        .get("/count", move |_| Response::text(format!("{}\n", asked.load(Ordering::Relaxed))))
+        .files("/", Files::open(directory)?.with_cache_control("public, max-age=60"));
+    let server = Server::new(router).listen(address.parse()?).bind()?;
+    println!("http://{}/", server.addresses()[0]);
+    server.run()?;
+    Ok(())
+}
