@@ -20,6 +20,7 @@ use sinews_session::{Flow, Outbound, Resources};
 use self::answer::Answering;
 pub use self::config::HttpConfig;
 use self::receive::{Step, Upload};
+use crate::client::TrustedProxies;
 use crate::date::Date;
 use crate::handler::Handler;
 use crate::limits::{Gate, Pace};
@@ -39,6 +40,7 @@ pub(crate) struct Service<'a> {
     pub(crate) date: &'a mut Date,
     pub(crate) counters: &'a Counters,
     pub(crate) gate: &'a Gate,
+    pub(crate) proxies: &'a TrustedProxies,
     pub(crate) now: Time,
     pub(crate) conn: ConnId,
     pub(crate) stopping: bool,
@@ -47,7 +49,7 @@ pub(crate) struct Service<'a> {
 impl Service<'_> {
     /// What a handler may use.
     fn beside(&mut self, elapsed: Duration) -> Beside<'_> {
-        Beside { topics: self.topics, pool: self.tasks.pool(), elapsed }
+        Beside { topics: self.topics, pool: self.tasks.pool(), elapsed, proxies: self.proxies }
     }
 }
 

@@ -58,6 +58,7 @@
 
 mod answer;
 mod chunked;
+mod client;
 mod compress;
 mod date;
 mod files;
@@ -65,9 +66,11 @@ mod handler;
 mod hooks;
 mod http;
 mod limits;
+mod listen;
 mod mail;
 mod metrics;
 mod pool;
+mod proxy;
 mod request;
 mod router;
 mod server;
@@ -77,11 +80,14 @@ mod topics;
 mod websocket;
 
 pub use answer::Answer;
+pub use client::TrustedProxies;
 pub use files::Files;
 pub use handler::{Context, Handler};
 pub use hooks::{Compression, Cors};
 pub use http::HttpConfig;
+pub use ipnet::IpNet;
 pub use limits::{Limit, Limits, WhenFull};
+pub use listen::Listen;
 pub use metrics::{ConnectionEnd, Dropped, Metrics, Monitor, NotReady, Process, Reason, Tally, WebSocketEnd};
 pub use pool::{BlockingConfig, BlockingPool, NotRun};
 pub use request::{OwnedRequest, Request, Response};

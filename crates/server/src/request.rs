@@ -5,7 +5,7 @@ mod owned;
 use std::borrow::Cow;
 use std::fs::File;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use percent_encoding::percent_decode_str;
 use sinews_proto::http::RequestHead;
 
 pub use self::owned::OwnedRequest;
+use crate::client::TrustedProxies;
 use crate::pool::BlockingPool;
 use crate::topics::{Publisher, Topics};
 
@@ -34,6 +35,7 @@ pub(crate) struct Beside<'a> {
     pub(crate) topics: &'a mut Topics,
     pub(crate) pool: &'a BlockingPool,
     pub(crate) elapsed: Duration,
+    pub(crate) proxies: &'a TrustedProxies,
 }
 
 impl<'a> Request<'a> {
@@ -94,7 +96,8 @@ impl<'a> Request<'a> {
         self.body
     }
 
-    /// The peer's address.
+    /// The peer's address: of whoever has connected, or of whom the PROXY header of the connection names
+    /// ([`Listen::with_proxy_protocol`](crate::Listen::with_proxy_protocol)).
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
@@ -105,6 +108,14 @@ impl<'a> Request<'a> {
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.beside.elapsed
+    }
+
+    /// The client's address: the peer's, or what a proxy that is trusted says of its client
+    /// ([`Server::trusted_proxies`](crate::Server::trusted_proxies)). IPv4 addresses are given as such, also where a
+    /// socket has them in an IPv6 address.
+    #[must_use]
+    pub fn client(&self) -> IpAddr {
+        self.beside.proxies.client(self.head, self.peer)
     }
 
     /// The topics of this thread, to publish.
@@ -128,7 +139,7 @@ impl<'a> Request<'a> {
     /// A copy that outlives the call, for an answer that comes later.
     #[must_use]
     pub fn to_owned(&self) -> OwnedRequest {
-        OwnedRequest::new(self.head, self.params, self.body, self.peer)
+        OwnedRequest::new(self.head, self.params, self.body, self.peer, self.client())
     }
 }
 

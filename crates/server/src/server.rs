@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use sinews_engine::{self as engine, BackendChoice, Engine, ListenOptions, Listener, Post};
 
+use crate::client::TrustedProxies;
 use crate::http::HttpConfig;
 use crate::limits::{Gate, Limits};
+use crate::listen::{Expects, Listen};
 use crate::mail::{Mail, Stop, StopLevel};
 use crate::metrics::{Counters, Monitor, Sources};
 use crate::pool::{BlockingConfig, BlockingPool};
@@ -36,7 +38,7 @@ use crate::topics::{Directory, Publisher, TopicConfig, Topics};
 #[derive(Debug)]
 pub struct Server {
     router: Router,
-    addresses: Vec<SocketAddr>,
+    listens: Vec<Listen>,
     threads: usize,
     http: HttpConfig,
     engine: engine::Config,
@@ -44,6 +46,7 @@ pub struct Server {
     topics: TopicConfig,
     limits: Limits,
     blocking: BlockingConfig,
+    proxies: TrustedProxies,
 }
 
 impl Server {
@@ -52,7 +55,7 @@ impl Server {
     pub fn new(router: Router) -> Self {
         Self {
             router,
-            addresses: Vec::new(),
+            listens: Vec::new(),
             threads: thread::available_parallelism().map_or(1, NonZeroUsize::get),
             http: HttpConfig::default(),
             engine: engine::Config::default(),
@@ -60,13 +63,20 @@ impl Server {
             topics: TopicConfig::default(),
             limits: Limits::default(),
             blocking: BlockingConfig::default(),
+            proxies: TrustedProxies::default(),
         }
     }
 
     /// Adds an address to listen on; port 0 takes a free one.
     #[must_use]
-    pub fn listen(mut self, address: SocketAddr) -> Self {
-        self.addresses.push(address);
+    pub fn listen(self, address: SocketAddr) -> Self {
+        self.listen_on(Listen::tcp(address))
+    }
+
+    /// Adds a place to listen at.
+    #[must_use]
+    pub fn listen_on(mut self, listen: Listen) -> Self {
+        self.listens.push(listen);
         self
     }
 
@@ -119,6 +129,15 @@ impl Server {
         self
     }
 
+    /// Proxies that are believed when they say who their client is: [`Request::client`](crate::Request::client).
+    /// Default: none. Their connections are many clients', so
+    /// [`Limits::with_max_connections_per_address`](crate::Limits::with_max_connections_per_address) passes them over.
+    #[must_use]
+    pub fn trusted_proxies(mut self, proxies: TrustedProxies) -> Self {
+        self.proxies = proxies;
+        self
+    }
+
     /// How long a graceful stop goes on as before, but for [`Monitor::ready`] and [`Router::readyz`], so that whatever
     /// sends clients here can notice before nobody is accepted any more. Default: zero, since it helps only where
     /// something asks; there, two of its intervals.
@@ -154,7 +173,8 @@ impl Server {
         self.check()?;
         let mut addresses = Vec::new();
         let mut by_thread: Vec<Vec<Listener>> = (0..self.threads).map(|_| Vec::new()).collect();
-        for address in self.addresses {
+        let expects: Arc<[Expects]> = self.listens.iter().map(|listen| listen.expects.clone()).collect();
+        for Listen { address, .. } in self.listens {
             let at = |error| BindError { fault: Fault::Address(address), error };
             let listeners =
                 Listener::bind_all(address, self.threads, &ListenOptions::default()).map_err(at)?;
@@ -177,7 +197,8 @@ impl Server {
         let monitor = router.monitor();
         let counted: Vec<_> = engines.iter().map(|engine| (Arc::default(), engine.watch())).collect();
         let counters: Vec<Arc<Counters>> = counted.iter().map(|(counters, _)| Arc::clone(counters)).collect();
-        let gate = Arc::new(Gate::new(self.limits, counters.clone()));
+        let proxies = Arc::new(self.proxies);
+        let gate = Arc::new(Gate::new(self.limits, Arc::clone(&proxies), counters.clone()));
         monitor.attach(Sources { shards: counted, stop: Arc::clone(&stop), gate: Arc::clone(&gate) });
         let pool = BlockingPool::new(self.blocking);
         let shards = engines
@@ -188,8 +209,21 @@ impl Server {
                 let topics = Topics::new(at, self.topics, Arc::clone(&directory), Arc::clone(&posts));
                 let (router, http, stop) = (Arc::clone(&router), Arc::clone(&http), Arc::clone(&stop));
                 let (stop_times, gate) = (self.stop_times, Arc::clone(&gate));
+                let (expects, proxies) = (Arc::clone(&expects), Arc::clone(&proxies));
                 let tasks = Tasks::new(engine.post(), pool.clone());
-                (engine, ShardParts { router, http, stop_times, stop, topics, counters, gate, tasks })
+                let parts = ShardParts {
+                    router,
+                    http,
+                    stop_times,
+                    stop,
+                    topics,
+                    counters,
+                    gate,
+                    expects,
+                    proxies,
+                    tasks,
+                };
+                (engine, parts)
             })
             .collect();
         let publisher = Publisher::new(directory, Arc::clone(&posts));
@@ -200,7 +234,7 @@ impl Server {
 
 impl Server {
     fn check(&self) -> Result<(), BindError> {
-        if self.addresses.is_empty() {
+        if self.listens.is_empty() {
             return Err(BindError::invalid(
                 "no address to listen on: `Server::listen` was not called".to_owned(),
             ));

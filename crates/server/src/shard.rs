@@ -7,6 +7,7 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,11 +18,14 @@ use sinews_session::{Chain, Fate, Flow, Resources, Session};
 use self::publish::UnderWay;
 use self::stop::Phase;
 pub(crate) use self::stop::StopTimes;
+use crate::client::TrustedProxies;
 use crate::date::Date;
 use crate::http::{Handled, Http, HttpConfig, Rest, Service, Upgrade};
 use crate::limits::{Gate, Limit, Refused};
+use crate::listen::Expects;
 use crate::mail::{Mail, Stop, StopLevel};
 use crate::metrics::{Counters, Held};
+use crate::proxy::{Announced, Behind, Preface};
 use crate::router::Router;
 use crate::tasks::Tasks;
 use crate::topics::Topics;
@@ -46,6 +50,9 @@ pub(crate) struct Shard {
     resources: Resources,
     counters: Arc<Counters>,
     gate: Arc<Gate>,
+    /// By the listener.
+    expects: Arc<[Expects]>,
+    proxies: Arc<TrustedProxies>,
     /// Connections that are refused in words.
     refusing: usize,
     date: Date,
@@ -69,6 +76,8 @@ pub(crate) struct ShardParts {
     pub(crate) counters: Arc<Counters>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) tasks: Tasks,
+    pub(crate) expects: Arc<[Expects]>,
+    pub(crate) proxies: Arc<TrustedProxies>,
 }
 
 struct Conn {
@@ -84,6 +93,8 @@ enum Protocol {
     Http(Box<Http>),
     WebSocket(Box<WebSocket>),
     Refused(Box<Refused>),
+    /// What the proxy says is awaited.
+    Preface(Box<Preface>),
 }
 
 /// A session's chain as the loop sends it.
@@ -105,7 +116,8 @@ impl engine::Chain for Outgoing {
 
 impl Shard {
     pub(crate) fn new(parts: ShardParts) -> Self {
-        let ShardParts { router, http, stop_times, stop, topics, counters, gate, tasks } = parts;
+        let ShardParts { router, http, stop_times, stop, topics, counters, gate, expects, proxies, tasks } =
+            parts;
         let epoch = Instant::now();
         Self {
             router,
@@ -121,6 +133,8 @@ impl Shard {
             resources: Resources::new(),
             counters,
             gate,
+            expects,
+            proxies,
             refusing: 0,
             date: Date::default(),
             epoch,
@@ -170,6 +184,7 @@ impl Shard {
             date: &mut self.date,
             counters: &self.counters,
             gate: &self.gate,
+            proxies: &self.proxies,
             now,
             conn,
             stopping: self.stopping,
@@ -320,7 +335,7 @@ impl Shard {
                 settle_http(http, io, conn, &self.http, self.epoch);
                 Held::new(http.outbound.len(), http.incomplete())
             }
-            Protocol::Refused(_) => return,
+            Protocol::Refused(_) | Protocol::Preface(_) => return,
         };
         let before = std::mem::replace(&mut found.holds, holds);
         self.counters.holds(before, holds);
@@ -334,6 +349,42 @@ impl Shard {
     fn limited(&self, limit: Limit) {
         self.counters.limited.add(limit);
         self.gate.report(limit);
+    }
+
+    /// How a client's connection goes on.
+    fn admit(&mut self, io: &mut Io, conn: ConnId, peer: SocketAddr, now: Time) -> Protocol {
+        match self.gate.enter(peer.ip()) {
+            Ok(()) => Protocol::Http(Box::new(Http::new(peer, now))),
+            Err(limit) => self.refuse(io, conn, limit),
+        }
+    }
+
+    /// What a proxy says has come, or part of it.
+    fn receive_preface(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> engine::Flow {
+        let now = self.time(io);
+        let Some(Conn { protocol: Protocol::Preface(preface), .. }) = self.find(conn) else {
+            return engine::Flow::Continue;
+        };
+        let (peer, behind) = match preface.receive(chunk) {
+            Announced::Client(peer, behind) => (peer, behind),
+            Announced::Nothing => return engine::Flow::Continue,
+            Announced::Malformed => {
+                tracing::debug!("closed: the listener expects a PROXY header, and this began otherwise");
+                io.close(conn);
+                return engine::Flow::Continue;
+            }
+        };
+        io.clear_timer(conn);
+        let protocol = self.admit(io, conn, peer, now);
+        if let Some(found) = self.find(conn) {
+            found.protocol = protocol;
+        }
+        self.settle_one(io, conn);
+        match behind {
+            Behind::Chunk(from) if from < chunk.len() => self.received(io, conn, &mut chunk[from..]),
+            Behind::Kept(mut kept) if !kept.is_empty() => self.received(io, conn, &mut kept),
+            _ => engine::Flow::Continue,
+        }
     }
 
     /// A connection that does not get in. It is told so, unless many are being told just now.
@@ -366,9 +417,11 @@ impl App for Shard {
 
     fn accepted(&mut self, io: &mut Io, conn: ConnId, from: Accepted) {
         let now = self.time(io);
-        let protocol = match self.gate.enter(from.peer.ip()) {
-            Ok(()) => Protocol::Http(Box::new(Http::new(from.peer, now))),
-            Err(limit) => self.refuse(io, conn, limit),
+        let protocol = if self.expects.get(from.listener).is_some_and(|expects| expects.proxy) {
+            io.set_timer(conn, io.now() + self.http.head_timeout);
+            Protocol::Preface(Box::new(Preface::new(from.peer)))
+        } else {
+            self.admit(io, conn, from.peer, now)
         };
         if self.conns.len() <= conn.index() {
             self.conns.resize_with(conn.index() + 1, || None);
@@ -392,6 +445,7 @@ impl App for Shard {
                 self.receive_refused(io, conn);
                 Flow::Continue
             }
+            Some((Protocol::Preface(_), _)) => return self.receive_preface(io, conn, chunk),
             None => Flow::Continue,
         };
         engine_flow(flow)
@@ -400,7 +454,7 @@ impl App for Shard {
     fn awaits_large(&self, conn: ConnId) -> bool {
         self.found(conn).is_some_and(|found| match &found.protocol {
             Protocol::WebSocket(websocket) => websocket.session.awaits_large(),
-            Protocol::Http(_) | Protocol::Refused(_) => false,
+            Protocol::Http(_) | Protocol::Refused(_) | Protocol::Preface(_) => false,
         })
     }
 
@@ -432,6 +486,7 @@ impl App for Shard {
             Some((Protocol::WebSocket(websocket), _)) => websocket.session.receive_end(now),
             Some((Protocol::Http(http), _)) => http.end(),
             Some((Protocol::Refused(_), _)) => io.shutdown(conn),
+            Some((Protocol::Preface(_), _)) => io.close(conn),
             None => {}
         }
         self.settle(io, conn);
@@ -442,6 +497,7 @@ impl App for Shard {
             Protocol::WebSocket(websocket) => websocket.session.start_send().map(Outgoing),
             Protocol::Http(http) => http.outbound.start().map(Outgoing),
             Protocol::Refused(refused) => refused.outbound.start().map(Outgoing),
+            Protocol::Preface(_) => None,
         }
     }
 
@@ -453,7 +509,7 @@ impl App for Shard {
                 http.outbound.progressed(bytes);
                 http.moved(now);
             }
-            Some((Protocol::Refused(_), _)) | None => {}
+            Some((Protocol::Refused(_) | Protocol::Preface(_), _)) | None => {}
         }
         self.settle_one(io, conn);
     }
@@ -479,7 +535,7 @@ impl App for Shard {
                 self.sent_http(io, conn);
             }
             Some((Protocol::Refused(refused), lent)) => refused.outbound.finish(chain.0, lent.resources),
-            None => {}
+            Some((Protocol::Preface(_), _)) | None => {}
         }
     }
 
@@ -488,7 +544,7 @@ impl App for Shard {
             && self.found(conn).is_some_and(|found| match &found.protocol {
                 Protocol::WebSocket(websocket) => websocket.session.finish_may_wait(),
                 Protocol::Http(http) => http.finish_may_wait(),
-                Protocol::Refused(_) => false,
+                Protocol::Refused(_) | Protocol::Preface(_) => false,
             })
     }
 
@@ -507,6 +563,7 @@ impl App for Shard {
                 Protocol::Http(http) => self.gate.leave(http.peer.ip()),
                 Protocol::WebSocket(websocket) => self.gate.leave(websocket.peer().ip()),
                 Protocol::Refused(_) => self.refusing -= 1,
+                Protocol::Preface(_) => {}
             }
         }
         // What the handler published as its last words.
@@ -523,7 +580,7 @@ impl App for Shard {
                 }
             }
             Some((Protocol::Http(_), _)) => return self.http_timer(io, conn),
-            Some((Protocol::Refused(_), _)) => io.close(conn),
+            Some((Protocol::Refused(_) | Protocol::Preface(_), _)) => io.close(conn),
             None => {}
         }
         self.settle(io, conn);

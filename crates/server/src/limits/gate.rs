@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::rate::Pace;
 use super::{Limit, Limits, WhenFull};
+use crate::client::TrustedProxies;
 use crate::metrics::{Counters, Held, Reason};
 
 /// The limits of a server, and how far they are used: shared by its threads, and asked when a connection comes or
@@ -16,6 +17,7 @@ use crate::metrics::{Counters, Held, Reason};
 #[derive(Debug)]
 pub(crate) struct Gate {
     limits: Limits,
+    proxies: Arc<TrustedProxies>,
     connections: AtomicUsize,
     /// Connections by client, where that is limited. Addresses come from strangers, so their hash is keyed.
     clients: Mutex<HashMap<Client, usize>>,
@@ -46,12 +48,13 @@ impl Client {
 }
 
 impl Gate {
-    pub(crate) fn new(limits: Limits, counters: Vec<Arc<Counters>>) -> Self {
+    pub(crate) fn new(limits: Limits, proxies: Arc<TrustedProxies>, counters: Vec<Arc<Counters>>) -> Self {
         Self {
             connections: AtomicUsize::new(0),
             clients: Mutex::default(),
             handshakes: limits.handshakes_per_second.map(|rate| Pace::new(rate, rate)),
             handshake_due: AtomicU64::new(0),
+            proxies,
             counters,
             epoch: Instant::now(),
             quiet_until: Limit::ALL.iter().map(|_| AtomicU64::new(0)).collect(),
@@ -75,7 +78,7 @@ impl Gate {
     }
 
     fn enter_client(&self, address: IpAddr) -> Result<(), Limit> {
-        let Some(max) = self.limits.max_connections_per_address else { return Ok(()) };
+        let Some(max) = self.share_of(address) else { return Ok(()) };
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let count = clients.entry(Client::of(address)).or_default();
         if *count >= max {
@@ -85,9 +88,16 @@ impl Gate {
         Ok(())
     }
 
+    /// Connections that this address may have. A proxy has those of many, and who comes through a Unix socket has no
+    /// address.
+    fn share_of(&self, address: IpAddr) -> Option<usize> {
+        let everybodys = address.is_unspecified() || self.proxies.trusts(address);
+        self.limits.max_connections_per_address.filter(|_| !everybodys)
+    }
+
     pub(crate) fn leave(&self, address: IpAddr) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
-        if self.limits.max_connections_per_address.is_none() {
+        if self.share_of(address).is_none() {
             return;
         }
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,7 +169,8 @@ mod tests {
     use super::*;
 
     fn gate(limits: Limits) -> Gate {
-        Gate::new(limits, vec![Arc::default(), Arc::default()])
+        let proxies = TrustedProxies::x_forwarded_for(["10.0.0.0/8".parse().unwrap()]);
+        Gate::new(limits, Arc::new(proxies), vec![Arc::default(), Arc::default()])
     }
 
     #[test]
@@ -182,6 +193,16 @@ mod tests {
         }
         assert!(gate.clients.lock().unwrap().is_empty(), "nobody who has gone is remembered");
         assert_eq!(gate.connections.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn those_who_come_for_many_have_no_share() {
+        let gate = gate(Limits::default().with_max_connections_per_address(1));
+        for address in ["10.1.2.3", "0.0.0.0"].map(|text| text.parse().unwrap()) {
+            assert_eq!((gate.enter(address), gate.enter(address)), (Ok(()), Ok(())));
+            gate.leave(address);
+        }
+        assert!(gate.clients.lock().unwrap().is_empty());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
 use sinews_proto::http::RequestHead;
@@ -20,6 +20,7 @@ pub struct OwnedRequest {
     params: Vec<(Box<str>, Box<str>)>,
     body: Bytes,
     peer: SocketAddr,
+    client: IpAddr,
 }
 
 impl OwnedRequest {
@@ -28,6 +29,7 @@ impl OwnedRequest {
         params: &matchit::Params<'_, '_>,
         body: &[u8],
         peer: SocketAddr,
+        client: IpAddr,
     ) -> Self {
         Self {
             method: head.method().into(),
@@ -41,6 +43,7 @@ impl OwnedRequest {
             params: params.iter().map(|(name, value)| (name.into(), value.into())).collect(),
             body: Bytes::copy_from_slice(body),
             peer,
+            client,
         }
     }
 
@@ -92,6 +95,12 @@ impl OwnedRequest {
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// As [`Request::client`](crate::Request::client).
+    #[must_use]
+    pub fn client(&self) -> IpAddr {
+        self.client
     }
 }
 

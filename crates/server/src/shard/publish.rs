@@ -102,7 +102,7 @@ impl Shard {
         match self.find(conn).map(|found| &found.protocol) {
             Some(Protocol::WebSocket(websocket)) => websocket.session.wants_resume(),
             Some(Protocol::Http(http)) => http.paused,
-            Some(Protocol::Refused(_)) | None => false,
+            Some(Protocol::Refused(_) | Protocol::Preface(_)) | None => false,
         }
     }
 
@@ -131,7 +131,7 @@ impl Shard {
             }
             Some((Protocol::Http(http), _)) if !http.paused => io.resume(conn),
             Some((Protocol::Http(_), _)) => self.resume_http(io, conn),
-            Some((Protocol::Refused(_), _)) | None => {}
+            Some((Protocol::Refused(_) | Protocol::Preface(_), _)) | None => {}
         }
     }
 }

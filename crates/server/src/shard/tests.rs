@@ -38,7 +38,7 @@ impl Handler for Member {
 struct Host {
     engine: Engine<Shard>,
     shard: Shard,
-    address: std::net::SocketAddr,
+    address: SocketAddr,
 }
 
 impl Host {
@@ -62,7 +62,9 @@ impl Host {
             tasks: Tasks::new(engine.post(), BlockingPool::new(Default::default())),
             topics: Topics::new(0, config, Directory::new(1), Arc::new([engine.post()])),
             counters: Arc::default(),
-            gate: Arc::new(Gate::new(crate::Limits::default(), Vec::new())),
+            proxies: Arc::default(),
+            expects: Arc::default(),
+            gate: Arc::new(Gate::new(crate::Limits::default(), Arc::default(), Vec::new())),
         });
         Self { engine, shard, address }
     }

@@ -11,6 +11,7 @@ mod later;
 mod lifetime;
 mod limits;
 mod metrics;
+mod proxies;
 mod routes;
 mod settings;
 mod stop;

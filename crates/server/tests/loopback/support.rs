@@ -199,6 +199,15 @@ impl Client {
         assert!(self.received.is_empty(), "{:?}", String::from_utf8_lossy(&self.received));
     }
 
+    /// Whether the connection ends, in order or by a reset, before anything has come.
+    pub(crate) fn ends_without_a_word(&mut self) -> bool {
+        let mut byte = [0];
+        match self.stream.read(&mut byte) {
+            Ok(count) => count == 0,
+            Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+        }
+    }
+
     pub(crate) fn half_close(&mut self) -> &mut Self {
         self.stream.shutdown(Shutdown::Write).unwrap();
         self

@@ -1,0 +1,234 @@
+//! The PROXY protocol: what a proxy says about its client before the client's first byte.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// What has come of a connection that begins with a PROXY header.
+#[derive(Debug)]
+pub(crate) struct Preface {
+    peer: SocketAddr,
+    /// A header that is not whole.
+    begun: Vec<u8>,
+}
+
+/// What handling input came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Announced {
+    /// The header is not whole.
+    Nothing,
+    /// The client, and what came behind the header: the rest of the chunk from there on, or what was kept.
+    Client(SocketAddr, Behind),
+    /// This is no header.
+    Malformed,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Behind {
+    Chunk(usize),
+    Kept(Vec<u8>),
+}
+
+impl Preface {
+    pub(crate) fn new(peer: SocketAddr) -> Self {
+        Self { peer, begun: Vec::new() }
+    }
+
+    pub(crate) fn receive(&mut self, chunk: &[u8]) -> Announced {
+        if self.begun.is_empty() {
+            return match parse(chunk) {
+                Parsed::Incomplete => {
+                    self.begun.extend_from_slice(chunk);
+                    Announced::Nothing
+                }
+                Parsed::Malformed => Announced::Malformed,
+                Parsed::Header { client, len } => {
+                    Announced::Client(client.unwrap_or(self.peer), Behind::Chunk(len))
+                }
+            };
+        }
+        self.begun.extend_from_slice(chunk);
+        match parse(&self.begun) {
+            Parsed::Incomplete => Announced::Nothing,
+            Parsed::Malformed => Announced::Malformed,
+            Parsed::Header { client, len } => {
+                let rest = self.begun.split_off(len);
+                Announced::Client(client.unwrap_or(self.peer), Behind::Kept(rest))
+            }
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Parsed {
+    Incomplete,
+    Malformed,
+    /// `client` is `None` where the proxy speaks for itself, or of an address that is none of the internet's.
+    Header {
+        client: Option<SocketAddr>,
+        len: usize,
+    },
+}
+
+/// Reads either version: "The PROXY protocol", versions 1 and 2, section 2.
+fn parse(input: &[u8]) -> Parsed {
+    let begins = |with: &[u8]| input.iter().zip(with).all(|(byte, expected)| byte == expected);
+    match () {
+        () if begins(SIGNATURE) => parse_binary(input),
+        () if begins(V1) => parse_line(input),
+        () => Parsed::Malformed,
+    }
+}
+
+/// Version 2: a signature, a command, a family, a length, addresses, and extensions that are passed over.
+fn parse_binary(input: &[u8]) -> Parsed {
+    let Some((head, body)) = input.split_at_checked(HEAD) else { return Parsed::Incomplete };
+    let (command, family) = (head[12], head[13]);
+    let len = usize::from(u16::from_be_bytes([head[14], head[15]]));
+    if len > BODY_MAX || command >> 4 != 2 || command & 0xF > 1 {
+        return Parsed::Malformed;
+    }
+    let Some(body) = body.get(..len) else { return Parsed::Incomplete };
+    let client = match (command & 0xF, family) {
+        // The proxy's own connection, for instance a health check.
+        (0, _) => Some(None),
+        (_, TCP4) => body.first_chunk::<12>().map(|body| Some(ipv4(body))),
+        (_, TCP6) => body.first_chunk::<36>().map(|body| Some(ipv6(body))),
+        // Of no address that we could tell anybody.
+        _ => Some(None),
+    };
+    client.map_or(Parsed::Malformed, |client| Parsed::Header { client, len: HEAD + len })
+}
+
+fn ipv4(body: &[u8; 12]) -> SocketAddr {
+    let [a, b, c, d, .., port, rt, _, _] = *body;
+    SocketAddr::new(Ipv4Addr::new(a, b, c, d).into(), u16::from_be_bytes([port, rt]))
+}
+
+fn ipv6(body: &[u8; 36]) -> SocketAddr {
+    let mut address = [0; 16];
+    address.copy_from_slice(&body[..16]);
+    SocketAddr::new(Ipv6Addr::from(address).into(), u16::from_be_bytes([body[32], body[33]]))
+}
+
+/// Version 1: one line of text.
+fn parse_line(input: &[u8]) -> Parsed {
+    let line = &input[..input.len().min(LINE_MAX)];
+    let Some(end) = line.windows(2).position(|two| two == b"\r\n") else {
+        return if line.len() < LINE_MAX { Parsed::Incomplete } else { Parsed::Malformed };
+    };
+    let Ok(text) = std::str::from_utf8(&line[V1.len()..end]) else { return Parsed::Malformed };
+    let len = end + 2;
+    let mut words = text.split(' ');
+    let family = words.next();
+    if family == Some("UNKNOWN") {
+        return Parsed::Header { client: None, len };
+    }
+    let mut word = || words.next().unwrap_or_default();
+    let (source, destination, port, to) = (word(), word(), word(), word());
+    let addresses = (source.parse::<IpAddr>(), destination.parse::<IpAddr>());
+    match (family, addresses, decimal(port), decimal(to), words.next()) {
+        (Some("TCP4"), (Ok(IpAddr::V4(source)), Ok(IpAddr::V4(_))), Some(port), Some(_), None) => {
+            Parsed::Header { client: Some((source, port).into()), len }
+        }
+        (Some("TCP6"), (Ok(IpAddr::V6(source)), Ok(IpAddr::V6(_))), Some(port), Some(_), None) => {
+            Parsed::Header { client: Some((source, port).into()), len }
+        }
+        _ => Parsed::Malformed,
+    }
+}
+
+/// Digits only: `parse` would take a sign.
+fn decimal(text: &str) -> Option<u16> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
+const HEAD: usize = 16;
+const TCP4: u8 = 0x11;
+const TCP6: u8 = 0x21;
+
+/// Bytes of addresses and extensions: much more than any proxy sends, with a client's certificate too.
+const BODY_MAX: usize = 16 << 10;
+
+const V1: &[u8] = b"PROXY ";
+
+/// Longest line, its end included (section 2.1).
+const LINE_MAX: usize = 107;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn binary(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
+        let len = (body.len() as u16).to_be_bytes();
+        [&SIGNATURE[..], &[command, family], &len, body].concat()
+    }
+
+    fn client(text: &str) -> Option<SocketAddr> {
+        Some(text.parse().unwrap())
+    }
+
+    fn headers() -> Vec<(Vec<u8>, Option<SocketAddr>)> {
+        let v4 = [192, 0, 2, 1, 198, 51, 100, 1, 0x12, 0x34, 0, 80];
+        let mut v6 = [0u8; 36];
+        v6[..4].copy_from_slice(&[0x20, 1, 0xD, 0xB8]);
+        (v6[15], v6[32], v6[33]) = (7, 0x12, 0x34);
+        vec![
+            (binary(0x21, TCP4, &v4), client("192.0.2.1:4660")),
+            (binary(0x21, TCP4, &[&v4[..], b"\x04\0\x02ab"].concat()), client("192.0.2.1:4660")),
+            (binary(0x21, TCP6, &v6), client("[2001:db8::7]:4660")),
+            (binary(0x20, TCP4, &v4), None),
+            (binary(0x20, 0, &[]), None),
+            (binary(0x21, 0x31, &[0; 216]), None),
+            (b"PROXY TCP4 192.0.2.1 198.51.100.1 4660 80\r\n".to_vec(), client("192.0.2.1:4660")),
+            (b"PROXY TCP6 2001:db8::7 2001:db8::1 4660 443\r\n".to_vec(), client("[2001:db8::7]:4660")),
+            (b"PROXY UNKNOWN\r\n".to_vec(), None),
+            (b"PROXY UNKNOWN whatever it says\r\n".to_vec(), None),
+        ]
+    }
+
+    #[test]
+    fn a_header_is_read_however_it_is_cut() {
+        let peer = "127.0.0.1:9".parse().unwrap();
+        for (header, client) in headers() {
+            let wire = [&header[..], b"GET /"].concat();
+            let expected = client.unwrap_or(peer);
+            let whole = Preface::new(peer).receive(&wire);
+            assert_eq!(whole, Announced::Client(expected, Behind::Chunk(header.len())));
+            for cut in 1..header.len() {
+                let mut preface = Preface::new(peer);
+                assert_eq!(preface.receive(&wire[..cut]), Announced::Nothing, "{cut} of {header:?}");
+                let kept = Behind::Kept(b"GET /".to_vec());
+                assert_eq!(preface.receive(&wire[cut..]), Announced::Client(expected, kept));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_header_is_refused_at_the_first_byte_that_tells() {
+        let long = format!("PROXY UNKNOWN {}", "x".repeat(LINE_MAX));
+        for wrong in [
+            &b"G"[..],
+            b"PROXX",
+            b"\r\n\r\r",
+            long.as_bytes(),
+            b"PROXY TCP4 192.0.2.1 198.51.100.1 4660\r\n",
+            b"PROXY TCP4 192.0.2.1 198.51.100.1 4660 80 1\r\n",
+            b"PROXY TCP4 192.0.2.1 198.51.100.1 +4660 80\r\n",
+            b"PROXY TCP4 192.0.2.1 198.51.100.1 4660 99999\r\n",
+            b"PROXY TCP4 2001:db8::7 198.51.100.1 4660 80\r\n",
+            b"PROXY TCP6 192.0.2.1 198.51.100.1 4660 80\r\n",
+            b"PROXY TCP4  192.0.2.1 198.51.100.1 4660 80\r\n",
+            b"PROXY UDP4 192.0.2.1 198.51.100.1 4660 80\r\n",
+            b"PROXY \xFF\r\n",
+        ] {
+            assert_eq!(parse(wrong), Parsed::Malformed, "{}", String::from_utf8_lossy(wrong));
+        }
+        // Version 1 in the binary form, an unknown command, no room for the addresses, too long.
+        for (command, family, len) in [(0x11, TCP4, 12), (0x22, TCP4, 12), (0x21, TCP4, 11), (0x21, TCP6, 35)]
+        {
+            assert_eq!(parse(&binary(command, family, &vec![0; len])), Parsed::Malformed);
+        }
+        assert_eq!(parse(&binary(0x21, TCP4, &[0; BODY_MAX + 1])[..HEAD]), Parsed::Malformed);
+        assert_eq!(parse(b""), Parsed::Incomplete);
+    }
+}
