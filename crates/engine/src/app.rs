@@ -156,7 +156,7 @@ pub enum Flow {
 pub struct Accepted {
     /// Which listener, by its place in the vector given to [`Engine::new`](crate::Engine::new).
     pub listener: usize,
-    /// The peer's address.
+    /// The peer's address; `0.0.0.0:0` of one that came through a Unix socket.
     pub peer: SocketAddr,
 }
 

@@ -1,5 +1,7 @@
 //! Listening sockets: one, or one per thread on the same port.
 
+mod unix;
+
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
@@ -69,7 +71,10 @@ impl ListenOptions {
 /// A listening socket, to be given to an [`Engine`](crate::Engine).
 #[derive(Debug)]
 pub struct Listener {
+    /// Of whatever family: it is accepted from by its descriptor.
     pub(crate) socket: TcpListener,
+    /// It listens at a path.
+    pub(crate) unix: bool,
 }
 
 impl Listener {
@@ -82,7 +87,7 @@ impl Listener {
     pub fn bind(address: SocketAddr, options: &ListenOptions) -> io::Result<Self> {
         let socket = bound(address, options)?;
         socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
-        Ok(Self { socket: socket.into() })
+        Ok(Self { socket: socket.into(), unix: false })
     }
 
     /// Listens `count` times on `address`, for as many threads. Port 0 lets the kernel choose one port for
@@ -119,7 +124,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// Those of the system; a listener at a path has no such address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }

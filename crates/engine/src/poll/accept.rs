@@ -1,10 +1,11 @@
 //! Accepting, which no peer and no shortage may end.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use mio::net::{TcpListener, TcpStream};
+use mio::net::{TcpListener, TcpStream, UnixListener};
 use mio::{Interest, Registry, Token};
 
 use super::{Link, Poll};
@@ -25,17 +26,46 @@ pub(super) struct Acceptors {
 }
 
 struct Acceptor {
-    socket: TcpListener,
+    socket: Socket,
     /// The backlog may hold connections.
     ready: bool,
+}
+
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Socket {
+    fn register(listener: Listener, token: Token, registry: &Registry) -> io::Result<Self> {
+        if listener.unix {
+            let mut socket = UnixListener::from_std(OwnedFd::from(listener.socket).into());
+            registry.register(&mut socket, token, Interest::READABLE)?;
+            return Ok(Self::Unix(socket));
+        }
+        let mut socket = TcpListener::from_std(listener.socket);
+        registry.register(&mut socket, token, Interest::READABLE)?;
+        Ok(Self::Tcp(socket))
+    }
+
+    /// A stream is received from and sent to by its descriptor, so that it may be of either family.
+    fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        match self {
+            Self::Tcp(socket) => socket.accept(),
+            Self::Unix(socket) => {
+                let (stream, _) = socket.accept()?;
+                let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+                Ok((TcpStream::from(OwnedFd::from(stream)), nowhere))
+            }
+        }
+    }
 }
 
 impl Acceptors {
     pub(super) fn new(config: &Config, listeners: Vec<Listener>, registry: &Registry) -> io::Result<Self> {
         let mut acceptors = Vec::with_capacity(listeners.len());
         for (index, listener) in listeners.into_iter().enumerate() {
-            let mut socket = TcpListener::from_std(listener.socket);
-            registry.register(&mut socket, Token(FIRST + index), Interest::READABLE)?;
+            let socket = Socket::register(listener, Token(FIRST + index), registry)?;
             acceptors.push(Acceptor { socket, ready: false });
         }
         Ok(Self {

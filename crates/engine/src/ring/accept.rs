@@ -280,10 +280,13 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
     }
 }
 
-/// Reads a `sockaddr` of an internet address.
+/// Reads a `sockaddr` of an internet address. Who comes through a Unix socket is nowhere.
 fn parse(name: &[u8], length: usize) -> Option<SocketAddr> {
     let name = name.get(..length)?;
     let family = i32::from(u16::from_ne_bytes(*name.first_chunk()?));
+    if family == libc::AF_UNIX {
+        return Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+    }
     let port = u16::from_be_bytes(*name.get(2..)?.first_chunk()?);
     match family {
         libc::AF_INET => {
@@ -335,5 +338,6 @@ mod tests {
         }
         assert_eq!(parse(&v6, 29), None, "longer than the place for it");
         assert_eq!(parse(&[0; 16], 16), None, "no internet address");
+        assert_eq!(parse(&(libc::AF_UNIX as u16).to_ne_bytes(), 2), Some("0.0.0.0:0".parse().unwrap()));
     }
 }

@@ -76,6 +76,8 @@ struct Memory {
 type Name = [u8; NAME];
 const NAME: usize = 28;
 const NAME_V4: usize = 16;
+/// The family: a client's end seldom has more of a name.
+const NAME_UNIX: usize = 2;
 
 /// What a send of several slices points to; the kernel has copied it when it has taken the operation.
 struct Message {
@@ -130,7 +132,7 @@ impl Uring {
     }
 
     pub(super) fn listen(&mut self, listeners: Vec<Listener>) {
-        for Listener { socket } in listeners {
+        for Listener { socket, unix } in listeners {
             // The kernel would not wait on a socket that asks not to. Should this fail, accepting fails
             // with EAGAIN, pauses, and says so.
             if let Err(error) = socket.set_nonblocking(false) {
@@ -138,6 +140,7 @@ impl Uring {
             }
             // The kernel wants to be asked for no more than there is.
             let name = match socket.local_addr() {
+                _ if unix => NAME_UNIX,
                 Ok(SocketAddr::V4(_)) => NAME_V4,
                 _ => NAME,
             };

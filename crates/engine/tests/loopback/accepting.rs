@@ -4,6 +4,9 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -47,6 +50,80 @@ fn listeners_of_one_port_share_its_connections() {
     let shares = [&one, &other].map(|host| host.app.count(Kind::Accepted));
     assert_eq!(shares[0] + shares[1], clients.len());
     assert!(shares[0] > 0 && shares[1] > 0, "{shares:?}");
+}
+
+/// A directory of its own, gone with the test.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("sinews-{}-{name}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_path_is_listened_at_by_as_many_threads_as_want() {
+    let directory = Directory::new("unix");
+    let path = directory.0.join("socket");
+    let listener = Listener::bind_unix(&path, 0o600, &ListenOptions::default()).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let listeners = [listener.try_clone().unwrap(), listener];
+    let mut hosts = listeners.map(|listener| Host {
+        engine: Engine::new(config(), vec![listener]).unwrap(),
+        app: Probe::echo(),
+        address: loopback(0),
+    });
+    let mut clients: Vec<UnixStream> = (0..20).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    for client in &mut clients {
+        client.write_all(&[7; 100_000]).unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        client.set_nonblocking(true).unwrap();
+    }
+    let mut echoed = vec![0; clients.len()];
+    while echoed.iter().any(|bytes| *bytes < 100_000) {
+        hosts.iter_mut().for_each(Host::settle);
+        for (client, bytes) in clients.iter_mut().zip(&mut echoed) {
+            let mut chunk = [0; 64 << 10];
+            match client.read(&mut chunk) {
+                Ok(count) => *bytes += count,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+        }
+    }
+    hosts.iter_mut().for_each(Host::settle);
+    let accepted: Vec<_> = hosts.iter().flat_map(|host| &host.app.events).collect();
+    let from: Vec<_> = accepted
+        .iter()
+        .filter_map(|event| if let Event::Accepted(_, from) = event { Some(from.peer) } else { None })
+        .collect();
+    assert_eq!(from, vec![SocketAddr::from(([0, 0, 0, 0], 0)); 20]);
+}
+
+#[test]
+fn a_path_that_a_server_left_behind_is_taken_and_no_other() {
+    let directory = Directory::new("stale");
+    let path = directory.0.join("socket");
+    let options = ListenOptions::default();
+    let held = Listener::bind_unix(&path, 0o600, &options).unwrap();
+    let in_use = Listener::bind_unix(&path, 0o600, &options).unwrap_err();
+    assert_eq!(in_use.kind(), ErrorKind::AddrInUse);
+    drop(held);
+    assert!(path.exists(), "the file outlives its server");
+    drop(Listener::bind_unix(&path, 0o666, &options).unwrap());
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
+    let file = directory.0.join("file");
+    std::fs::write(&file, "kept").unwrap();
+    let no_socket = Listener::bind_unix(&file, 0o600, &options).unwrap_err();
+    assert_eq!(no_socket.kind(), ErrorKind::AddrInUse);
+    assert_eq!(std::fs::read(&file).unwrap(), b"kept");
 }
 
 #[test]
