@@ -1,6 +1,12 @@
 //! Where a server listens, and what it expects there.
 
+use std::fs;
+use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use sinews_engine::{ListenOptions, Listener};
 
 /// One place to listen at, for [`Server::listen_on`](crate::Server::listen_on).
 ///
@@ -14,8 +20,14 @@ use std::net::SocketAddr;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Listen {
-    pub(crate) address: SocketAddr,
+    pub(crate) place: Place,
     pub(crate) expects: Expects,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    Tcp(SocketAddr),
+    Unix { path: PathBuf, mode: u32 },
 }
 
 /// What a connection of a listener begins with.
@@ -29,7 +41,17 @@ impl Listen {
     /// A TCP address; port 0 takes a free one.
     #[must_use]
     pub fn tcp(address: SocketAddr) -> Self {
-        Self { address, expects: Expects::default() }
+        Self { place: Place::Tcp(address), expects: Expects::default() }
+    }
+
+    /// A Unix socket at a path, for what stands in front of the server on the same machine. `mode` is its permissions:
+    /// `0o660` lets the user and the group of the process connect. A socket that was left behind there by a server
+    /// that has ended is replaced, and the file is removed when this one ends. What comes through it has the
+    /// [peer](crate::Request::peer) `0.0.0.0:0`; to believe its headers trust `0.0.0.0/32`
+    /// ([`Server::trusted_proxies`](crate::Server::trusted_proxies)).
+    #[must_use]
+    pub fn unix(path: impl Into<PathBuf>, mode: u32) -> Self {
+        Self { place: Place::Unix { path: path.into(), mode }, expects: Expects::default() }
     }
 
     /// Every connection begins with a PROXY header, version 1 or 2, as HAProxy, nginx, Envoy and the load balancers of
@@ -45,4 +67,60 @@ impl Listen {
         self.expects.proxy = true;
         self
     }
+}
+
+/// A listener for each thread, and what is to be known of them.
+pub(crate) struct Bound {
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) address: Option<SocketAddr>,
+    pub(crate) file: Option<SocketFile>,
+}
+
+impl Place {
+    pub(crate) fn bind(&self, threads: usize) -> io::Result<Bound> {
+        let options = ListenOptions::default();
+        match self {
+            Self::Tcp(address) => {
+                let listeners = Listener::bind_all(*address, threads, &options)?;
+                let address = listeners.first().map(Listener::local_addr).transpose()?;
+                Ok(Bound { listeners, address, file: None })
+            }
+            Self::Unix { path, mode } => {
+                let first = Listener::bind_unix(path, *mode, &options)?;
+                let file = SocketFile::new(path)?;
+                let mut listeners = vec![first];
+                while listeners.len() < threads {
+                    listeners.push(listeners[0].try_clone()?);
+                }
+                Ok(Bound { listeners, address: None, file: Some(file) })
+            }
+        }
+    }
+}
+
+/// The file of a Unix socket: removed when this is dropped, unless another has taken its place.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), identity: identity(path)? })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|identity| identity == self.identity)
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            tracing::warn!(%error, path = %self.path.display(), "cannot remove the socket's file");
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }

@@ -4,16 +4,17 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use sinews_engine::{self as engine, BackendChoice, Engine, ListenOptions, Listener, Post};
+use sinews_engine::{self as engine, BackendChoice, Engine, Listener, Post};
 
 use crate::client::TrustedProxies;
 use crate::http::HttpConfig;
 use crate::limits::{Gate, Limits};
-use crate::listen::{Expects, Listen};
+use crate::listen::{Expects, Listen, Place, SocketFile};
 use crate::mail::{Mail, Stop, StopLevel};
 use crate::metrics::{Counters, Monitor, Sources};
 use crate::pool::{BlockingConfig, BlockingPool};
@@ -71,6 +72,12 @@ impl Server {
     #[must_use]
     pub fn listen(self, address: SocketAddr) -> Self {
         self.listen_on(Listen::tcp(address))
+    }
+
+    /// Adds a Unix socket to listen at: [`Listen::unix`].
+    #[must_use]
+    pub fn listen_unix(self, path: impl Into<PathBuf>, mode: u32) -> Self {
+        self.listen_on(Listen::unix(path, mode))
     }
 
     /// Adds a place to listen at.
@@ -174,14 +181,13 @@ impl Server {
         let mut addresses = Vec::new();
         let mut by_thread: Vec<Vec<Listener>> = (0..self.threads).map(|_| Vec::new()).collect();
         let expects: Arc<[Expects]> = self.listens.iter().map(|listen| listen.expects.clone()).collect();
-        for Listen { address, .. } in self.listens {
-            let at = |error| BindError { fault: Fault::Address(address), error };
-            let listeners =
-                Listener::bind_all(address, self.threads, &ListenOptions::default()).map_err(at)?;
-            if let Some(first) = listeners.first() {
-                addresses.push(first.local_addr().map_err(at)?);
-            }
-            for (listener, thread) in listeners.into_iter().zip(&mut by_thread) {
+        let mut files = Vec::new();
+        for Listen { place, .. } in self.listens {
+            let bound = place.bind(self.threads);
+            let bound = bound.map_err(|error| BindError { fault: Fault::Place(place), error })?;
+            addresses.extend(bound.address);
+            files.extend(bound.file);
+            for (listener, thread) in bound.listeners.into_iter().zip(&mut by_thread) {
                 thread.push(listener);
             }
         }
@@ -191,6 +197,7 @@ impl Server {
             .map(make)
             .collect::<io::Result<_>>()
             .map_err(|error| BindError { fault: Fault::Loop, error })?;
+        check_backends(&engines, !files.is_empty())?;
         let posts: Arc<[Post<Mail>]> = engines.iter().map(Engine::post).collect();
         let directory = Directory::new(engines.len());
         let (router, http, stop) = (Arc::new(self.router), Arc::new(self.http), Arc::default());
@@ -228,7 +235,7 @@ impl Server {
             .collect();
         let publisher = Publisher::new(directory, Arc::clone(&posts));
         let stop = StopHandle { level: stop, posts };
-        Ok(BoundServer { addresses, shards, publisher, monitor, pool, stop })
+        Ok(BoundServer { addresses, files, shards, publisher, monitor, pool, stop })
     }
 }
 
@@ -248,9 +255,24 @@ impl Server {
     }
 }
 
+/// Threads share the socket of a path, and with it whether accepting waits: a ring wants that it does, a loop by
+/// readiness that it does not.
+fn check_backends(engines: &[Engine<Shard>], shares_sockets: bool) -> Result<(), BindError> {
+    let mut backends = engines.iter().map(Engine::backend);
+    let first = backends.next();
+    if shares_sockets && backends.any(|backend| Some(backend) != first) {
+        let what = "io_uring was permitted to some threads only, which cannot share a Unix socket: choose \
+                    `BackendChoice::Poll`";
+        return Err(BindError::invalid(what.to_owned()));
+    }
+    Ok(())
+}
+
 /// A server whose addresses are bound; connections wait until it runs.
 pub struct BoundServer {
     addresses: Vec<SocketAddr>,
+    /// Of Unix sockets, while the server is there.
+    files: Vec<SocketFile>,
     shards: Vec<(Engine<Shard>, ShardParts)>,
     publisher: Publisher,
     monitor: Monitor,
@@ -265,7 +287,7 @@ impl BoundServer {
         self.shards.first().map_or(BackendChoice::Auto, |(engine, _)| engine.backend())
     }
 
-    /// The addresses, with the ports that were taken.
+    /// The TCP addresses, with the ports that were taken.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
@@ -299,6 +321,7 @@ impl BoundServer {
     /// one thread missing would look alive and answer some clients never.
     pub fn run(self) -> io::Result<()> {
         let stop = self.stop;
+        let _files = self.files;
         let mut threads = Vec::new();
         let mut result = Ok(());
         for (at, (mut engine, parts)) in self.shards.into_iter().enumerate() {
@@ -387,7 +410,7 @@ pub struct BindError {
 
 #[derive(Debug)]
 enum Fault {
-    Address(SocketAddr),
+    Place(Place),
     Loop,
     Setting,
 }
@@ -401,8 +424,17 @@ impl BindError {
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         match self.fault {
-            Fault::Address(address) => Some(address),
-            Fault::Loop | Fault::Setting => None,
+            Fault::Place(Place::Tcp(address)) => Some(address),
+            Fault::Place(Place::Unix { .. }) | Fault::Loop | Fault::Setting => None,
+        }
+    }
+
+    /// The path of the Unix socket, if one is at fault.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match &self.fault {
+            Fault::Place(Place::Unix { path, .. }) => Some(path),
+            Fault::Place(Place::Tcp(_)) | Fault::Loop | Fault::Setting => None,
         }
     }
 
@@ -415,8 +447,11 @@ impl BindError {
 
 impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.fault {
-            Fault::Address(address) => write!(f, "cannot listen on {address}: {}", self.error),
+        match &self.fault {
+            Fault::Place(Place::Tcp(address)) => write!(f, "cannot listen on {address}: {}", self.error),
+            Fault::Place(Place::Unix { path, .. }) => {
+                write!(f, "cannot listen at {}: {}", path.display(), self.error)
+            }
             Fault::Loop => write!(f, "cannot start an event loop: {}", self.error),
             Fault::Setting => write!(f, "cannot serve: {}", self.error),
         }

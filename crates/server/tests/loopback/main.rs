@@ -17,5 +17,6 @@ mod settings;
 mod stop;
 mod support;
 mod topics;
+mod unix;
 mod upgrade;
 mod websocket;
