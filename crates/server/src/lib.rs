@@ -76,6 +76,7 @@ mod router;
 mod server;
 mod shard;
 mod tasks;
+mod tls;
 mod topics;
 mod websocket;
 
@@ -101,4 +102,5 @@ pub use sinews_proto::{
     CloseCode, Config, Expired, InvalidConfig, Kind, Misuse, Overflow, PeerMisbehaved, PingRate,
 };
 pub use sinews_session::{Cause, Closed, Fragment, Payload, Prepared, Sent, Tx};
+pub use tls::{Certificates, InvalidTls, TlsConfig};
 pub use topics::{InvalidTopic, Publisher, TopicConfig, Topics, Unreached};

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use sinews_engine::{ListenOptions, Listener};
 
+use crate::tls::TlsConfig;
+
 /// One place to listen at, for [`Server::listen_on`](crate::Server::listen_on).
 ///
 /// ```
@@ -35,6 +37,8 @@ pub(crate) enum Place {
 pub(crate) struct Expects {
     /// A PROXY header.
     pub(crate) proxy: bool,
+    /// A TLS handshake.
+    pub(crate) tls: Option<TlsConfig>,
 }
 
 impl Listen {
@@ -65,6 +69,13 @@ impl Listen {
     #[must_use]
     pub fn with_proxy_protocol(mut self) -> Self {
         self.expects.proxy = true;
+        self
+    }
+
+    /// Every connection speaks TLS; behind the PROXY header, if there is one. Default: it does not.
+    #[must_use]
+    pub fn with_tls(mut self, tls: TlsConfig) -> Self {
+        self.expects.tls = Some(tls);
         self
     }
 }

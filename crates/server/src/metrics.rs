@@ -134,6 +134,11 @@ pub struct Metrics {
     pub publications: u64,
     /// Messages of publications handed to a subscriber's queue, or to its overflow policy.
     pub deliveries: u64,
+    /// TLS handshakes that came to an end.
+    pub tls_handshakes: u64,
+    /// Connections on which TLS failed, in the handshake or later: by what the client did, or a certificate it does
+    /// not like.
+    pub tls_failures: u64,
     /// Bytes that wait to be sent to clients, of WebSockets and answers. A message that waits for many counts for
     /// each of them, although it lies in memory once.
     pub queued_bytes: u64,

@@ -6,6 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 #[derive(Debug)]
 pub(crate) struct Preface {
     peer: SocketAddr,
+    /// By which it came.
+    pub(crate) listener: usize,
     /// A header that is not whole.
     begun: Vec<u8>,
 }
@@ -28,8 +30,8 @@ pub(crate) enum Behind {
 }
 
 impl Preface {
-    pub(crate) fn new(peer: SocketAddr) -> Self {
-        Self { peer, begun: Vec::new() }
+    pub(crate) fn new(peer: SocketAddr, listener: usize) -> Self {
+        Self { peer, listener, begun: Vec::new() }
     }
 
     pub(crate) fn receive(&mut self, chunk: &[u8]) -> Announced {
@@ -192,10 +194,10 @@ mod tests {
         for (header, client) in headers() {
             let wire = [&header[..], b"GET /"].concat();
             let expected = client.unwrap_or(peer);
-            let whole = Preface::new(peer).receive(&wire);
+            let whole = Preface::new(peer, 0).receive(&wire);
             assert_eq!(whole, Announced::Client(expected, Behind::Chunk(header.len())));
             for cut in 1..header.len() {
-                let mut preface = Preface::new(peer);
+                let mut preface = Preface::new(peer, 0);
                 assert_eq!(preface.receive(&wire[..cut]), Announced::Nothing, "{cut} of {header:?}");
                 let kept = Behind::Kept(b"GET /".to_vec());
                 assert_eq!(preface.receive(&wire[cut..]), Announced::Client(expected, kept));

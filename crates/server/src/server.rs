@@ -21,6 +21,7 @@ use crate::pool::{BlockingConfig, BlockingPool};
 use crate::router::Router;
 use crate::shard::{Shard, ShardParts, StopTimes};
 use crate::tasks::Tasks;
+use crate::tls::TlsConfig;
 use crate::topics::{Directory, Publisher, TopicConfig, Topics};
 
 /// A server that is not bound yet.
@@ -78,6 +79,12 @@ impl Server {
     #[must_use]
     pub fn listen_unix(self, path: impl Into<PathBuf>, mode: u32) -> Self {
         self.listen_on(Listen::unix(path, mode))
+    }
+
+    /// Adds an address to listen on for TLS: [`Listen::with_tls`].
+    #[must_use]
+    pub fn listen_tls(self, address: SocketAddr, tls: TlsConfig) -> Self {
+        self.listen_on(Listen::tcp(address).with_tls(tls))
     }
 
     /// Adds a place to listen at.

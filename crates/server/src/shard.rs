@@ -4,6 +4,7 @@ mod publish;
 mod stop;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -28,6 +29,7 @@ use crate::metrics::{Counters, Held};
 use crate::proxy::{Announced, Behind, Preface};
 use crate::router::Router;
 use crate::tasks::Tasks;
+use crate::tls::Tls;
 use crate::topics::Topics;
 use crate::websocket::{Lent, WebSocket};
 
@@ -53,6 +55,10 @@ pub(crate) struct Shard {
     /// By the listener.
     expects: Arc<[Expects]>,
     proxies: Arc<TrustedProxies>,
+    /// Plaintext of what has just come by TLS.
+    plaintext: Vec<u8>,
+    /// Plaintext of a record on its way out.
+    scratch: Vec<u8>,
     /// Connections that are refused in words.
     refusing: usize,
     date: Date,
@@ -87,6 +93,8 @@ struct Conn {
     /// It is not received from, since what it published waits.
     held_back: bool,
     protocol: Protocol,
+    /// What stands between the loop and the protocol.
+    tls: Option<Box<Tls>>,
 }
 
 enum Protocol {
@@ -95,6 +103,19 @@ enum Protocol {
     Refused(Box<Refused>),
     /// What the proxy says is awaited.
     Preface(Box<Preface>),
+}
+
+impl Protocol {
+    /// All it has to send.
+    #[inline]
+    fn start_send(&mut self) -> Option<Box<Chain>> {
+        match self {
+            Self::WebSocket(websocket) => websocket.session.start_send(),
+            Self::Http(http) => http.outbound.start(),
+            Self::Refused(refused) => refused.outbound.start(),
+            Self::Preface(_) => None,
+        }
+    }
 }
 
 /// A session's chain as the loop sends it.
@@ -135,6 +156,8 @@ impl Shard {
             gate,
             expects,
             proxies,
+            plaintext: Vec::new(),
+            scratch: Vec::new(),
             refusing: 0,
             date: Date::default(),
             epoch,
@@ -337,6 +360,7 @@ impl Shard {
             }
             Protocol::Refused(_) | Protocol::Preface(_) => return,
         };
+        let holds = found.settle_tls(holds);
         let before = std::mem::replace(&mut found.holds, holds);
         self.counters.holds(before, holds);
         if self.gate.closes(before, holds) {
@@ -352,10 +376,22 @@ impl Shard {
     }
 
     /// How a client's connection goes on.
-    fn admit(&mut self, io: &mut Io, conn: ConnId, peer: SocketAddr, now: Time) -> Protocol {
+    fn admit(
+        &mut self,
+        io: &mut Io,
+        conn: ConnId,
+        peer: SocketAddr,
+        listener: usize,
+        now: Time,
+    ) -> (Protocol, Option<Box<Tls>>) {
+        let expects_tls = self.expects.get(listener).is_some_and(|expects| expects.tls.is_some());
         match self.gate.enter(peer.ip()) {
-            Ok(()) => Protocol::Http(Box::new(Http::new(peer, now))),
-            Err(limit) => self.refuse(io, conn, limit),
+            Ok(()) => {
+                let http = Protocol::Http(Box::new(Http::new(peer, now)));
+                (http, self.begin_tls(io, conn, listener))
+            }
+            // To say so by TLS would cost more than to serve.
+            Err(limit) => (self.refuse(io, conn, limit, !expects_tls), None),
         }
     }
 
@@ -365,6 +401,7 @@ impl Shard {
         let Some(Conn { protocol: Protocol::Preface(preface), .. }) = self.find(conn) else {
             return engine::Flow::Continue;
         };
+        let listener = preface.listener;
         let (peer, behind) = match preface.receive(chunk) {
             Announced::Client(peer, behind) => (peer, behind),
             Announced::Nothing => return engine::Flow::Continue,
@@ -375,9 +412,9 @@ impl Shard {
             }
         };
         io.clear_timer(conn);
-        let protocol = self.admit(io, conn, peer, now);
+        let (protocol, tls) = self.admit(io, conn, peer, listener, now);
         if let Some(found) = self.find(conn) {
-            found.protocol = protocol;
+            (found.protocol, found.tls) = (protocol, tls);
         }
         self.settle_one(io, conn);
         match behind {
@@ -388,10 +425,10 @@ impl Shard {
     }
 
     /// A connection that does not get in. It is told so, unless many are being told just now.
-    fn refuse(&mut self, io: &mut Io, conn: ConnId, limit: Limit) -> Protocol {
+    fn refuse(&mut self, io: &mut Io, conn: ConnId, limit: Limit, in_words: bool) -> Protocol {
         self.limited(limit);
         self.refusing += 1;
-        if self.refusing > REFUSING_MAX {
+        if !in_words || self.refusing > REFUSING_MAX {
             io.close(conn);
         } else {
             io.set_timer(conn, io.now() + REFUSING_TIME);
@@ -409,30 +446,10 @@ impl Shard {
             io.shutdown(conn);
         }
     }
-}
 
-impl App for Shard {
-    type Chain = Outgoing;
-    type Mail = Mail;
-
-    fn accepted(&mut self, io: &mut Io, conn: ConnId, from: Accepted) {
-        let now = self.time(io);
-        let protocol = if self.expects.get(from.listener).is_some_and(|expects| expects.proxy) {
-            io.set_timer(conn, io.now() + self.http.head_timeout);
-            Protocol::Preface(Box::new(Preface::new(from.peer)))
-        } else {
-            self.admit(io, conn, from.peer, now)
-        };
-        if self.conns.len() <= conn.index() {
-            self.conns.resize_with(conn.index() + 1, || None);
-        }
-        self.conns[conn.index()] =
-            Some(Conn { id: conn, holds: Held::default(), held_back: false, protocol });
-        self.counters.accepted.add(1);
-        self.settle_one(io, conn);
-    }
-
-    fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> engine::Flow {
+    /// What the client says, or what a proxy says before it.
+    #[inline]
+    fn receive_plain(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> engine::Flow {
         let now = self.time(io);
         let flow = match self.lend(conn, now) {
             Some((Protocol::WebSocket(websocket), mut lent)) => {
@@ -451,36 +468,8 @@ impl App for Shard {
         engine_flow(flow)
     }
 
-    fn awaits_large(&self, conn: ConnId) -> bool {
-        self.found(conn).is_some_and(|found| match &found.protocol {
-            Protocol::WebSocket(websocket) => websocket.session.awaits_large(),
-            Protocol::Http(_) | Protocol::Refused(_) | Protocol::Preface(_) => false,
-        })
-    }
-
-    fn lend_large(&mut self, conn: ConnId) -> Option<Large> {
-        let Some((Protocol::WebSocket(websocket), lent)) = self.lend(conn, Time::ZERO) else { return None };
-        let (buffer, most) = websocket.session.lend_assembly(lent.resources)?;
-        Some(Large { buffer, most })
-    }
-
-    fn received_large(
-        &mut self,
-        io: &mut Io,
-        conn: ConnId,
-        buffer: Vec<u8>,
-        received: usize,
-    ) -> engine::Flow {
-        let now = self.time(io);
-        let Some((Protocol::WebSocket(websocket), mut lent)) = self.lend(conn, now) else {
-            return engine::Flow::Continue;
-        };
-        let flow = websocket.receive_appended(buffer, received, &mut lent);
-        self.settle(io, conn);
-        engine_flow(flow)
-    }
-
-    fn ended(&mut self, io: &mut Io, conn: ConnId) {
+    /// The client has ended its side.
+    fn end_plain(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
         match self.lend(conn, now) {
             Some((Protocol::WebSocket(websocket), _)) => websocket.session.receive_end(now),
@@ -492,29 +481,9 @@ impl App for Shard {
         self.settle(io, conn);
     }
 
-    fn start_send(&mut self, conn: ConnId) -> Option<Outgoing> {
-        match self.lend(conn, Time::ZERO)?.0 {
-            Protocol::WebSocket(websocket) => websocket.session.start_send().map(Outgoing),
-            Protocol::Http(http) => http.outbound.start().map(Outgoing),
-            Protocol::Refused(refused) => refused.outbound.start().map(Outgoing),
-            Protocol::Preface(_) => None,
-        }
-    }
-
-    fn progressed(&mut self, io: &mut Io, conn: ConnId, bytes: usize) {
-        let now = self.time(io);
-        match self.lend(conn, now) {
-            Some((Protocol::WebSocket(websocket), _)) => websocket.session.progressed(bytes, now),
-            Some((Protocol::Http(http), _)) => {
-                http.outbound.progressed(bytes);
-                http.moved(now);
-            }
-            Some((Protocol::Refused(_) | Protocol::Preface(_), _)) | None => {}
-        }
-        self.settle_one(io, conn);
-    }
-
-    fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: Outgoing, _complete: bool) {
+    /// A chain of the protocol is home.
+    #[inline]
+    fn finish_plain(&mut self, io: &mut Io, conn: ConnId, chain: Outgoing) {
         let now = self.time(io);
         let held_back = self.find(conn).is_some_and(|found| found.held_back);
         match self.lend(conn, now) {
@@ -538,10 +507,107 @@ impl App for Shard {
             Some((Protocol::Preface(_), _)) | None => {}
         }
     }
+}
+
+impl App for Shard {
+    type Chain = Outgoing;
+    type Mail = Mail;
+
+    fn accepted(&mut self, io: &mut Io, conn: ConnId, from: Accepted) {
+        let now = self.time(io);
+        let (protocol, tls) = if self.expects.get(from.listener).is_some_and(|expects| expects.proxy) {
+            io.set_timer(conn, io.now() + self.http.head_timeout);
+            (Protocol::Preface(Box::new(Preface::new(from.peer, from.listener))), None)
+        } else {
+            self.admit(io, conn, from.peer, from.listener, now)
+        };
+        if self.conns.len() <= conn.index() {
+            self.conns.resize_with(conn.index() + 1, || None);
+        }
+        self.conns[conn.index()] =
+            Some(Conn { id: conn, holds: Held::default(), held_back: false, protocol, tls });
+        self.counters.accepted.add(1);
+        self.settle_one(io, conn);
+    }
+
+    fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> engine::Flow {
+        if self.speaks_tls(conn) {
+            return self.receive_tls(io, conn, chunk);
+        }
+        self.receive_plain(io, conn, chunk)
+    }
+
+    fn awaits_large(&self, conn: ConnId) -> bool {
+        self.found(conn).is_some_and(|found| match &found.protocol {
+            Protocol::WebSocket(websocket) => found.tls.is_none() && websocket.session.awaits_large(),
+            Protocol::Http(_) | Protocol::Refused(_) | Protocol::Preface(_) => false,
+        })
+    }
+
+    fn lend_large(&mut self, conn: ConnId) -> Option<Large> {
+        if self.speaks_tls(conn) {
+            return None;
+        }
+        let Some((Protocol::WebSocket(websocket), lent)) = self.lend(conn, Time::ZERO) else { return None };
+        let (buffer, most) = websocket.session.lend_assembly(lent.resources)?;
+        Some(Large { buffer, most })
+    }
+
+    fn received_large(
+        &mut self,
+        io: &mut Io,
+        conn: ConnId,
+        buffer: Vec<u8>,
+        received: usize,
+    ) -> engine::Flow {
+        let now = self.time(io);
+        let Some((Protocol::WebSocket(websocket), mut lent)) = self.lend(conn, now) else {
+            return engine::Flow::Continue;
+        };
+        let flow = websocket.receive_appended(buffer, received, &mut lent);
+        self.settle(io, conn);
+        engine_flow(flow)
+    }
+
+    fn ended(&mut self, io: &mut Io, conn: ConnId) {
+        if self.speaks_tls(conn) {
+            return self.ended_tls(io, conn);
+        }
+        self.end_plain(io, conn);
+    }
+
+    fn start_send(&mut self, conn: ConnId) -> Option<Outgoing> {
+        if self.speaks_tls(conn) {
+            return self.start_send_tls(conn);
+        }
+        self.lend(conn, Time::ZERO)?.0.start_send().map(Outgoing)
+    }
+
+    fn progressed(&mut self, io: &mut Io, conn: ConnId, bytes: usize) {
+        let now = self.time(io);
+        let bytes = self.progressed_tls(conn, bytes);
+        match self.lend(conn, now) {
+            Some((Protocol::WebSocket(websocket), _)) => websocket.session.progressed(bytes, now),
+            Some((Protocol::Http(http), _)) => {
+                http.outbound.progressed(bytes);
+                http.moved(now);
+            }
+            Some((Protocol::Refused(_) | Protocol::Preface(_), _)) | None => {}
+        }
+        self.settle_one(io, conn);
+    }
+
+    fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: Outgoing, _complete: bool) {
+        if self.speaks_tls(conn) {
+            return self.finish_send_tls(io, conn, chain);
+        }
+        self.finish_plain(io, conn, chain);
+    }
 
     fn finish_may_wait(&self, conn: ConnId) -> bool {
         !self.stopping
             && self.found(conn).is_some_and(|found| match &found.protocol {
+                _ if found.tls.as_ref().is_some_and(|tls| tls.has_more()) => false,
                 Protocol::WebSocket(websocket) => websocket.session.finish_may_wait(),
                 Protocol::Http(http) => http.finish_may_wait(),
                 Protocol::Refused(_) | Protocol::Preface(_) => false,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sinews_engine::ConnId;
 use sinews_proto::{CloseCode, Time};
-use sinews_session::{Closed, Events, Flow, Fragment, Payload, Prepared, Resources, Session, Tx};
+use sinews_session::{Closed, Events, Fate, Flow, Fragment, Payload, Prepared, Resources, Session, Tx};
 
 use crate::handler::{Context, Handler};
 use crate::limits::{Gate, Limit, Pace};
@@ -53,6 +53,11 @@ impl WebSocket {
     ) -> Self {
         let meter = pace.map(|pace| Box::new(Meter { pace, due: 0, exceeded: false }));
         Self { session, handler, told: false, meter, armed: None, peer }
+    }
+
+    /// Whether nothing follows what is queued.
+    pub(crate) fn has_finished(&self) -> bool {
+        self.session.fate() == Fate::Finish
     }
 
     pub(crate) fn peer(&self) -> SocketAddr {

@@ -25,6 +25,8 @@ pub(crate) struct Counters {
     dropped: Counts<Dropped>,
     pub(crate) publications: Counter,
     pub(crate) deliveries: Counter,
+    pub(crate) tls_handshakes: Counter,
+    pub(crate) tls_failures: Counter,
     queued_bytes: Counter,
     incomplete_bytes: Counter,
     pub(crate) limited: Counts<Limit>,
@@ -96,6 +98,8 @@ impl Counters {
         self.dropped.add_to(&mut metrics.dropped);
         metrics.publications += self.publications.get();
         metrics.deliveries += self.deliveries.get();
+        metrics.tls_handshakes += self.tls_handshakes.get();
+        metrics.tls_failures += self.tls_failures.get();
         metrics.queued_bytes += self.queued_bytes.get();
         metrics.incomplete_bytes += self.incomplete_bytes.get();
         self.limited.add_to(&mut metrics.limited);
@@ -117,6 +121,12 @@ impl Held {
     pub(crate) fn new(queued: usize, incomplete: usize) -> Self {
         let narrow = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
         Self { queued: narrow(queued), incomplete: narrow(incomplete) }
+    }
+
+    /// As much more that is not whole.
+    pub(crate) fn with_incomplete(self, bytes: usize) -> Self {
+        let more = u32::try_from(bytes).unwrap_or(u32::MAX);
+        Self { incomplete: self.incomplete.saturating_add(more), ..self }
     }
 
     #[inline]

@@ -53,6 +53,14 @@ impl Metrics {
         out.counter("sinews_connections_accepted", "TCP connections accepted", None, self.accepted)?;
         out.tally("sinews_connections_closed", "TCP connections that have ended", &self.closed)?;
         out.gauge("sinews_websockets", "WebSockets that are open", None, self.websockets())?;
+        out.counter(
+            "sinews_tls_handshakes",
+            "TLS handshakes that were completed",
+            None,
+            self.tls_handshakes,
+        )?;
+        let help = "Connections on which TLS failed";
+        out.counter("sinews_tls_failures", help, None, self.tls_failures)?;
         out.counter("sinews_handshakes", "Requests that became WebSockets", None, self.handshakes)?;
         let limited = self.limited.iter().map(|(limit, count)| (limit.name().to_owned(), count));
         let help = "What was refused or closed for a limit of the server";

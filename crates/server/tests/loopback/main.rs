@@ -16,6 +16,7 @@ mod routes;
 mod settings;
 mod stop;
 mod support;
+mod tls;
 mod topics;
 mod unix;
 mod upgrade;

@@ -1,0 +1,131 @@
+//! Connections that speak TLS: their records on one side, the protocol on the other.
+
+use sinews_engine::{self as engine, App, ConnId, Io};
+
+use super::{Conn, Outgoing, Protocol, Shard};
+use crate::metrics::Held;
+use crate::tls::Tls;
+
+impl Shard {
+    #[inline]
+    pub(super) fn speaks_tls(&self, conn: ConnId) -> bool {
+        self.conns.get(conn.index()).is_some_and(|conn| conn.as_ref().is_some_and(|conn| conn.tls.is_some()))
+    }
+
+    /// The TLS of a new connection, if its listener wants one. A connection whose TLS cannot be begun is closed.
+    pub(super) fn begin_tls(&self, io: &mut Io, conn: ConnId, listener: usize) -> Option<Box<Tls>> {
+        let config = self.expects.get(listener)?.tls.as_ref()?;
+        let tls = Tls::new(config);
+        if tls.is_none() {
+            io.close(conn);
+        }
+        tls.map(Box::new)
+    }
+
+    /// Records have come: the protocol gets the plaintext of all of them at once.
+    pub(super) fn receive_tls(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> engine::Flow {
+        let Self { conns, resources, counters, plaintext, .. } = self;
+        let Some(Conn { tls: Some(tls), .. }) = conns.get_mut(conn.index()).and_then(Option::as_mut) else {
+            return engine::Flow::Continue;
+        };
+        let mut plain = std::mem::take(plaintext);
+        let was_open = tls.is_open();
+        let failed = tls.receive(chunk, &mut plain, resources).err();
+        if let Some(error) = &failed {
+            tls.fail(resources);
+            counters.tls_failures.add(1);
+            tracing::debug!(%error, "a client's TLS has failed");
+        } else if !was_open && tls.is_open() {
+            counters.tls_handshakes.add(1);
+        }
+        // Who is told of an end may close at once, and an alert is to leave before.
+        let ended = (failed.is_none() || !tls.wants_send()) && tls.takes_end();
+        if tls.wants_send() {
+            io.send(conn);
+        }
+        let mut flow = engine::Flow::Continue;
+        if !plain.is_empty() {
+            flow = self.receive_plain(io, conn, &mut plain);
+        }
+        if ended {
+            self.end_plain(io, conn);
+        } else {
+            self.settle_one(io, conn);
+        }
+        if failed.is_some() {
+            io.shutdown(conn);
+        }
+        plain.clear();
+        if plain.capacity() <= PLAINTEXT_KEPT {
+            self.plaintext = plain;
+        }
+        flow
+    }
+
+    /// The transport has ended; the protocol hears of it unless it has already.
+    pub(super) fn ended_tls(&mut self, io: &mut Io, conn: ConnId) {
+        let tls = self.find(conn).and_then(|found| found.tls.as_deref_mut());
+        if tls.is_some_and(Tls::takes_transport_end) {
+            self.end_plain(io, conn);
+        }
+    }
+
+    pub(super) fn start_send_tls(&mut self, conn: ConnId) -> Option<Outgoing> {
+        let Self { conns, resources, scratch, .. } = self;
+        let Some(Conn { tls: Some(tls), protocol, .. }) = conns.get_mut(conn.index())?.as_mut() else {
+            return None;
+        };
+        tls.start_send(|| protocol.start_send(), resources, scratch).map(Outgoing)
+    }
+
+    /// Records are home; the protocol's chain is when all of it has left.
+    pub(super) fn finish_send_tls(&mut self, io: &mut Io, conn: ConnId, records: Outgoing) {
+        let Self { conns, resources, .. } = self;
+        let Some(Conn { tls: Some(tls), .. }) = conns.get_mut(conn.index()).and_then(Option::as_mut) else {
+            return;
+        };
+        let finished = tls.finish_send(records.0, resources);
+        let has_failed = tls.has_failed() && tls.takes_end();
+        if tls.has_more() || tls.wants_send() {
+            io.send(conn);
+        }
+        match finished {
+            Some(plain) => self.finish_plain(io, conn, Outgoing(plain)),
+            None => self.progressed(io, conn, 0),
+        }
+        if has_failed {
+            self.end_plain(io, conn);
+        }
+    }
+
+    /// So many bytes of records have left. Answers how many bytes of the protocol's that is to be taken for.
+    pub(super) fn progressed_tls(&mut self, conn: ConnId, bytes: usize) -> usize {
+        match self.find(conn).and_then(|found| found.tls.as_deref_mut()) {
+            // That something moves is what matters; how much is known when the chain is home.
+            Some(tls) => {
+                tls.progressed(bytes);
+                0
+            }
+            None => bytes,
+        }
+    }
+}
+
+impl Conn {
+    /// What TLS has to know of what the protocol came to, and what it holds itself.
+    pub(super) fn settle_tls(&mut self, holds: Held) -> Held {
+        let Some(tls) = &mut self.tls else { return holds };
+        let last = match &self.protocol {
+            Protocol::WebSocket(websocket) => websocket.has_finished(),
+            Protocol::Http(http) => http.is_over(),
+            Protocol::Refused(_) | Protocol::Preface(_) => false,
+        };
+        if last {
+            tls.finish();
+        }
+        holds.with_incomplete(tls.incomplete())
+    }
+}
+
+/// Most memory that a thread keeps for plaintext between chunks: that of two usual ones.
+const PLAINTEXT_KEPT: usize = 256 << 10;

@@ -1,0 +1,358 @@
+//! TLS between a loop and a protocol, by rustls.
+//!
+//! ```text
+//!   loop ─▶ chunk ─▶ receive: records ─▶ plaintext of the whole chunk ─▶ HTTP or WebSocket
+//!   loop ◀─ chain ◀─ start_send: records, 256 KiB at a time ◀──────────── chain
+//! ```
+//!
+//! Records are encrypted into chains of the thread's pool, and plaintext lies in one buffer of the thread. A
+//! connection that is idle keeps the state of its cipher and nothing else: part of a record and what has not left are
+//! kept only while they are there.
+
+mod certificates;
+
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError, UnbufferedStatus,
+    WriteTraffic,
+};
+use sinews_session::{Chain, Outbound, Resources};
+
+pub use self::certificates::{Certificates, InvalidTls, TlsConfig};
+
+/// The TLS of one connection.
+pub(crate) struct Tls {
+    connection: UnbufferedServerConnection,
+    /// Records, on their way out.
+    wire: Outbound,
+    /// Part of a record, or of a message of the handshake.
+    begun: Vec<u8>,
+    /// The protocol's chain in flight, as far as it is not encrypted.
+    plain: Option<Box<Chain>>,
+    state: State,
+    /// The protocol has said its last: close_notify follows.
+    finishing: bool,
+    /// That it has ended has been told.
+    told: bool,
+    failed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum State {
+    Handshake,
+    Open,
+    /// The peer sends nothing more.
+    PeerClosed,
+    /// close_notify is on its way, or the connection has failed: nothing more is sent.
+    Closed,
+}
+
+impl Tls {
+    /// `None` if the configuration cannot serve at all.
+    pub(crate) fn new(config: &TlsConfig) -> Option<Self> {
+        let connection = UnbufferedServerConnection::new(config.current())
+            .inspect_err(|error| tracing::error!(%error, "TLS cannot be served"))
+            .ok()?;
+        Some(Self {
+            connection,
+            wire: Outbound::default(),
+            begun: Vec::new(),
+            plain: None,
+            state: State::Handshake,
+            finishing: false,
+            told: false,
+            failed: false,
+        })
+    }
+
+    /// Whether the handshake is over.
+    pub(crate) fn is_open(&self) -> bool {
+        self.state != State::Handshake
+    }
+
+    /// Handles what has come: appends its plaintext to `plain`.
+    ///
+    /// # Errors
+    /// What the peer did wrong. An alert says so to it.
+    pub(crate) fn receive(
+        &mut self,
+        chunk: &mut [u8],
+        plain: &mut Vec<u8>,
+        resources: &mut Resources,
+    ) -> Result<(), rustls::Error> {
+        if self.begun.is_empty() {
+            let used = self.process(chunk, plain, resources)?;
+            self.begun.extend_from_slice(&chunk[used..]);
+        } else {
+            let mut begun = std::mem::take(&mut self.begun);
+            begun.extend_from_slice(chunk);
+            let used = self.process(&mut begun, plain, resources)?;
+            begun.drain(..used);
+            begun.shrink_to_fit();
+            self.begun = begun;
+        }
+        if self.begun.len() > BEGUN_MAX {
+            return Err(rustls::Error::General("a message of the handshake is too long".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Handles records as far as they are whole. Answers how many bytes are done with.
+    fn process(
+        &mut self,
+        input: &mut [u8],
+        plain: &mut Vec<u8>,
+        resources: &mut Resources,
+    ) -> Result<usize, rustls::Error> {
+        let mut at = 0;
+        loop {
+            let UnbufferedStatus { mut discard, state, .. } =
+                self.connection.process_tls_records(&mut input[at..]);
+            let goes_on = match state.inspect_err(|_| self.state = State::Closed)? {
+                ConnectionState::ReadTraffic(mut traffic) => {
+                    while let Some(record) = traffic.next_record() {
+                        let record = record?;
+                        plain.extend_from_slice(record.payload);
+                        discard += record.discard;
+                    }
+                    true
+                }
+                ConnectionState::EncodeTlsData(data) => {
+                    encode(data, &mut self.wire, resources);
+                    true
+                }
+                ConnectionState::TransmitTlsData(data) => {
+                    // Whatever is queued leaves in its order.
+                    data.done();
+                    true
+                }
+                ConnectionState::PeerClosed => {
+                    self.state = self.state.max(State::PeerClosed);
+                    true
+                }
+                ConnectionState::WriteTraffic(_) => {
+                    self.state = self.state.max(State::Open);
+                    false
+                }
+                _ => false,
+            };
+            at += discard;
+            if !goes_on {
+                return Ok(at);
+            }
+        }
+    }
+
+    /// The peer is told why the connection fails.
+    pub(crate) fn fail(&mut self, resources: &mut Resources) {
+        (self.state, self.failed) = (State::Closed, true);
+        while let UnbufferedStatus { state: Ok(state), .. } = self.connection.process_tls_records(&mut []) {
+            match state {
+                ConnectionState::EncodeTlsData(data) => encode(data, &mut self.wire, resources),
+                ConnectionState::TransmitTlsData(data) => data.done(),
+                _ => return,
+            }
+        }
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Whether the peer has ended its side within TLS, asked for the first time since.
+    pub(crate) fn takes_end(&mut self) -> bool {
+        self.state >= State::PeerClosed && !std::mem::replace(&mut self.told, true)
+    }
+
+    /// The transport has ended. Whether that is the first that is heard of an end.
+    pub(crate) fn takes_transport_end(&mut self) -> bool {
+        !std::mem::replace(&mut self.told, true)
+    }
+
+    /// Whether something of its own is to be sent.
+    pub(crate) fn wants_send(&self) -> bool {
+        self.wire.wants_send()
+    }
+
+    /// The protocol sends nothing behind what it has queued.
+    pub(crate) fn finish(&mut self) {
+        self.finishing = true;
+    }
+
+    /// Bytes of memory that hold what is not whole.
+    pub(crate) fn incomplete(&self) -> usize {
+        self.begun.capacity()
+    }
+
+    /// What leaves now. `next` is asked for the protocol's chain when the one before is home.
+    pub(crate) fn start_send(
+        &mut self,
+        next: impl FnOnce() -> Option<Box<Chain>>,
+        resources: &mut Resources,
+        scratch: &mut Vec<u8>,
+    ) -> Option<Box<Chain>> {
+        if matches!(self.state, State::Open | State::PeerClosed) {
+            if self.plain.is_none() {
+                self.plain = next();
+            }
+            self.encrypt(resources, scratch);
+        }
+        self.wire.start()
+    }
+
+    /// Encrypts what comes next, and close_notify if that was the last.
+    fn encrypt(&mut self, resources: &mut Resources, scratch: &mut Vec<u8>) {
+        let has_plain = self.plain.as_ref().is_some_and(|plain| !plain.is_empty());
+        if !has_plain && !self.finishing {
+            return;
+        }
+        loop {
+            match self.connection.process_tls_records(&mut []).state {
+                Ok(ConnectionState::EncodeTlsData(data)) => encode(data, &mut self.wire, resources),
+                Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
+                Ok(ConnectionState::PeerClosed) => self.state = State::PeerClosed,
+                Ok(ConnectionState::WriteTraffic(mut traffic)) => {
+                    let wire = self.wire.gathering(resources);
+                    let mut sealed = wire.write(|out| match &mut self.plain {
+                        Some(plain) => seal(&mut traffic, plain, out, scratch),
+                        None => Ok(()),
+                    });
+                    let is_last = self.finishing && self.plain.as_ref().is_none_or(|plain| plain.is_empty());
+                    if is_last && sealed.is_ok() {
+                        sealed = wire.write(|out| {
+                            append(out, RECORD_OVERHEAD, |room| traffic.queue_close_notify(room))
+                        });
+                    }
+                    if is_last || sealed.is_err() {
+                        self.state = State::Closed;
+                    }
+                    return;
+                }
+                _ => return self.state = State::Closed,
+            }
+        }
+    }
+
+    /// Bytes of the records in flight have left.
+    pub(crate) fn progressed(&mut self, bytes: usize) {
+        self.wire.progressed(bytes);
+    }
+
+    /// Records are home. Answers the protocol's chain if all of it has left.
+    pub(crate) fn finish_send(
+        &mut self,
+        records: Box<Chain>,
+        resources: &mut Resources,
+    ) -> Option<Box<Chain>> {
+        self.wire.finish(records, resources);
+        self.plain.take_if(|plain| plain.is_empty())
+    }
+
+    /// Whether part of the protocol's chain is still to be encrypted.
+    pub(crate) fn has_more(&self) -> bool {
+        self.plain.as_ref().is_some_and(|plain| !plain.is_empty())
+    }
+}
+
+/// Appends records of up to 256 KiB of plaintext.
+fn seal(
+    traffic: &mut WriteTraffic<'_, ServerConnectionData>,
+    plain: &mut Chain,
+    out: &mut Vec<u8>,
+    scratch: &mut Vec<u8>,
+) -> Result<(), EncryptError> {
+    let mut left = SEALED_AT_ONCE;
+    while left > 0 && !plain.is_empty() {
+        let record = next_record(plain, scratch);
+        append(out, record.len() + RECORD_OVERHEAD, |room| traffic.encrypt(record, room))?;
+        let sealed = record.len();
+        plain.advance(sealed);
+        left = left.saturating_sub(sealed);
+    }
+    Ok(())
+}
+
+/// As much as a record holds: of one piece where it is large, else of several, gathered.
+fn next_record<'a>(plain: &'a Chain, scratch: &'a mut Vec<u8>) -> &'a [u8] {
+    if let Some(piece) = plain.pieces().next()
+        && piece.len() >= RECORD
+    {
+        return &piece[..RECORD];
+    }
+    scratch.clear();
+    for piece in plain.pieces() {
+        let room = RECORD - scratch.len();
+        scratch.extend_from_slice(&piece[..piece.len().min(room)]);
+        if scratch.len() == RECORD {
+            break;
+        }
+    }
+    scratch
+}
+
+fn encode(mut data: EncodeTlsData<'_, ServerConnectionData>, wire: &mut Outbound, resources: &mut Resources) {
+    // It is encoded once, so this cannot fail once there is room.
+    let _ = wire.gathering(resources).write(|out| append(out, 0, |room| data.encode(room)));
+}
+
+/// Appends what `write` puts into the room it is given: so much, or as much as it says that it needs.
+fn append<E: NeedsRoom>(
+    out: &mut Vec<u8>,
+    room: usize,
+    mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,
+) -> Result<(), E> {
+    let start = out.len();
+    let mut room = room;
+    loop {
+        out.resize(start + room, 0);
+        match write(&mut out[start..]) {
+            Ok(written) => {
+                out.truncate(start + written);
+                return Ok(());
+            }
+            Err(error) => match error.room() {
+                Some(needed) if needed > room => room = needed,
+                _ => {
+                    out.truncate(start);
+                    return Err(error);
+                }
+            },
+        }
+    }
+}
+
+/// An error that may say how much room would do.
+trait NeedsRoom {
+    fn room(&self) -> Option<usize>;
+}
+
+impl NeedsRoom for EncodeError {
+    fn room(&self) -> Option<usize> {
+        match self {
+            Self::InsufficientSize(InsufficientSizeError { required_size }) => Some(*required_size),
+            Self::AlreadyEncoded => None,
+        }
+    }
+}
+
+impl NeedsRoom for EncryptError {
+    fn room(&self) -> Option<usize> {
+        match self {
+            Self::InsufficientSize(InsufficientSizeError { required_size }) => Some(*required_size),
+            Self::EncryptExhausted => None,
+        }
+    }
+}
+
+/// Plaintext of one record (RFC 8446 section 5.1).
+const RECORD: usize = 16 << 10;
+
+/// What a record adds: its head, a nonce or the inner type, the tag. Where it is more, it is asked for.
+const RECORD_OVERHEAD: usize = 32;
+
+/// Plaintext that is encrypted for one send: enough to fill a socket, and all the memory that a large message takes
+/// once more.
+const SEALED_AT_ONCE: usize = 256 << 10;
+
+/// Longest beginning of a record or of a message of the handshake that is kept: rustls takes handshakes of 64 KiB.
+const BEGUN_MAX: usize = 80 << 10;

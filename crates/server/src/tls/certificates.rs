@@ -1,0 +1,195 @@
+//! Which certificate is shown, by the name that the client asks for.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::ServerConfig;
+use rustls::client::verify_server_name;
+use rustls::crypto::ring::{self, Ticketer};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+/// Certificates with their keys. A client is shown the first one that is valid for the name it asks for (SNI), or the
+/// first of all if it names none or one that none is for.
+#[derive(Clone, Debug, Default)]
+pub struct Certificates {
+    keys: Vec<Arc<CertifiedKey>>,
+}
+
+impl Certificates {
+    /// None.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a certificate: its chain in PEM, its own first, and its private key (PKCS #8, PKCS #1 or SEC1). For which
+    /// names it is, it says itself, wildcards included.
+    ///
+    /// # Errors
+    /// [`InvalidTls`] if either cannot be read, or the key is not the certificate's.
+    pub fn with_pem(mut self, chain: &[u8], key: &[u8]) -> Result<Self, InvalidTls> {
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(chain)
+            .collect::<Result<_, _>>()
+            .map_err(|error| InvalidTls::new("the certificate", &error))?;
+        if chain.is_empty() {
+            return Err(InvalidTls("there is no certificate in the PEM".to_owned()));
+        }
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| InvalidTls::new("the key", &error))?;
+        let key = CertifiedKey::from_der(chain, key, &ring::default_provider())
+            .map_err(|error| InvalidTls::new("certificate and key", &error))?;
+        self.keys.push(Arc::new(key));
+        Ok(self)
+    }
+
+    fn find(&self, name: Option<&str>) -> Option<Arc<CertifiedKey>> {
+        let name = name.and_then(|name| ServerName::try_from(name).ok());
+        let is_for = |key: &Arc<CertifiedKey>, name: &ServerName<'_>| {
+            let certificate = key.end_entity_cert().and_then(ParsedCertificate::try_from);
+            certificate.is_ok_and(|certificate| verify_server_name(&certificate, name).is_ok())
+        };
+        let found = name.and_then(|name| self.keys.iter().find(|key| is_for(key, &name)));
+        found.or_else(|| self.keys.first()).cloned()
+    }
+}
+
+/// TLS 1.2 and 1.3 for [`Listen::with_tls`](crate::Listen::with_tls). Clones are the same: certificates that are
+/// [replaced](Self::replace) in one are replaced in all, and for the listeners that have one.
+///
+/// Whoever speaks ALPN must speak `http/1.1`. Sessions are resumed by tickets whose keys are this process's and change
+/// by themselves. The handshake has to be over, and a request to have come, within
+/// [`head_timeout`](crate::HttpConfig::with_head_timeout). A connection that is idle takes some 3.3 KB more than one
+/// without TLS: the state of its cipher, and no buffer.
+///
+/// ```
+/// use sinews_server::{Certificates, TlsConfig};
+///
+/// # let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+/// # let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+/// let certificates = Certificates::new().with_pem(chain.as_bytes(), key.as_bytes())?;
+/// let tls = TlsConfig::new(certificates)?;
+/// // Later, when they have been renewed:
+/// tls.replace(Certificates::new().with_pem(chain.as_bytes(), key.as_bytes())?)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TlsConfig {
+    config: Arc<ServerConfig>,
+    resolver: Arc<Resolver>,
+}
+
+impl TlsConfig {
+    /// TLS with these certificates.
+    ///
+    /// # Errors
+    /// [`InvalidTls`] if there are none, or the system has no randomness for the keys of tickets.
+    pub fn new(certificates: Certificates) -> Result<Self, InvalidTls> {
+        let resolver = Arc::new(Resolver(RwLock::new(some(certificates)?)));
+        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions();
+        let builder = builder.map_err(|error| InvalidTls::new("the versions", &error))?;
+        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::clone(&resolver) as _);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.ticketer = Ticketer::new().map_err(|error| InvalidTls::new("the keys of tickets", &error))?;
+        Ok(Self { config: Arc::new(config), resolver })
+    }
+
+    /// Shows other certificates from the next handshake on. Connections that are open are not touched.
+    ///
+    /// # Errors
+    /// [`InvalidTls`] if there are none; the former stay.
+    pub fn replace(&self, certificates: Certificates) -> Result<(), InvalidTls> {
+        let certificates = some(certificates)?;
+        *self.resolver.0.write().unwrap_or_else(PoisonError::into_inner) = certificates;
+        Ok(())
+    }
+
+    pub(crate) fn current(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.config)
+    }
+}
+
+fn some(certificates: Certificates) -> Result<Certificates, InvalidTls> {
+    if certificates.keys.is_empty() {
+        return Err(InvalidTls("there are no certificates".to_owned()));
+    }
+    Ok(certificates)
+}
+
+/// Asked once in a handshake, which costs some hundred times as much as the lock.
+#[derive(Debug)]
+struct Resolver(RwLock<Certificates>);
+
+impl ResolvesServerCert for Resolver {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).find(hello.server_name())
+    }
+}
+
+/// Certificates or keys with which TLS cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidTls(String);
+
+impl InvalidTls {
+    fn new(what: &str, error: &dyn fmt::Display) -> Self {
+        Self(format!("{what}: {error}"))
+    }
+}
+
+impl fmt::Display for InvalidTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InvalidTls {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pem(names: &[&str]) -> (String, String) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let made = rcgen::generate_simple_self_signed(names).unwrap();
+        (made.cert.pem(), made.signing_key.serialize_pem())
+    }
+
+    #[test]
+    fn the_first_certificate_for_the_name_is_shown() {
+        let mut certificates = Certificates::new();
+        assert!(certificates.find(Some("a.example")).is_none());
+        for names in [&["default.example"][..], &["a.example", "b.example"], &["*.wild.example"]] {
+            let (chain, key) = pem(names);
+            certificates = certificates.with_pem(chain.as_bytes(), key.as_bytes()).unwrap();
+        }
+        for (name, place) in [
+            (None, 0),
+            (Some("default.example"), 0),
+            (Some("b.example"), 1),
+            (Some("x.wild.example"), 2),
+            (Some("wild.example"), 0),
+            (Some("unknown.example"), 0),
+            (Some("no name at all"), 0),
+        ] {
+            let found = certificates.find(name).unwrap();
+            assert!(Arc::ptr_eq(&found, &certificates.keys[place]), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_served_is_refused_in_words() {
+        let ((chain, key), (_, other)) = (pem(&["a.example"]), pem(&["a.example"]));
+        for (chain, key, word) in [
+            ("", &*key, "no certificate"),
+            (&*chain, "", "the key"),
+            (&*chain, &*other, "certificate and key"),
+            ("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n", &*key, "the certificate"),
+        ] {
+            let error = Certificates::new().with_pem(chain.as_bytes(), key.as_bytes()).unwrap_err();
+            assert!(error.to_string().contains(word), "{error}");
+        }
+        assert!(TlsConfig::new(Certificates::new()).is_err());
+    }
+}

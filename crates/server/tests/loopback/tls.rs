@@ -1,0 +1,309 @@
+//! TLS, with rustls at the other end too.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use sinews_proto::Role;
+use sinews_server::{
+    Certificates, ConnectionEnd, HttpConfig, Limit, Limits, Listen, Monitor, Router, Server, TlsConfig,
+    WebSocketEnd,
+};
+use sinews_testkit::{Frame, Reader, Reply};
+
+use crate::backend;
+use crate::support::{LARGE, PATIENCE, Running, get, handshake, routes};
+
+/// A certificate for these names, in PEM, and its key.
+fn made(names: &[&str]) -> (String, String) {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let made = rcgen::generate_simple_self_signed(names).unwrap();
+    (made.cert.pem(), made.signing_key.serialize_pem())
+}
+
+fn certificates(pems: &[&(String, String)]) -> Certificates {
+    pems.iter().fold(Certificates::new(), |certificates, (chain, key)| {
+        certificates.with_pem(chain.as_bytes(), key.as_bytes()).unwrap()
+    })
+}
+
+fn server(router: Router, listen: Listen) -> (Running, Monitor) {
+    server_of(Server::new(router), listen)
+}
+
+fn server_of(server: Server, listen: Listen) -> (Running, Monitor) {
+    let bound = server.engine(backend::engine()).threads(1).listen_on(listen).bind().unwrap();
+    let monitor = bound.monitor();
+    (Running::bound(bound), monitor)
+}
+
+fn listen(tls: &TlsConfig) -> Listen {
+    Listen::tcp(([127, 0, 0, 1], 0).into()).with_tls(tls.clone())
+}
+
+/// What a client trusts, and what it speaks.
+fn client(trusted: &str, versions: &[&'static rustls::SupportedProtocolVersion]) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(trusted.as_bytes()).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
+    builder.with_root_certificates(roots).with_no_client_auth()
+}
+
+const BOTH: &[&rustls::SupportedProtocolVersion] = rustls::ALL_VERSIONS;
+
+/// A client that speaks TLS.
+struct Client {
+    stream: StreamOwned<ClientConnection, TcpStream>,
+    reader: Reader,
+}
+
+impl Client {
+    fn new(server: &Running, config: &ClientConfig, name: &str) -> Self {
+        Self::over(TcpStream::connect(server.address).unwrap(), config, name)
+    }
+
+    fn over(stream: TcpStream, config: &ClientConfig, name: &str) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let connection = ClientConnection::new(Arc::new(config.clone()), name).unwrap();
+        Self { stream: StreamOwned::new(connection, stream), reader: Reader::new(Role::Server, None) }
+    }
+
+    fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
+        self.stream.write_all(bytes.as_ref()).unwrap();
+        self
+    }
+
+    /// The head of an answer.
+    fn head(&mut self) -> String {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            self.stream.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        String::from_utf8(head).unwrap()
+    }
+
+    fn body(&mut self, len: usize) -> Vec<u8> {
+        let mut body = vec![0; len];
+        self.stream.read_exact(&mut body).unwrap();
+        body
+    }
+
+    fn upgrade(mut self, path: &str) -> Self {
+        self.send(handshake(path, ""));
+        assert!(self.head().starts_with("HTTP/1.1 101 "));
+        self
+    }
+
+    fn expect(&mut self, expected: &Reply) {
+        let mut chunk = vec![0; 64 << 10];
+        loop {
+            let count = self.stream.read(&mut chunk).unwrap();
+            assert!(count > 0, "the end, in place of a message");
+            let replies = self.reader.read(&chunk[..count]).unwrap();
+            if !replies.is_empty() {
+                assert_eq!(replies, std::slice::from_ref(expected));
+                return;
+            }
+        }
+    }
+
+    /// The end comes in order: close_notify, then FIN. rustls reports an end without it as an error.
+    fn assert_end(&mut self) {
+        assert_eq!(self.stream.read(&mut [0; 100]).unwrap(), 0);
+    }
+
+    fn shown(&self) -> CertificateDer<'static> {
+        self.stream.conn.peer_certificates().unwrap()[0].clone().into_owned()
+    }
+}
+
+#[test]
+fn http_and_websockets_speak_tls() {
+    let pem = made(&["localhost"]);
+    let (server, monitor) = server(routes(), listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
+    for version in BOTH {
+        let mut config = client(&pem.0, &[version]);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let mut plain = Client::new(&server, &config, "localhost");
+        plain.send(get("/"));
+        assert!(plain.head().starts_with("HTTP/1.1 200 "));
+        assert_eq!(plain.body(6), b"hello\n");
+        assert_eq!(plain.stream.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
+        plain.send(get("/large"));
+        plain.head();
+        assert!(plain.body(LARGE).iter().all(|byte| *byte == b'x'));
+
+        let mut peer = Client::new(&server, &config, "localhost").upgrade("/echo");
+        for size in [0, 1, 125, 16_384, 16_385, 300_000, 3 << 20] {
+            let payload: Vec<u8> = (0..size).map(|at| at as u8).collect();
+            peer.send(Frame::binary(payload.clone()).encode(Role::Client));
+            peer.expect(&Reply::Message(sinews_server::Kind::Binary, payload));
+        }
+        peer.send(Frame::close(1000, "").encode(Role::Client));
+        peer.expect(&Reply::Close(Some(1000), String::new()));
+        peer.assert_end();
+    }
+    let metrics = monitor.metrics();
+    assert_eq!((metrics.tls_handshakes, metrics.tls_failures), (4, 0));
+    assert_eq!(metrics.websockets_closed.of(WebSocketEnd::Client), 2);
+}
+
+#[test]
+fn an_answer_that_ends_the_connection_is_followed_by_close_notify() {
+    let pem = made(&["localhost"]);
+    let (server, _) = server(routes(), listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
+    let mut plain = Client::new(&server, &client(&pem.0, BOTH), "localhost");
+    plain.send("GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    plain.head();
+    plain.body(LARGE);
+    plain.assert_end();
+    // And a client that ends with close_notify alone is answered in kind.
+    let mut peer = Client::new(&server, &client(&pem.0, BOTH), "localhost");
+    peer.send(get("/"));
+    peer.head();
+    peer.body(6);
+    peer.stream.conn.send_close_notify();
+    peer.stream.flush().unwrap();
+    peer.assert_end();
+}
+
+#[test]
+fn records_may_be_cut_anywhere() {
+    let pem = made(&["localhost"]);
+    let (server, _) = server(routes(), listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
+    // A relay that sends byte by byte.
+    let relay = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let (address, target) = (relay.local_addr().unwrap(), server.address);
+    std::thread::spawn(move || {
+        let (mut client, _) = relay.accept().unwrap();
+        let mut server = TcpStream::connect(target).unwrap();
+        server.set_nodelay(true).unwrap();
+        let (mut back, mut from) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut from, &mut back));
+        let mut byte = [0];
+        while client.read(&mut byte).is_ok_and(|count| count > 0) && server.write_all(&byte).is_ok() {}
+    });
+    let stream = TcpStream::connect(address).unwrap();
+    let mut peer = Client::over(stream, &client(&pem.0, BOTH), "localhost").upgrade("/echo");
+    for text in ["a", "in single bytes", &"long ".repeat(300)] {
+        peer.send(Frame::text(text).encode(Role::Client));
+        peer.expect(&Reply::text(text));
+    }
+}
+
+#[test]
+fn the_certificate_is_that_of_the_name_and_can_be_renewed() {
+    let (one, other) = (made(&["one.example"]), made(&["other.example", "*.wild.example"]));
+    let tls = TlsConfig::new(certificates(&[&one, &other])).unwrap();
+    let (server, _) = server(routes(), listen(&tls));
+    let ask = |pem: &(String, String), name: &str| {
+        let mut client = Client::new(&server, &client(&pem.0, BOTH), name);
+        client.send(get("/"));
+        assert!(client.head().starts_with("HTTP/1.1 200 "));
+        client
+    };
+    for (pem, name) in [(&one, "one.example"), (&other, "other.example"), (&other, "a.wild.example")] {
+        let shown = ask(pem, name).shown();
+        assert_eq!(shown, CertificateDer::from_pem_slice(pem.0.as_bytes()).unwrap());
+    }
+    let mut open = ask(&one, "one.example");
+    open.body(6);
+    let renewed = made(&["one.example"]);
+    tls.replace(certificates(&[&renewed])).unwrap();
+    ask(&renewed, "one.example");
+    open.send(get("/"));
+    assert!(open.head().starts_with("HTTP/1.1 200 "), "who is connected stays so");
+}
+
+#[test]
+fn what_is_no_tls_gets_an_alert_and_is_counted() {
+    let pem = made(&["localhost"]);
+    let http = HttpConfig::default().with_head_timeout(Duration::from_millis(200));
+    let tls = TlsConfig::new(certificates(&[&pem])).unwrap();
+    let (server, monitor) = server_of(Server::new(routes()).http(http), listen(&tls));
+    let mut plain = server.connect();
+    plain.send(get("/"));
+    let mut alert = Vec::new();
+    let read = plain.stream.read_to_end(&mut alert);
+    assert!(read.is_ok() || read.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
+    assert!(alert.starts_with(&[21, 3]), "a record with an alert: {alert:?}");
+    assert_eq!(monitor.metrics().tls_failures, 1);
+    // A client that speaks something else, and one that does not trust.
+    let mut config = client(&pem.0, BOTH);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let mut other = Client::new(&server, &config, "localhost");
+    assert!(other.stream.write_all(b"x").and_then(|()| other.stream.flush()).is_err());
+    let mut distrusting = Client::new(&server, &client(&made(&["localhost"]).0, BOTH), "localhost");
+    assert!(distrusting.stream.write_all(b"x").is_err());
+    // A handshake that never ends is not waited for.
+    let mut silent = server.connect();
+    assert!(silent.ends_without_a_word());
+}
+
+#[test]
+fn a_broken_record_ends_a_websocket() {
+    let pem = made(&["localhost"]);
+    let (server, monitor) = server(routes(), listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
+    let mut peer = Client::new(&server, &client(&pem.0, BOTH), "localhost").upgrade("/echo");
+    peer.send(Frame::text("fine").encode(Role::Client));
+    peer.expect(&Reply::text("fine"));
+    peer.stream
+        .sock
+        .write_all(&[23, 3, 3, 0, 20, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20])
+        .unwrap();
+    let error = peer.stream.read(&mut [0; 10]).unwrap_err();
+    assert!(error.to_string().contains("BadRecordMac"), "{error}");
+    drop(peer);
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while monitor.metrics().websockets_closed.of(WebSocketEnd::Lost) == 0 {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+    assert_eq!(monitor.metrics().tls_failures, 1);
+}
+
+#[test]
+fn behind_a_proxy_the_header_comes_before_the_handshake() {
+    let pem = made(&["localhost"]);
+    let tls = TlsConfig::new(certificates(&[&pem])).unwrap();
+    let routes = Router::new().get("/", |request| sinews_server::Response::text(request.peer().to_string()));
+    let limits = Limits::default().with_max_connections_per_address(1);
+    let (server, monitor) = server_of(Server::new(routes).limits(limits), listen(&tls).with_proxy_protocol());
+    let connect = || {
+        let mut stream = TcpStream::connect(server.address).unwrap();
+        stream.write_all(b"PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n").unwrap();
+        Client::over(stream, &client(&pem.0, BOTH), "localhost")
+    };
+    let mut first = connect();
+    first.send(get("/"));
+    first.head();
+    assert_eq!(first.body(14), b"192.0.2.7:4711");
+    // Nothing is said to one who would have to be told by TLS.
+    let mut second = connect();
+    assert!(second.stream.write_all(b"x").is_err());
+    let metrics = monitor.metrics();
+    assert_eq!((metrics.limited.of(Limit::Address), metrics.closed.of(ConnectionEnd::Closed)), (1, 1));
+}
+
+#[test]
+fn a_stop_tells_clients_through_tls() {
+    let pem = made(&["localhost"]);
+    let (server, _) = server(routes(), listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
+    let mut peer = Client::new(&server, &client(&pem.0, BOTH), "localhost").upgrade("/echo");
+    server.stop.stop();
+    peer.expect(&Reply::Close(Some(1001), "server stops".into()));
+    peer.send(Frame::close(1001, "").encode(Role::Client));
+    peer.assert_end();
+    drop(peer);
+    server.join();
+}

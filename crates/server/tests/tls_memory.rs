@@ -1,0 +1,134 @@
+//! What an idle connection costs in memory when it speaks TLS, counted by the allocator on the server's thread: the
+//! clients, whose TLS costs more, live in the same process. One test in a binary of its own.
+
+#[path = "shared/backend.rs"]
+mod backend;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicIsize, Ordering};
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use sinews_server::{Certificates, Context, Handler, Payload, Router, Server, TlsConfig, WebSocketRoute};
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+static LIVE: AtomicIsize = AtomicIsize::new(0);
+
+thread_local! {
+    /// This is the server's thread.
+    static COUNTS: Cell<bool> = const { Cell::new(false) };
+}
+
+fn count(freed: usize, given: usize) {
+    if COUNTS.with(Cell::get) {
+        LIVE.fetch_add(given as isize - freed as isize, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: each method passes its arguments on to the system's allocator unchanged, under the same
+// contract its caller keeps towards us, and counts beside it without allocating.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(0, layout.size());
+        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(layout.size(), 0);
+        // SAFETY: the pointer came from `System`, as all of ours do, and the caller keeps the contract.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(layout.size(), size);
+        // SAFETY: the pointer came from `System`, as all of ours do, and the caller keeps the contract.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+struct Echo;
+
+impl Handler for Echo {
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        let _ = cx.send_payload(payload);
+    }
+}
+
+const HANDSHAKE: &[u8] =
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+
+type Client = StreamOwned<ClientConnection, TcpStream>;
+
+/// An open WebSocket that has echoed a message of 10,000 bytes, over several segments.
+fn open(address: SocketAddr, config: &Arc<ClientConfig>) -> Client {
+    let name = ServerName::try_from("localhost").unwrap();
+    let connection = ClientConnection::new(Arc::clone(config), name).unwrap();
+    let mut client = StreamOwned::new(connection, TcpStream::connect(address).unwrap());
+    client.write_all(HANDSHAKE).unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        client.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    let mut message = vec![0x82, 0x80 | 126, 0x27, 0x10, 0, 0, 0, 0];
+    message.resize(8 + 10_000, 7);
+    client.write_all(&message).unwrap();
+    client.read_exact(&mut [0; 4 + 10_000]).unwrap();
+    client
+}
+
+#[test]
+fn an_idle_connection_keeps_the_state_of_its_cipher_and_no_buffer() {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let certificates = Certificates::new().with_pem(chain.as_bytes(), key.as_bytes()).unwrap();
+    let router = Router::new().websocket(
+        "/",
+        WebSocketRoute::new(|_| {
+            COUNTS.with(|counts| counts.set(true));
+            Ok(Echo)
+        }),
+    );
+    let server = Server::new(router).engine(backend::engine()).threads(1);
+    let tls = TlsConfig::new(certificates).unwrap();
+    let server = server.listen_tls(([127, 0, 0, 1], 0).into(), tls).bind().unwrap();
+    let (address, stop) = (server.addresses()[0], server.stop_handle());
+    let running = std::thread::spawn(|| server.run());
+
+    for version in rustls::ALL_VERSIONS {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(chain.as_bytes()).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder =
+            ClientConfig::builder_with_provider(provider).with_protocol_versions(&[version]).unwrap();
+        let config = Arc::new(builder.with_root_certificates(roots).with_no_client_auth());
+        // Tables double, so the count goes from one power of two to another.
+        let mut clients: Vec<Client> = (0..FEW).map(|_| open(address, &config)).collect();
+        let few = LIVE.load(Ordering::SeqCst);
+        clients.extend((FEW..MANY).map(|_| open(address, &config)));
+        let each = (LIVE.load(Ordering::SeqCst) - few) / (MANY - FEW) as isize;
+        println!("{each} bytes for an idle WebSocket on {version:?}");
+        assert!(each <= MOST, "{each} bytes for a connection");
+        assert!(each >= 512, "{each} bytes: what was measured?");
+    }
+    stop.stop_now();
+    running.join().unwrap().unwrap();
+}
+
+const FEW: usize = 64;
+const MANY: usize = 256;
+
+/// Bytes.
+const MOST: isize = 4096;
