@@ -10,13 +10,13 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use sinews_proto::Role;
 use sinews_server::{
-    Certificates, ConnectionEnd, HttpConfig, Limit, Limits, Listen, Monitor, Router, Server, TlsConfig,
-    WebSocketEnd,
+    Certificates, Config, ConnectionEnd, HttpConfig, Limit, Limits, Listen, Monitor, Router, Sent, Server,
+    TlsConfig, WebSocketEnd,
 };
 use sinews_testkit::{Frame, Reader, Reply};
 
 use crate::backend;
-use crate::support::{LARGE, PATIENCE, Running, get, handshake, routes};
+use crate::support::{Heard, LARGE, PATIENCE, Running, get, handshake, routes, scripted};
 
 /// A certificate for these names, in PEM, and its key.
 fn made(names: &[&str]) -> (String, String) {
@@ -228,7 +228,7 @@ fn the_certificate_is_that_of_the_name_and_can_be_renewed() {
 #[test]
 fn what_is_no_tls_gets_an_alert_and_is_counted() {
     let pem = made(&["localhost"]);
-    let http = HttpConfig::default().with_head_timeout(Duration::from_millis(200));
+    let http = HttpConfig::default().with_head_timeout(Duration::from_secs(1));
     let tls = TlsConfig::new(certificates(&[&pem])).unwrap();
     let (server, monitor) = server_of(Server::new(routes()).http(http), listen(&tls));
     let mut plain = server.connect();
@@ -306,4 +306,42 @@ fn a_stop_tells_clients_through_tls() {
     peer.assert_end();
     drop(peer);
     server.join();
+}
+
+#[test]
+fn what_a_client_does_not_take_at_once_waits_and_comes_in_order() {
+    const MESSAGES: u8 = 40;
+    const SIZE: usize = 300_000;
+    let (route, ear) = scripted(|heard, cx| {
+        if matches!(heard, Heard::Message(..)) {
+            for number in 0..MESSAGES {
+                assert_ne!(cx.send_binary(&vec![number; SIZE]), Ok(Sent::Dropped));
+            }
+        }
+    });
+    let pem = made(&["localhost"]);
+    let config = Config::default().with_max_outbound(usize::from(MESSAGES) * SIZE * 2);
+    let routes = Router::new().websocket("/flood", route.with_config(config));
+    let (server, monitor) = server(routes, listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
+    let mut peer = Client::new(&server, &client(&pem.0, BOTH), "localhost").upgrade("/flood");
+    peer.send(Frame::text("go").encode(Role::Client));
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while monitor.metrics().messages_sent < u64::from(MESSAGES) {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+    assert!(monitor.metrics().queued_bytes > SIZE as u64, "more than a socket takes");
+    for number in 0..MESSAGES {
+        let mut frame = vec![0; 10 + SIZE];
+        peer.stream.read_exact(&mut frame).unwrap();
+        assert_eq!((frame[0], frame[1]), (0x82, 127));
+        assert!(frame[10..].iter().all(|byte| *byte == number), "message {number}");
+    }
+    assert_eq!(ear.next(), Heard::Open);
+    assert!(matches!(ear.next(), Heard::Message(..)));
+    assert_eq!(ear.next(), Heard::Drain);
+    while monitor.metrics().queued_bytes > 0 {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::yield_now();
+    }
 }
