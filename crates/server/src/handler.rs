@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sinews_engine::ConnId;
 use sinews_session::{Closed, Fragment, Payload, Prepared, Sent, Tx};
@@ -39,6 +39,18 @@ pub trait Handler {
     /// What waits to be sent has fallen below half of the high-water mark, after
     /// [`Sent::Backpressure`].
     fn drain(&mut self, cx: &mut Context<'_>) {
+        let _ = cx;
+    }
+
+    /// When [`expired`](Self::expired) is to be called: for what ends while nothing comes, such as a token or a lease.
+    /// Asked behind [`open`](Self::open), and from then on whenever a timer of the connection rings: at the latest when
+    /// the answer before has passed. After a call, only one that lies ahead makes another. Default: never.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// The [`deadline`](Self::deadline) has passed.
+    fn expired(&mut self, cx: &mut Context<'_>) {
         let _ = cx;
     }
 

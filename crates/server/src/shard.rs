@@ -301,7 +301,7 @@ impl Shard {
 
     /// The answer is queued; from here on the connection is a WebSocket.
     fn upgrade(&mut self, io: &mut Io, conn: ConnId, upgrade: Upgrade) {
-        let now = self.time(io);
+        let (now, epoch) = (self.time(io), self.epoch);
         let Some((protocol, mut lent)) = self.lend(conn, now) else { return };
         let Protocol::Http(http) = protocol else { return };
         let outbound = std::mem::take(&mut http.outbound);
@@ -309,8 +309,11 @@ impl Shard {
         lent.counters.handshakes.add(1);
         let mut websocket = Box::new(WebSocket::new(session, upgrade.handler, upgrade.pace, http.peer));
         websocket.open(&mut lent);
-        *protocol = Protocol::WebSocket(websocket);
         io.clear_timer(conn);
+        if let Some(deadline) = websocket.deadline() {
+            arm_for_handler(&mut websocket, io, conn, deadline, epoch);
+        }
+        *protocol = Protocol::WebSocket(websocket);
         if self.stopping {
             self.close_websocket(conn, now);
         }
@@ -637,12 +640,19 @@ impl App for Shard {
     }
 
     fn timer(&mut self, io: &mut Io, conn: ConnId) {
-        let now = self.time(io);
+        let (now, epoch) = (self.time(io), self.epoch);
         match self.lend(conn, now) {
-            Some((Protocol::WebSocket(websocket), lent)) => {
+            Some((Protocol::WebSocket(websocket), mut lent)) => {
                 websocket.armed = None;
                 if websocket.session.deadline().is_some_and(|deadline| deadline <= now) {
                     websocket.session.handle_timeout(lent.resources, now);
+                }
+                if websocket.deadline().is_some_and(|deadline| deadline <= io.now()) {
+                    websocket.expire(&mut lent);
+                }
+                // One that stays in the past would ring for ever.
+                if let Some(deadline) = websocket.deadline().filter(|deadline| *deadline > io.now()) {
+                    arm_for_handler(websocket, io, conn, deadline, epoch);
                 }
             }
             Some((Protocol::Http(_), _)) => return self.http_timer(io, conn),
@@ -707,6 +717,12 @@ fn settle_websocket(websocket: &mut WebSocket, io: &mut Io, lent: &mut Lent<'_>,
     if let Some(deadline) = websocket.session.deadline() {
         arm(io, lent.conn, &mut websocket.armed, deadline, epoch);
     }
+}
+
+/// The loop's timer rings no later than the handler wants to be told.
+fn arm_for_handler(websocket: &mut WebSocket, io: &mut Io, conn: ConnId, deadline: Instant, epoch: Instant) {
+    let deadline = Time::ZERO + deadline.saturating_duration_since(epoch);
+    arm(io, conn, &mut websocket.armed, deadline, epoch);
 }
 
 fn settle_http(http: &mut Http, io: &mut Io, conn: ConnId, config: &HttpConfig, epoch: Instant) {

@@ -1,7 +1,7 @@
 //! One connection while it is a WebSocket.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sinews_engine::ConnId;
 use sinews_proto::{CloseCode, Time};
@@ -89,6 +89,16 @@ impl WebSocket {
         if !self.told {
             self.with_context(lent, |handler, cx| handler.drain(cx));
         }
+    }
+
+    /// When the handler wants to be told.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        if self.told { None } else { self.handler.deadline() }
+    }
+
+    /// The handler's deadline has passed.
+    pub(crate) fn expire(&mut self, lent: &mut Lent<'_>) {
+        self.with_context(lent, |handler, cx| handler.expired(cx));
     }
 
     /// A message of a topic.

@@ -1,10 +1,10 @@
 //! How connections end: the handler is told once, whatever it does in its callbacks.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sinews_server::{
-    Cause, CloseCode, Config, Context, Expired, InvalidTopic, Misuse, Overflow, PeerMisbehaved, PingRate,
-    Prepared, Router, Topics,
+    Cause, CloseCode, Config, Context, Expired, Handler, InvalidTopic, Misuse, Overflow, Payload,
+    PeerMisbehaved, PingRate, Prepared, Router, Topics, WebSocketRoute,
 };
 use sinews_testkit::{Frame, Reply};
 
@@ -276,4 +276,42 @@ fn topics_have_limits() {
     server.websocket("/").sync();
     assert_eq!(ear.next(), Heard::Open);
     assert_eq!(ear.closed().cause(), Cause::Ended);
+}
+
+/// Counts how often its time has come, and closes the third time.
+struct Lease {
+    until: Instant,
+    left: u16,
+}
+
+impl Handler for Lease {
+    fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}
+
+    fn deadline(&self) -> Option<Instant> {
+        Some(self.until)
+    }
+
+    fn expired(&mut self, cx: &mut Context<'_>) {
+        assert!(self.until <= Instant::now(), "told too early");
+        self.left -= 1;
+        if self.left > 0 {
+            self.until = Instant::now() + Duration::from_millis(5);
+            cx.send_text("renewed").unwrap();
+        } else {
+            // The deadline stays in the past, and nobody asks again.
+            cx.close(CloseCode::new(4000).unwrap(), "over").unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_handler_is_told_when_its_deadline_has_passed() {
+    // The first has passed before anybody could ask.
+    let lease = || Lease { until: Instant::now(), left: 3 };
+    let server = Running::router(routes().websocket("/", WebSocketRoute::new(move |_| Ok(lease()))));
+    let mut peer = server.websocket("/");
+    // The peer sends nothing, and no timer of the session is due for long.
+    assert_eq!(peer.next(), Some(Reply::text("renewed")));
+    assert_eq!(peer.next(), Some(Reply::text("renewed")));
+    assert_eq!(peer.next().and_then(|reply| reply.close_code()), Some(4000));
 }
