@@ -1,10 +1,14 @@
-//! The command line.
+//! The command line. What it does not say, the configuration file or a default says ([`crate::settings`]).
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use sinews_server::OriginPolicy;
+use serde::Deserialize;
+
+use crate::config::units::{Bytes, Wait};
+use crate::token::TokenArgs;
 
 /// A real-time server: HTTP and WebSocket, topics, a chat page.
 ///
@@ -23,91 +27,130 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serve the chat page, echo and topics.
     Serve(ServeArgs),
+    /// Check a configuration file, or print one to begin with.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Make a token that may publish and subscribe, or look into one.
+    Token(TokenArgs),
 }
 
-#[derive(Clone, Debug, Args)]
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Read a file as `serve` would, with everything that it names, and say what is wrong.
+    Check {
+        /// The file to check.
+        file: PathBuf,
+    },
+    /// Print a file with every key, what it means and what holds without it.
+    Default,
+}
+
+#[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ServeArgs {
-    /// Address to listen on; may be given several times. Port 0 takes a free one.
-    #[arg(
-        long,
-        value_name = "ADDRESS",
-        env = "SINEWS_LISTEN",
-        value_delimiter = ',',
-        default_value = "127.0.0.1:8080"
-    )]
-    pub(crate) listen: Vec<SocketAddr>,
+    /// Configuration file in TOML; what is set here or in the environment goes before it. `sinews config
+    /// default` prints one. SIGHUP reads it again
+    #[arg(long, value_name = "FILE", env = "SINEWS_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Address to listen on; may be given several times. Port 0 takes a free one [default:
+    /// 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS", env = "SINEWS_LISTEN", value_delimiter = ',')]
+    pub(crate) listen: Option<Vec<SocketAddr>>,
 
     /// Threads, each with its own event loop [default: one for each processor]
     #[arg(long, value_name = "N", env = "SINEWS_THREADS")]
     pub(crate) threads: Option<NonZeroUsize>,
 
     /// What drives the sockets: `uring` is Linux's io_uring, `poll` is epoll or kqueue; `auto` takes io_uring
-    /// where the system permits it, and says why where it does not
-    #[arg(long, value_enum, value_name = "NAME", env = "SINEWS_BACKEND", default_value = "auto")]
-    pub(crate) backend: Backend,
+    /// where the system permits it, and says why where it does not [default: auto]
+    #[arg(long, value_enum, value_name = "NAME", env = "SINEWS_BACKEND")]
+    pub(crate) backend: Option<Backend>,
 
-    /// Largest message or request body, in bytes; `k` and `m` mean KiB and MiB
-    #[arg(long, value_name = "BYTES", env = "SINEWS_MAX_MESSAGE", default_value = "16m", value_parser = bytes)]
-    pub(crate) max_message: usize,
+    /// Largest message or request body, in bytes; `k` and `m` mean KiB and MiB [default: 16m]
+    #[arg(long, value_name = "BYTES", env = "SINEWS_MAX_MESSAGE")]
+    pub(crate) max_message: Option<Bytes>,
 
     /// Compression (permessage-deflate) where the client offers it: `shared` keeps no memory for a
-    /// connection between messages, `dedicated` remembers earlier messages and compresses better
-    #[arg(long, value_enum, value_name = "MODE", env = "SINEWS_DEFLATE", default_value = "shared")]
-    pub(crate) deflate: Deflate,
+    /// connection between messages, `dedicated` remembers earlier messages and compresses better [default:
+    /// shared]
+    #[arg(long, value_enum, value_name = "MODE", env = "SINEWS_DEFLATE")]
+    pub(crate) deflate: Option<Deflate>,
 
     /// From which pages browsers may connect and publish: `same` (pages of this server), `any`, or
-    /// origins such as `https://example.com`; may be given several times
-    #[arg(long, value_name = "ORIGIN", env = "SINEWS_ORIGIN", value_delimiter = ',', default_value = "same")]
-    pub(crate) origin: Vec<String>,
+    /// origins such as `https://example.com`; may be given several times [default: same]
+    #[arg(long, value_name = "ORIGIN", env = "SINEWS_ORIGIN", value_delimiter = ',')]
+    pub(crate) origin: Option<Vec<String>>,
 
-    /// What is logged: error, warn, info, debug, trace, or a filter such as `sinews_engine=debug`
-    #[arg(long, value_name = "LEVEL", env = "SINEWS_LOG", default_value = "info")]
-    pub(crate) log: String,
+    /// What is logged: error, warn, info, debug, trace, or a filter such as `sinews_engine=debug` [default:
+    /// info]
+    #[arg(long, value_name = "LEVEL", env = "SINEWS_LOG")]
+    pub(crate) log: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) auth: AuthArgs,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// `[auth]` of the configuration file.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Who may publish and subscribe")]
+pub(crate) struct AuthArgs {
+    /// The key of HMAC tokens. Others on this machine can read a command line: `--auth-secret-file` is better
+    #[arg(long, value_name = "SECRET", env = "SINEWS_AUTH_SECRET", hide_env_values = true)]
+    pub(crate) auth_secret: Option<String>,
+
+    /// File with the key of HMAC tokens (HS256, HS384, HS512)
+    #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_SECRET_FILE")]
+    pub(crate) auth_secret_file: Option<PathBuf>,
+
+    /// File with a public key in PEM, RSA or EC (RS*, PS*, ES*)
+    #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_PUBLIC_KEY_FILE")]
+    pub(crate) auth_public_key_file: Option<PathBuf>,
+
+    /// File with a set of keys in JSON (JWKS)
+    #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_JWKS_FILE")]
+    pub(crate) auth_jwks_file: Option<PathBuf>,
+
+    /// Whom tokens must be meant for (`aud`); may be given several times
+    #[arg(long, value_name = "NAME", env = "SINEWS_AUTH_AUDIENCE", value_delimiter = ',')]
+    pub(crate) auth_audience: Option<Vec<String>>,
+
+    /// Whom tokens must come from (`iss`); may be given several times
+    #[arg(long, value_name = "NAME", env = "SINEWS_AUTH_ISSUER", value_delimiter = ',')]
+    pub(crate) auth_issuer: Option<Vec<String>>,
+
+    /// How far the clocks of issuer and server may be apart [default: 30s]
+    #[arg(long, value_name = "TIME", env = "SINEWS_AUTH_LEEWAY")]
+    pub(crate) auth_leeway: Option<Wait>,
+
+    /// Topics that anybody may subscribe to, as a pattern; may be given several times
+    #[arg(long, value_name = "PATTERN", env = "SINEWS_AUTH_PUBLIC_SUBSCRIBE", value_delimiter = ',')]
+    pub(crate) auth_public_subscribe: Option<Vec<String>>,
+
+    /// Topics that anybody may publish to, as a pattern; may be given several times
+    #[arg(long, value_name = "PATTERN", env = "SINEWS_AUTH_PUBLIC_PUBLISH", value_delimiter = ',')]
+    pub(crate) auth_public_publish: Option<Vec<String>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Backend {
     Auto,
     Poll,
     Uring,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Deflate {
     Off,
     Shared,
     Dedicated,
 }
 
-impl ServeArgs {
-    /// What `--origin` allows.
-    pub(crate) fn origin_policy(&self) -> Result<OriginPolicy, String> {
-        match &self.origin[..] {
-            [one] if one == "same" => Ok(OriginPolicy::same_origin()),
-            [one] if one == "any" => Ok(OriginPolicy::any()),
-            list => OriginPolicy::list(list.iter().cloned())
-                .map_err(|error| format!("--origin {}: {error}", list.join(","))),
-        }
-    }
-}
-
-/// A number of bytes, `k` and `m` for KiB and MiB.
-fn bytes(text: &str) -> Result<usize, String> {
-    let (digits, unit) = match text.as_bytes().last() {
-        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
-        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
-        _ => (text, 1),
-    };
-    let number: usize = digits.parse().map_err(|_| "expected a number of bytes such as 65536, 64k or 16m")?;
-    match number.checked_mul(unit) {
-        Some(0) | None => Err("must be at least 1 byte and fit this machine".to_owned()),
-        Some(bytes) => Ok(bytes),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::keys;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -119,28 +162,31 @@ mod tests {
     fn serve_is_what_no_subcommand_means() {
         let bare = Cli::parse_from(["sinews", "--listen", "[::1]:9000"]);
         assert!(bare.command.is_none());
-        assert_eq!(bare.serve.listen, ["[::1]:9000".parse().unwrap()]);
+        assert_eq!(bare.serve.listen, Some(vec!["[::1]:9000".parse().unwrap()]));
         let named = Cli::parse_from(["sinews", "serve", "--listen", "[::1]:9000"]);
         let Some(Command::Serve(named)) = named.command else { panic!("serve was named") };
         assert_eq!(named.listen, bare.serve.listen);
     }
 
+    /// Names and defaults are written in several places: they must agree.
     #[test]
-    fn byte_counts_are_read_with_units() {
-        assert_eq!(bytes("65536"), Ok(65_536));
-        assert_eq!(bytes("64k"), Ok(65_536));
-        assert_eq!(bytes("16M"), Ok(16 << 20));
-        for bad in ["", "k", "0", "-1", "1g", "99999999999999999999m", "1.5m"] {
-            assert!(bytes(bad).is_err(), "{bad}");
+    fn every_key_of_the_file_has_its_flag_and_its_variable() {
+        use clap::CommandFactory;
+        let command = Cli::command();
+        let serve = command.find_subcommand("serve").unwrap();
+        for key in keys::KEYS {
+            let id = key.name.replace('.', "_");
+            let found = serve.get_arguments().find(|argument| argument.get_id() == id.as_str());
+            let argument = found.unwrap_or_else(|| panic!("no flag for {}", key.name));
+            assert_eq!(argument.get_long(), Some(&*id.replace('_', "-")));
+            assert_eq!(argument.get_env().unwrap(), &*format!("SINEWS_{}", id.to_uppercase()));
+            let help = argument.get_help().unwrap().to_string();
+            if let Some(default) = key.default.filter(|default| *default != "[]") {
+                let plain = default.trim_matches(['[', ']', '"']);
+                assert!(help.ends_with(&format!("[default: {plain}]")), "{}: {help}", key.name);
+            }
         }
-    }
-
-    #[test]
-    fn origins_are_checked_when_the_program_starts() {
-        let with = |origin: &str| Cli::parse_from(["sinews", "--origin", origin]).serve.origin_policy();
-        assert!(with("same").is_ok() && with("any").is_ok() && with("https://example.com").is_ok());
-        assert!(
-            with("https://example.com/path").unwrap_err().starts_with("--origin https://example.com/path")
-        );
+        let flags = serve.get_arguments().filter(|argument| argument.get_id() != "config").count();
+        assert_eq!(flags, keys::KEYS.len(), "a flag without a key in the file");
     }
 }

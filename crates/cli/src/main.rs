@@ -2,8 +2,13 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod auth;
+mod config;
+mod live;
 mod routes;
 mod serve;
+mod settings;
+mod token;
 
 use std::process::ExitCode;
 
@@ -13,8 +18,12 @@ use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let Command::Serve(serve) = cli.command.unwrap_or(Command::Serve(cli.serve));
-    match serve::run(&serve) {
+    let result = match cli.command.unwrap_or(Command::Serve(cli.serve)) {
+        Command::Serve(args) => serve::run(args),
+        Command::Config(command) => serve::config(&command).map_err(Into::into),
+        Command::Token(args) => token::run(&args).map_err(Into::into),
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // The one line for a person; everything else goes through the log.

@@ -7,33 +7,39 @@ use std::net::SocketAddr;
 use sinews_server::{BackendChoice, BindError, EngineConfig, HttpConfig, Server, StopHandle};
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{Backend, Deflate, ServeArgs};
-use crate::routes::{self, Settings};
+use crate::args::{Backend, ConfigCommand, Deflate, ServeArgs};
+use crate::auth::crypto;
+use crate::config::keys;
+use crate::live::{Live, Policy};
+use crate::routes;
+use crate::settings::Settings;
 
 /// Serves until a signal stops it.
-pub(crate) fn run(args: &ServeArgs) -> Result<(), Box<dyn Error>> {
-    start_log(&args.log)?;
-    let backend = match args.backend {
+pub(crate) fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
+    crypto::install();
+    let settings = Settings::load(&args)?;
+    let log = start_log(settings.log_filter()?);
+    let live = Live::new(Policy::new(&settings)?);
+    let descriptors = raise_descriptor_limit();
+    let backend = match settings.backend {
         Backend::Auto => BackendChoice::Auto,
         Backend::Poll => BackendChoice::Poll,
         Backend::Uring => BackendChoice::Uring,
     };
-    let origin = args.origin_policy()?;
-    let descriptors = raise_descriptor_limit();
-    let settings = Settings { max_message: args.max_message, deflate: args.deflate, origin };
-    let mut server = Server::new(routes::router(&settings))
-        .http(HttpConfig::default().with_max_body(args.max_message))
+    let mut server = Server::new(routes::router(&settings, &live))
+        .http(HttpConfig::default().with_max_body(settings.max_message))
         .engine(EngineConfig::default().backend(backend));
-    if let Some(threads) = args.threads {
+    if let Some(threads) = settings.threads {
         server = server.threads(threads.get());
     }
-    for address in &args.listen {
+    for address in &settings.listen {
         server = server.listen(*address);
     }
     let threads = server.thread_count();
-    let server = server.bind().map_err(explain)?;
-    stop_on_signals(server.stop_handle())?;
-    let table = table(server.addresses(), threads, server.backend(), args.deflate, descriptors);
+    let server = server.bind().map_err(|error| explain(&error))?;
+    warn_if_open(server.addresses(), &live.policy());
+    let table = table(server.addresses(), threads, server.backend(), settings.deflate, descriptors);
+    watch_signals(server.stop_handle(), Reload { args, settings, live, log })?;
     // Nobody may be reading.
     let _ = io::stdout().lock().write_all(table.as_bytes());
     server.run()?;
@@ -41,12 +47,51 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn start_log(filter: &str) -> Result<(), String> {
-    let filter: EnvFilter = filter.parse().map_err(|error| format!("--log {filter}: {error}"))?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false);
+/// `sinews config`.
+pub(crate) fn config(command: &ConfigCommand) -> Result<(), String> {
+    crypto::install();
+    let words = match command {
+        ConfigCommand::Default => keys::default_file(),
+        ConfigCommand::Check { file } => {
+            let settings = Settings::load(&ServeArgs { config: Some(file.clone()), ..ServeArgs::default() })?;
+            settings.log_filter()?;
+            Policy::new(&settings)?;
+            format!("{}: good\n", file.display())
+        }
+    };
+    io::stdout().lock().write_all(words.as_bytes()).map_err(|error| format!("standard output: {error}"))
+}
+
+/// Sets another filter of the log.
+type SetFilter = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send>;
+
+fn start_log(filter: EnvFilter) -> SetFilter {
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_target(false)
+        .with_filter_reloading();
+    let handle = log.reload_handle();
     // Told where it cannot be told (`2>&1 | head`), it would panic, and take the thread along.
     log.log_internal_errors(false).init();
-    Ok(())
+    Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string()))
+}
+
+/// What is reached from elsewhere should ask who is there.
+fn warn_if_open(addresses: &[SocketAddr], policy: &Policy) {
+    let Some(address) = addresses.iter().find(|address| !address.ip().is_loopback()) else { return };
+    if !policy.has_auth() {
+        tracing::warn!(
+            %address,
+            "whoever reaches this address may publish and subscribe to everything: set auth.secret_file (or \
+             auth.public_key_file, auth.jwks_file) and give out tokens with `sinews token`"
+        );
+    }
+    tracing::warn!(
+        %address,
+        "this address speaks no TLS: whoever is on the way can read messages and tokens; put a proxy that ends TLS \
+         in front of it"
+    );
 }
 
 /// A connection is a descriptor, and the usual soft limit of 1,024 is for programs that use select.
@@ -73,7 +118,7 @@ fn raise_descriptor_limit() -> Option<u64> {
 const DESCRIPTORS_MIN: u64 = 1_024;
 
 /// Says what to do about it.
-fn explain(error: BindError) -> String {
+fn explain(error: &BindError) -> String {
     if error.address().is_none() && error.io_error().kind() == io::ErrorKind::Unsupported {
         return format!("--backend uring: {}; or use auto or poll", error.io_error());
     }
@@ -92,20 +137,66 @@ fn explain(error: BindError) -> String {
 /// "Too many open files" on every system that has the number at all.
 const EMFILE: i32 = 24;
 
-fn stop_on_signals(stop: StopHandle) -> io::Result<()> {
-    use signal_hook::consts::{SIGINT, SIGTERM};
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+fn watch_signals(stop: StopHandle, mut reload: Reload) -> io::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let mut watched = vec![SIGINT, SIGTERM];
+    // Without a file there is nothing to read again, and the end of the terminal ends the program.
+    if reload.args.config.is_some() {
+        watched.push(SIGHUP);
+    }
+    let mut signals = signal_hook::iterator::Signals::new(watched)?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        let mut signals = signals.forever();
-        if signals.next().is_some() {
-            stop.stop();
-            tracing::info!("stopping; a second signal stops at once");
-        }
-        if signals.next().is_some() {
-            stop.stop_now();
+        let mut stopping = false;
+        for signal in signals.forever() {
+            if signal == SIGHUP {
+                reload.run();
+            } else if std::mem::replace(&mut stopping, true) {
+                stop.stop_now();
+                break;
+            } else {
+                stop.stop();
+                tracing::info!("stopping; a second signal stops at once");
+            }
         }
     })?;
     Ok(())
+}
+
+/// Reads the configuration again.
+struct Reload {
+    args: ServeArgs,
+    /// What the server was started with, but for what has been reloaded.
+    settings: Settings,
+    live: Live,
+    log: SetFilter,
+}
+
+impl Reload {
+    fn run(&mut self) {
+        match self.try_run() {
+            Ok(restart) if restart.is_empty() => tracing::info!("the configuration has been read again"),
+            Ok(restart) => tracing::warn!(
+                "the configuration has been read again, but this needs a restart: {}",
+                restart.join(", ")
+            ),
+            Err(problem) => {
+                tracing::error!("the configuration cannot be used, so nothing has changed: {problem}");
+            }
+        }
+    }
+
+    /// Answers which settings need a restart.
+    fn try_run(&mut self) -> Result<Vec<&'static str>, String> {
+        let new = Settings::load(&self.args)?;
+        let (filter, policy) = (new.log_filter()?, Policy::new(&new)?);
+        let restart = self.settings.needs_restart(&new);
+        if new.log != self.settings.log {
+            (self.log)(filter)?;
+            self.settings.log = new.log;
+        }
+        self.live.replace(policy);
+        Ok(restart)
+    }
 }
 
 /// What is where.

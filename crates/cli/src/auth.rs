@@ -1,0 +1,296 @@
+//! Who may publish and subscribe to which topics: tokens (JWT, RFC 7519) with rights by pattern.
+
+pub(crate) mod crypto;
+pub(crate) mod keys;
+pub(crate) mod pattern;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::{Validation, decode, decode_header};
+use serde::Deserialize;
+use serde_json::json;
+use sinews_server::{Refusal, Request, Response};
+
+use self::keys::Key;
+use crate::config::units::OneOrMore;
+use crate::settings::AuthSettings;
+
+/// What a token says that concerns us, beside what its check concerns.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Claims {
+    /// In seconds since 1970.
+    exp: f64,
+    /// Patterns of topics that it may publish to.
+    #[serde(default)]
+    publish: OneOrMore<String>,
+    /// Patterns of topics that it may subscribe to.
+    #[serde(default)]
+    subscribe: OneOrMore<String>,
+}
+
+/// Patterns of one token for each right, at most.
+const PATTERNS_MAX: usize = 256;
+
+/// Checks tokens.
+pub(crate) struct Auth {
+    keys: Vec<Key>,
+    audience: Option<Vec<String>>,
+    issuer: Option<Vec<String>>,
+    leeway: Duration,
+    public: Arc<Grant>,
+}
+
+/// What one connection or request may do.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rights(Option<Arc<Grant>>);
+
+#[derive(Clone, Debug, Default)]
+struct Grant {
+    publish: Vec<String>,
+    subscribe: Vec<String>,
+    /// It came with a token, which ends then.
+    until: Option<SystemTime>,
+}
+
+/// One thing that somebody wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want<'a> {
+    Publish(&'a str),
+    Subscribe(&'a str),
+}
+
+/// Somebody may not do what they want.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Denied {
+    /// 401: a token, or another one, would help; 403: this one does not.
+    pub(crate) status: u16,
+    pub(crate) problem: String,
+    needs: Option<(&'static str, String)>,
+}
+
+impl Auth {
+    /// Reads the keys; `None` if there is no source of any, so that everybody may do everything.
+    ///
+    /// # Errors
+    /// What is wrong with a key or a pattern, behind the name of the key of the configuration.
+    pub(crate) fn new(settings: &AuthSettings) -> Result<Option<Self>, (&'static str, String)> {
+        for (key, patterns) in [
+            ("auth.public_subscribe", &settings.public_subscribe),
+            ("auth.public_publish", &settings.public_publish),
+        ] {
+            if let Some(bad) = patterns.iter().find(|pattern| !pattern::is_valid(pattern)) {
+                return Err((key, format!("{bad:?} is no pattern of topics")));
+            }
+        }
+        let keys = settings.keys.read().map_err(|error| (settings.keys.key(), error))?;
+        if keys.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            keys,
+            audience: settings.audience.clone(),
+            issuer: settings.issuer.clone(),
+            leeway: settings.leeway,
+            public: Arc::new(Grant {
+                publish: settings.public_publish.clone(),
+                subscribe: settings.public_subscribe.clone(),
+                until: None,
+            }),
+        }))
+    }
+
+    /// What the sender of a request may do.
+    ///
+    /// # Errors
+    /// [`Denied`] if it has a token that is none, or is over.
+    pub(crate) fn rights(&self, request: &Request<'_>) -> Result<Rights, Denied> {
+        let Some(token) = token_of(request)? else { return Ok(Rights(Some(Arc::clone(&self.public)))) };
+        let claims = self.verify(token).map_err(Denied::token)?;
+        let with_public = |claimed: OneOrMore<String>, public: &[String]| {
+            let mut patterns = claimed.0;
+            patterns.extend_from_slice(public);
+            patterns
+        };
+        Ok(Rights(Some(Arc::new(Grant {
+            publish: with_public(claims.publish, &self.public.publish),
+            subscribe: with_public(claims.subscribe, &self.public.subscribe),
+            until: Some(UNIX_EPOCH + seconds(claims.exp) + self.leeway),
+        }))))
+    }
+
+    /// The claims of a token whose signature, times, audience and issuer are as they should be.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub(crate) fn verify(&self, token: &str) -> Result<Claims, String> {
+        let header = decode_header(token).map_err(|_| "this is no token (JWT)".to_owned())?;
+        let mut refused = None;
+        for key in &self.keys {
+            let is_other = key.id.is_some() && header.kid.is_some() && key.id != header.kid;
+            if is_other || !key.algorithms.contains(&header.alg) {
+                continue;
+            }
+            let mut validation = Validation::new(header.alg);
+            validation.leeway = self.leeway.as_secs();
+            validation.validate_nbf = true;
+            validation.aud = self.audience.as_ref().map(|names| names.iter().cloned().collect());
+            validation.iss = self.issuer.as_ref().map(|names| names.iter().cloned().collect());
+            let required = [("aud", self.audience.is_some()), ("iss", self.issuer.is_some())];
+            let required = required.into_iter().filter(|(_, required)| *required);
+            validation.required_spec_claims.extend(required.map(|(claim, _)| claim.to_owned()));
+            match decode::<Claims>(token, &key.key, &validation) {
+                Ok(data) => return check(data.claims),
+                // Another key may have signed it.
+                Err(error) if *error.kind() == ErrorKind::InvalidSignature => {
+                    refused = Some("the token's signature is not by a key of this server".to_owned());
+                }
+                Err(error) => return Err(words(error.kind())),
+            }
+        }
+        Err(refused.unwrap_or_else(|| {
+            let id = header.kid.map_or_else(String::new, |id| format!(" and kid {id:?}"));
+            format!("no key of this server is for the token's alg {:?}{id}", header.alg)
+        }))
+    }
+}
+
+/// The rights that it claims must make sense.
+fn check(claims: Claims) -> Result<Claims, String> {
+    for (claim, OneOrMore(patterns)) in [("publish", &claims.publish), ("subscribe", &claims.subscribe)] {
+        if patterns.len() > PATTERNS_MAX {
+            return Err(format!("the token's {claim} has more than {PATTERNS_MAX} patterns"));
+        }
+        if let Some(bad) = patterns.iter().find(|pattern| !pattern::is_valid(pattern)) {
+            return Err(format!("the token's {claim}: {bad:?} is no pattern of topics"));
+        }
+    }
+    Ok(claims)
+}
+
+fn words(kind: &ErrorKind) -> String {
+    match kind {
+        ErrorKind::ExpiredSignature => "the token has expired".to_owned(),
+        ErrorKind::ImmatureSignature => "the token is not valid yet (nbf)".to_owned(),
+        ErrorKind::InvalidAudience => "the token is meant for another audience (aud)".to_owned(),
+        ErrorKind::InvalidIssuer => "the token comes from another issuer (iss)".to_owned(),
+        ErrorKind::MissingRequiredClaim(claim) => format!("the token has no {claim}"),
+        ErrorKind::InvalidClaimFormat(claim) => format!("the token's {claim} is not what it should be"),
+        ErrorKind::Json(error) => format!("the token's claims: {error}"),
+        _ => "this is no token (JWT)".to_owned(),
+    }
+}
+
+/// Seconds since 1970, as a claim has them; what no clock shows is the end of time.
+pub(crate) fn seconds(claim: f64) -> Duration {
+    const YEAR_9999: f64 = 253_402_300_799.0;
+    Duration::from_secs_f64(if claim.is_finite() { claim.clamp(0.0, YEAR_9999) } else { YEAR_9999 })
+}
+
+/// How a browser, which cannot set headers of a WebSocket, hands its token over beside the subprotocol.
+pub(crate) const BEARER_PROTOCOL: &str = "sinews.bearer.";
+
+/// The token of a request: from `Authorization`, the list of subprotocols, or the query.
+fn token_of<'a>(request: &Request<'a>) -> Result<Option<&'a str>, Denied> {
+    let head = request.head();
+    if let Some(value) = head.header("authorization").next() {
+        let value = std::str::from_utf8(value).unwrap_or_default();
+        return match value.split_once(' ') {
+            Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => Ok(Some(token.trim())),
+            _ => Err(Denied::token("Authorization must be `Bearer` and a token".to_owned())),
+        };
+    }
+    let offers = head.header("sec-websocket-protocol").filter_map(|value| std::str::from_utf8(value).ok());
+    let mut offers = offers.flat_map(|value| value.split(','));
+    if let Some(token) = offers.find_map(|offer| offer.trim().strip_prefix(BEARER_PROTOCOL)) {
+        return Ok(Some(token));
+    }
+    Ok(request.query("token"))
+}
+
+impl Rights {
+    /// Everything: where no tokens are asked for.
+    pub(crate) fn all() -> Self {
+        Self(None)
+    }
+
+    /// Whether this may be done.
+    ///
+    /// # Errors
+    /// [`Denied`] says what is missing.
+    pub(crate) fn check(&self, want: Want<'_>) -> Result<(), Denied> {
+        let Some(grant) = &self.0 else { return Ok(()) };
+        let (patterns, name) = match want {
+            Want::Publish(name) => (&grant.publish, name),
+            Want::Subscribe(name) => (&grant.subscribe, name),
+        };
+        if patterns.iter().any(|granted| pattern::covers(granted, name)) {
+            return Ok(());
+        }
+        Err(Denied::rights(want, grant.until.is_some()))
+    }
+
+    /// When they end.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let until = self.0.as_ref()?.until?;
+        let left = until.duration_since(SystemTime::now()).unwrap_or_default();
+        // Beyond what the clock can show, they do not end.
+        Instant::now().checked_add(left)
+    }
+}
+
+impl Denied {
+    fn token(problem: String) -> Self {
+        Self { status: 401, problem, needs: None }
+    }
+
+    fn rights(want: Want<'_>, has_token: bool) -> Self {
+        let (verb, right, name) = match want {
+            Want::Publish(name) => ("publish to", "publish", name),
+            Want::Subscribe(name) => ("subscribe to", "subscribe", name),
+        };
+        let needs = Some((right, name.to_owned()));
+        if has_token {
+            Self { status: 403, problem: format!("this token may not {verb} {name}"), needs }
+        } else {
+            Self { status: 401, problem: format!("a token is needed to {verb} {name}"), needs }
+        }
+    }
+
+    /// What the token would have to hold, as JSON.
+    pub(crate) fn needs(&self) -> serde_json::Value {
+        self.needs.as_ref().map_or_else(|| json!({}), |(right, name)| json!({ *right: [name] }))
+    }
+
+    fn body(&self) -> String {
+        format!("{}\n", json!({ "error": self.problem, "needs": self.needs() }))
+    }
+
+    /// What the client is to send (RFC 6750 section 3).
+    fn challenge(&self) -> &'static str {
+        match (self.status, &self.needs) {
+            (401, Some(_)) => "Bearer realm=\"sinews\"",
+            (401, None) => "Bearer realm=\"sinews\", error=\"invalid_token\"",
+            _ => "Bearer realm=\"sinews\", error=\"insufficient_scope\"",
+        }
+    }
+
+    pub(crate) fn response(&self) -> Response {
+        Response::json(self.body())
+            .with_status(self.status)
+            .with_header("WWW-Authenticate", self.challenge())
+            .with_header("Cache-Control", "no-store")
+    }
+
+    pub(crate) fn refusal(&self) -> Refusal {
+        let refusal = || {
+            Refusal::new(self.status)?
+                .with_header("WWW-Authenticate", self.challenge())?
+                .with_header("Content-Type", "application/json")?
+                .with_header("Cache-Control", "no-store")
+        };
+        // The status is one of two, and the headers are constants.
+        refusal().expect("401 and 403 with constant headers").with_body(self.body())
+    }
+}

@@ -1,0 +1,140 @@
+//! The keys that tokens are checked with, and the files they come from.
+
+use std::fs;
+use std::path::Path;
+
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey};
+
+use super::crypto;
+use crate::settings::KeySource;
+
+/// A key, and what it is good for.
+#[derive(Clone)]
+pub(crate) struct Key {
+    /// How tokens name it.
+    pub(crate) id: Option<String>,
+    pub(crate) algorithms: Vec<Algorithm>,
+    pub(crate) key: DecodingKey,
+}
+
+impl KeySource {
+    /// Reads the keys. There is at least one, unless there is no source.
+    ///
+    /// # Errors
+    /// What is wrong with the file or the secret.
+    pub(crate) fn read(&self) -> Result<Vec<Key>, String> {
+        let keys = match self {
+            Self::None => return Ok(Vec::new()),
+            Self::Secret(secret) => vec![of_secret(secret.as_bytes(), None)?],
+            Self::SecretFile(path) => vec![at(path, of_secret(&read_secret(path)?, None))?],
+            Self::PublicKeyFile(path) => vec![at(path, of_pem(&read(path)?))?],
+            Self::JwksFile(path) => at(path, of_set(&read(path)?))?,
+        };
+        Ok(keys)
+    }
+}
+
+/// The bytes of a file with a secret, without the line break that editors put there.
+pub(crate) fn read_secret(path: &Path) -> Result<Vec<u8>, String> {
+    let mut secret = read(path)?;
+    if secret.last() == Some(&b'\n') {
+        secret.pop();
+        if secret.last() == Some(&b'\r') {
+            secret.pop();
+        }
+    }
+    Ok(secret)
+}
+
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn at<T>(path: &Path, result: Result<T, String>) -> Result<T, String> {
+    result.map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// What a secret is long enough for (RFC 7518 section 3.2).
+pub(crate) fn hmac_algorithms(secret: &[u8]) -> Result<Vec<Algorithm>, String> {
+    let all = [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512];
+    let good: Vec<_> = all.into_iter().filter(|one| secret.len() >= crypto::secret_min(*one)).collect();
+    if good.is_empty() {
+        return Err(format!(
+            "the secret has {} bytes, and HS256 needs 32: `openssl rand -hex 32` makes one",
+            secret.len()
+        ));
+    }
+    Ok(good)
+}
+
+fn of_secret(secret: &[u8], id: Option<String>) -> Result<Key, String> {
+    Ok(Key { id, algorithms: hmac_algorithms(secret)?, key: DecodingKey::from_secret(secret) })
+}
+
+const RSA: [Algorithm; 6] = [
+    Algorithm::RS256,
+    Algorithm::RS384,
+    Algorithm::RS512,
+    Algorithm::PS256,
+    Algorithm::PS384,
+    Algorithm::PS512,
+];
+
+fn of_pem(pem: &[u8]) -> Result<Key, String> {
+    if let Ok(key) = DecodingKey::from_rsa_pem(pem) {
+        return Ok(Key { id: None, algorithms: RSA.to_vec(), key });
+    }
+    if let Ok(key) = DecodingKey::from_ec_pem(pem) {
+        let algorithm = match key.try_get_as_bytes().map_or(0, <[u8]>::len) {
+            // 0x04 and two coordinates (SEC 1 section 2.3.3).
+            65 => Algorithm::ES256,
+            97 => Algorithm::ES384,
+            _ => return Err("an EC key must be on P-256 or P-384".to_owned()),
+        };
+        return Ok(Key { id: None, algorithms: vec![algorithm], key });
+    }
+    if let Ok(key) = DecodingKey::from_ed_pem(pem) {
+        return Ok(Key { id: None, algorithms: vec![Algorithm::EdDSA], key });
+    }
+    Err("no public key in PEM: RSA, EC on P-256 or P-384, or Ed25519".to_owned())
+}
+
+/// Keys in a set at most: each token that names none is tried with all.
+const SET_MAX: usize = 64;
+
+fn of_set(json: &[u8]) -> Result<Vec<Key>, String> {
+    let set: JwkSet = serde_json::from_slice(json).map_err(|error| format!("no set of keys: {error}"))?;
+    // Keys that encrypt, and kinds that came after us, are passed over (RFC 7517 section 5).
+    let signs = |jwk: &&Jwk| !matches!(jwk.common.public_key_use, Some(PublicKeyUse::Encryption));
+    let keys: Vec<Key> = set.keys.iter().filter(signs).filter_map(of_jwk).collect();
+    match keys.len() {
+        0 => Err("no key in the set is one for RS*, PS*, ES256, ES384, EdDSA or HS*".to_owned()),
+        1..=SET_MAX => Ok(keys),
+        many => Err(format!("{many} keys in the set, and at most {SET_MAX} are taken")),
+    }
+}
+
+fn of_jwk(jwk: &Jwk) -> Option<Key> {
+    let key = DecodingKey::from_jwk(jwk).ok()?;
+    let mut algorithms = match &jwk.algorithm {
+        AlgorithmParameters::RSA(_) => RSA.to_vec(),
+        AlgorithmParameters::EllipticCurve(curve) if curve.curve == EllipticCurve::P256 => {
+            vec![Algorithm::ES256]
+        }
+        AlgorithmParameters::EllipticCurve(curve) if curve.curve == EllipticCurve::P384 => {
+            vec![Algorithm::ES384]
+        }
+        AlgorithmParameters::OctetKeyPair(pair) if pair.curve == EllipticCurve::Ed25519 => {
+            vec![Algorithm::EdDSA]
+        }
+        AlgorithmParameters::OctetKey(_) => hmac_algorithms(key.try_get_as_bytes().ok()?).ok()?,
+        _ => return None,
+    };
+    if let Some(named) = &jwk.common.key_algorithm {
+        let named = Algorithm::try_from(*named).ok()?;
+        algorithms.retain(|algorithm| *algorithm == named);
+    }
+    let id = jwk.common.key_id.clone();
+    (!algorithms.is_empty()).then_some(Key { id, algorithms, key })
+}

@@ -1,0 +1,77 @@
+//! Patterns of topics, as NATS writes them: `*` stands for one token between dots, `>` at the end for one or more.
+
+/// Whether everything that `wanted` can match, a topic or a pattern, is matched by `granted`.
+pub(crate) fn covers(granted: &str, wanted: &str) -> bool {
+    let (mut granted, mut wanted) = (granted.split('.'), wanted.split('.'));
+    loop {
+        match (granted.next(), wanted.next()) {
+            (Some(">"), Some(_)) | (None, None) => return true,
+            (Some("*"), Some(token)) if token != ">" => {}
+            (Some(literal), Some(token)) if literal == token => {}
+            _ => return false,
+        }
+    }
+}
+
+/// Whether it may be a pattern: not empty, without control characters, `>` at the end only.
+pub(crate) fn is_valid(pattern: &str) -> bool {
+    let before_last = pattern.rsplit('.').skip(1);
+    !pattern.is_empty()
+        && pattern.len() <= sinews_server::Topics::NAME_MAX
+        && !pattern.chars().any(char::is_control)
+        && !before_last.into_iter().any(|token| token == ">")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wanted_must_lie_within_what_is_granted() {
+        for (granted, wanted) in [
+            ("a", "a"),
+            (">", "a"),
+            (">", ">"),
+            (">", "*.a.>"),
+            ("a.>", "a.b"),
+            ("a.>", "a.b.c"),
+            ("a.>", "a.*"),
+            ("a.>", "a.>"),
+            ("a.>", "a.*.>"),
+            ("a.*", "a.b"),
+            ("a.*", "a.*"),
+            ("*.b", "a.b"),
+            ("a.*.c", "a.*.c"),
+        ] {
+            assert!(covers(granted, wanted), "{granted} covers {wanted}");
+        }
+        for (granted, wanted) in [
+            ("a", "b"),
+            ("a", "a.b"),
+            ("a", "*"),
+            ("a", ">"),
+            ("*", ">"),
+            ("*", "a.b"),
+            ("a.>", "a"),
+            ("a.>", ">"),
+            ("a.>", "*.b"),
+            ("a.*", "a.>"),
+            ("a.*", "a"),
+            ("a.b", "a.*"),
+            ("a.*.c", "a.>"),
+            ("", "a"),
+        ] {
+            assert!(!covers(granted, wanted), "{granted} does not cover {wanted}");
+        }
+    }
+
+    #[test]
+    fn patterns_are_told_from_what_is_none() {
+        for pattern in ["a", "*", ">", "a.>", "*.*", "a b", "a*"] {
+            assert!(is_valid(pattern), "{pattern}");
+        }
+        for bad in ["", "a.>.b", ">.a", "a\n", &"a".repeat(257)] {
+            assert!(!is_valid(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Every key of the configuration file: what it means, what it takes, and what holds without it.
+
+/// A key of the file. The flag of the same name, with `-` for `.` and `_`, and the environment's `SINEWS_` and the
+/// name in capitals go before it.
+pub(crate) struct Key {
+    /// With its table, as `auth.leeway`.
+    pub(crate) name: &'static str,
+    /// What holds without it, as it would be written.
+    pub(crate) default: Option<&'static str>,
+    /// What it may look like, where there is no default.
+    pub(crate) example: &'static str,
+    /// Completes "must be".
+    pub(crate) expected: &'static str,
+    /// Sentences for whoever reads the file; one for each line.
+    pub(crate) about: &'static [&'static str],
+    /// Takes effect when the file is read again (SIGHUP).
+    pub(crate) reloads: bool,
+}
+
+/// A table of the file and what it is about.
+pub(crate) const TABLES: &[(&str, &str)] = &[(
+    "auth",
+    "Who may publish and subscribe. Without a key below, everybody may, which is meant for this machine alone.",
+)];
+
+pub(crate) const KEYS: &[Key] = &[
+    Key {
+        name: "listen",
+        default: Some("[\"127.0.0.1:8080\"]"),
+        example: "",
+        expected: "an address such as \"127.0.0.1:8080\" or \"[::]:8080\", or a list of them",
+        about: &["Addresses to listen on. Port 0 takes a free one."],
+        reloads: false,
+    },
+    Key {
+        name: "threads",
+        default: None,
+        example: "4",
+        expected: "a whole number of at least 1",
+        about: &["Threads, each with its own event loop. Without it: one for each processor."],
+        reloads: false,
+    },
+    Key {
+        name: "backend",
+        default: Some("\"auto\""),
+        example: "",
+        expected: "\"auto\", \"poll\" or \"uring\"",
+        about: &[
+            "What drives the sockets: \"uring\" is Linux's io_uring, \"poll\" is epoll or kqueue; \"auto\" takes",
+            "io_uring where the system permits it.",
+        ],
+        reloads: false,
+    },
+    Key {
+        name: "max_message",
+        default: Some("\"16m\""),
+        example: "",
+        expected: "a number of bytes of at least 1, such as 65536, \"64k\" or \"16m\"",
+        about: &["Largest message or request body, in bytes; k and m mean KiB and MiB."],
+        reloads: false,
+    },
+    Key {
+        name: "deflate",
+        default: Some("\"shared\""),
+        example: "",
+        expected: "\"off\", \"shared\" or \"dedicated\"",
+        about: &[
+            "Compression where the client offers it: \"shared\" keeps no memory for a connection between messages,",
+            "\"dedicated\" remembers earlier messages and compresses better.",
+        ],
+        reloads: false,
+    },
+    Key {
+        name: "origin",
+        default: Some("\"same\""),
+        example: "",
+        expected: "\"same\", \"any\", or a list of origins such as [\"https://example.com\"]",
+        about: &[
+            "From which pages browsers may connect and publish: \"same\" (pages of this server), \"any\", or a list of",
+            "origins such as [\"https://example.com\", \"http://localhost:3000\"].",
+        ],
+        reloads: true,
+    },
+    Key {
+        name: "log",
+        default: Some("\"info\""),
+        example: "",
+        expected: "a level (\"error\", \"warn\", \"info\", \"debug\", \"trace\") or a filter such as \"sinews_engine=debug\"",
+        about: &["What is logged: error, warn, info, debug, trace, or a filter such as sinews_engine=debug."],
+        reloads: true,
+    },
+    Key {
+        name: "auth.secret",
+        default: None,
+        example: "\"at least 32 bytes, which nobody can guess\"",
+        expected: "a string of at least 32 bytes",
+        about: &[
+            "The key of HMAC tokens (HS256, HS384, HS512), as it stands; 32 bytes are good for HS256, 48 for HS384, 64",
+            "for HS512. At most one of the four keys here may be set. Better in a file of its own:",
+        ],
+        reloads: true,
+    },
+    Key {
+        name: "auth.secret_file",
+        default: None,
+        example: "\"/etc/sinews/secret\"",
+        expected: "the path of a file",
+        about: &[
+            "A file that holds the secret; one line break at its end is left out. `openssl rand -hex 32` makes one.",
+        ],
+        reloads: true,
+    },
+    Key {
+        name: "auth.public_key_file",
+        default: None,
+        example: "\"/etc/sinews/public.pem\"",
+        expected: "the path of a file",
+        about: &[
+            "A public key in PEM: RSA (RS256 to RS512, PS256 to PS512), EC on P-256 (ES256) or P-384 (ES384), or Ed25519",
+            "(EdDSA).",
+        ],
+        reloads: true,
+    },
+    Key {
+        name: "auth.jwks_file",
+        default: None,
+        example: "\"/etc/sinews/jwks.json\"",
+        expected: "the path of a file",
+        about: &[
+            "A set of keys in JSON (RFC 7517), as identity providers publish it; tokens name theirs by `kid`.",
+        ],
+        reloads: true,
+    },
+    Key {
+        name: "auth.audience",
+        default: None,
+        example: "[\"sinews\"]",
+        expected: "a string or a list of strings",
+        about: &[
+            "Tokens must be meant for one of these (`aud`). Without it, tokens with an audience are refused.",
+        ],
+        reloads: true,
+    },
+    Key {
+        name: "auth.issuer",
+        default: None,
+        example: "[\"https://login.example.com\"]",
+        expected: "a string or a list of strings",
+        about: &["Tokens must come from one of these (`iss`)."],
+        reloads: true,
+    },
+    Key {
+        name: "auth.leeway",
+        default: Some("\"30s\""),
+        example: "",
+        expected: "a string with a number and a unit, such as \"30s\" or \"1m\"",
+        about: &["How far the clocks of issuer and server may be apart."],
+        reloads: true,
+    },
+    Key {
+        name: "auth.public_subscribe",
+        default: Some("[]"),
+        example: "",
+        expected: "a pattern of topics such as \"news.>\", or a list of them",
+        about: &["Patterns of topics that anybody may subscribe to, with a token or without."],
+        reloads: true,
+    },
+    Key {
+        name: "auth.public_publish",
+        default: Some("[]"),
+        example: "",
+        expected: "a pattern of topics such as \"feedback.*\", or a list of them",
+        about: &["Patterns of topics that anybody may publish to, with a token or without."],
+        reloads: true,
+    },
+];
+
+/// The key of this name, with its table.
+pub(crate) fn find(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+/// What may be meant by a key that does not exist.
+pub(crate) fn nearest(name: &str) -> Option<&'static str> {
+    let last = |name: &'static str| name.rsplit('.').next().unwrap_or(name);
+    // One that stands in the wrong table is written right.
+    let written = name.rsplit('.').next().unwrap_or(name);
+    if let Some(key) = KEYS.iter().find(|key| last(key.name) == written) {
+        return Some(key.name);
+    }
+    let alike = |key: &Key| strsim::jaro(name, key.name).max(strsim::jaro(written, last(key.name)));
+    let best = KEYS.iter().map(|key| (alike(key), key.name)).max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (best.0 > 0.7).then_some(best.1)
+}
+
+/// The whole file with its defaults, for a person to begin with.
+pub(crate) fn default_file() -> String {
+    let mut text = String::from(
+        "# Configuration of `sinews serve --config FILE`. Every key stands here with what holds without it.\n\
+         # The command line and the environment (SINEWS_ and the key in capitals, as SINEWS_AUTH_SECRET_FILE) go before\n\
+         # this file. SIGHUP reads it again; keys marked (restart) take effect at the next start.\n",
+    );
+    let mut table = "";
+    for key in KEYS {
+        let (of, name) = key.name.rsplit_once('.').unwrap_or(("", key.name));
+        if of != table {
+            let about = TABLES.iter().find(|(name, _)| *name == of).map_or("", |(_, about)| about);
+            text.push_str(&format!("\n# {about}\n[{of}]\n"));
+            table = of;
+        }
+        text.push('\n');
+        for line in key.about {
+            text.push_str(&format!("# {line}\n"));
+        }
+        if !key.reloads {
+            text.push_str("# (restart)\n");
+        }
+        match key.default {
+            Some(default) => text.push_str(&format!("{name} = {default}\n")),
+            None => text.push_str(&format!("#{name} = {}\n", key.example)),
+        }
+    }
+    text
+}

@@ -1,0 +1,126 @@
+//! Numbers with units, as people write them.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, de};
+
+/// A number of bytes, `k` and `m` for KiB and MiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bytes(pub(crate) usize);
+
+/// A length of time: a number with the unit `ms`, `s`, `m`, `h` or `d`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wait(pub(crate) Duration);
+
+impl std::str::FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (digits, unit) = match text.as_bytes().last() {
+            Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
+            Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+            _ => (text, 1),
+        };
+        let number: usize =
+            digits.parse().map_err(|_| "expected a number of bytes such as 65536, 64k or 16m")?;
+        match number.checked_mul(unit) {
+            Some(0) | None => Err("must be at least 1 byte and fit this machine".to_owned()),
+            Some(bytes) => Ok(Self(bytes)),
+        }
+    }
+}
+
+impl std::str::FromStr for Wait {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (digits, ms) = UNITS
+            .iter()
+            .find_map(|(unit, ms)| Some((text.strip_suffix(unit)?, ms)))
+            .ok_or("expected a number and a unit, such as 500ms, 30s, 5m, 1h or 7d")?;
+        let number: u64 =
+            digits.parse().map_err(|_| "expected a whole number before the unit, such as 90s")?;
+        let total = number.checked_mul(*ms).ok_or("too long")?;
+        Ok(Self(Duration::from_millis(total)))
+    }
+}
+
+/// The one that ends like another comes before it.
+const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Number(usize),
+            Text(String),
+        }
+        let text = match Written::deserialize(deserializer)? {
+            Written::Number(number) => number.to_string(),
+            Written::Text(text) => text,
+        };
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Wait {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+/// One value, or a list of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OneOrMore<T>(pub(crate) Vec<T>);
+
+impl<T> Default for OneOrMore<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMore<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written<T> {
+            One(T),
+            List(Vec<T>),
+        }
+        Ok(Self(match Written::deserialize(deserializer)? {
+            Written::One(one) => vec![one],
+            Written::List(list) => list,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn byte_counts_are_read_with_units() {
+        let bytes = |text: &str| text.parse().map(|Bytes(bytes)| bytes);
+        assert_eq!(bytes("65536"), Ok(65_536));
+        assert_eq!(bytes("64k"), Ok(65_536));
+        assert_eq!(bytes("16M"), Ok(16 << 20));
+        for bad in ["", "k", "0", "-1", "1g", "99999999999999999999m", "1.5m"] {
+            assert!(bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn waits_are_read_with_units() {
+        let ms = |text: &str| text.parse().map(|Wait(wait)| wait.as_millis());
+        assert_eq!(ms("500ms"), Ok(500));
+        assert_eq!(ms("0s"), Ok(0));
+        assert_eq!(ms("90s"), Ok(90_000));
+        assert_eq!(ms("5m"), Ok(300_000));
+        assert_eq!(ms("1h"), Ok(3_600_000));
+        assert_eq!(ms("7d"), Ok(604_800_000));
+        for bad in ["", "1", "s", "-1s", "1.5h", "1 s", "99999999999999999999s", "18446744073709551615d"] {
+            assert!(ms(bad).is_err(), "{bad}");
+        }
+    }
+}

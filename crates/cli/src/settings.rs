@@ -1,0 +1,314 @@
+//! What holds: the command line before the environment, before the configuration file, before the defaults.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sinews_server::OriginPolicy;
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{AuthArgs, Backend, Deflate, ServeArgs};
+use crate::config::units::{Bytes, OneOrMore, Wait};
+use crate::config::{AuthValues, File};
+
+/// Every setting of `sinews serve`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Settings {
+    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) threads: Option<NonZeroUsize>,
+    pub(crate) backend: Backend,
+    pub(crate) max_message: usize,
+    pub(crate) deflate: Deflate,
+    pub(crate) origin: Vec<String>,
+    pub(crate) log: String,
+    pub(crate) auth: AuthSettings,
+    names: Names,
+}
+
+/// Who may publish and subscribe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AuthSettings {
+    pub(crate) keys: KeySource,
+    pub(crate) audience: Option<Vec<String>>,
+    pub(crate) issuer: Option<Vec<String>>,
+    pub(crate) leeway: Duration,
+    pub(crate) public_subscribe: Vec<String>,
+    pub(crate) public_publish: Vec<String>,
+}
+
+/// Where the keys come from that tokens are checked with.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum KeySource {
+    /// No tokens: everybody may do everything.
+    None,
+    Secret(String),
+    SecretFile(PathBuf),
+    PublicKeyFile(PathBuf),
+    JwksFile(PathBuf),
+}
+
+impl std::fmt::Debug for KeySource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Settings may be logged; secrets may not.
+        match self {
+            Self::None => f.write_str("None"),
+            Self::Secret(_) => f.write_str("Secret"),
+            Self::SecretFile(path) | Self::PublicKeyFile(path) | Self::JwksFile(path) => path.fmt(f),
+        }
+    }
+}
+
+impl Settings {
+    /// Reads the configuration file, if one is named, and puts everything together.
+    ///
+    /// # Errors
+    /// What is wrong with the file, or with a value that no type can tell.
+    pub(crate) fn load(args: &ServeArgs) -> Result<Self, String> {
+        let file = args.config.as_deref().map(File::read).transpose()?.unwrap_or_default();
+        let settings = Self::merge(args, &file)?;
+        settings.origin_policy()?;
+        Ok(settings)
+    }
+
+    fn merge(args: &ServeArgs, file: &File) -> Result<Self, String> {
+        let mut pick = Pick { file, names: Names::default() };
+        let values = file.values.clone();
+        let list = |values: Option<OneOrMore<SocketAddr>>| values.map(|OneOrMore(list)| list);
+        let localhost = SocketAddr::from((Ipv4Addr::LOCALHOST, 8080));
+        Ok(Self {
+            listen: pick.one("listen", &args.listen, list(values.listen)).unwrap_or_else(|| vec![localhost]),
+            threads: pick.one("threads", &args.threads, values.threads),
+            backend: pick.one("backend", &args.backend, values.backend).unwrap_or(Backend::Auto),
+            max_message: pick
+                .one("max_message", &args.max_message, values.max_message)
+                .map_or(16 << 20, |Bytes(bytes)| bytes),
+            deflate: pick.one("deflate", &args.deflate, values.deflate).unwrap_or(Deflate::Shared),
+            origin: pick
+                .one("origin", &args.origin, strings(values.origin))
+                .unwrap_or_else(|| vec!["same".to_owned()]),
+            log: pick.one("log", &args.log, values.log).unwrap_or_else(|| "info".to_owned()),
+            auth: AuthSettings::merge(&args.auth, values.auth, &mut pick)?,
+            names: pick.names,
+        })
+    }
+
+    /// By which name a setting was given: for words about its value.
+    pub(crate) fn name(&self, key: &'static str) -> &str {
+        self.names.of(key)
+    }
+
+    /// From which pages browsers may connect and publish.
+    pub(crate) fn origin_policy(&self) -> Result<OriginPolicy, String> {
+        match &self.origin[..] {
+            [one] if one == "same" => Ok(OriginPolicy::same_origin()),
+            [one] if one == "any" => Ok(OriginPolicy::any()),
+            list => OriginPolicy::list(list.iter().cloned())
+                .map_err(|error| format!("{} {}: {error}", self.name("origin"), list.join(","))),
+        }
+    }
+
+    /// What is logged.
+    pub(crate) fn log_filter(&self) -> Result<EnvFilter, String> {
+        self.log.parse().map_err(|error| format!("{} {}: {error}", self.name("log"), self.log))
+    }
+
+    /// The settings that differ and take effect at the next start only.
+    pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
+        let differs = [
+            ("listen", self.listen != new.listen),
+            ("threads", self.threads != new.threads),
+            ("backend", self.backend != new.backend),
+            ("max_message", self.max_message != new.max_message),
+            ("deflate", self.deflate != new.deflate),
+        ];
+        differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+    }
+}
+
+impl AuthSettings {
+    fn merge(args: &AuthArgs, file: AuthValues, pick: &mut Pick<'_>) -> Result<Self, String> {
+        Ok(Self {
+            keys: KeySource::merge(args, &file, pick)?,
+            audience: pick.one("auth.audience", &args.auth_audience, strings(file.audience)),
+            issuer: pick.one("auth.issuer", &args.auth_issuer, strings(file.issuer)),
+            leeway: pick
+                .one("auth.leeway", &args.auth_leeway, file.leeway)
+                .map_or(Duration::from_secs(30), |Wait(wait)| wait),
+            public_subscribe: pick
+                .one("auth.public_subscribe", &args.auth_public_subscribe, strings(file.public_subscribe))
+                .unwrap_or_default(),
+            public_publish: pick
+                .one("auth.public_publish", &args.auth_public_publish, strings(file.public_publish))
+                .unwrap_or_default(),
+        })
+    }
+}
+
+impl KeySource {
+    /// A key that the command line names takes the place of any that the file names.
+    fn merge(args: &AuthArgs, file: &AuthValues, pick: &mut Pick<'_>) -> Result<Self, String> {
+        let of = |secret: &Option<String>, files: [&Option<PathBuf>; 3]| -> Vec<(&'static str, Self)> {
+            let [secret_file, public_key_file, jwks_file] = files.map(Clone::clone);
+            let all = [
+                ("auth.secret", secret.clone().map(Self::Secret)),
+                ("auth.secret_file", secret_file.map(Self::SecretFile)),
+                ("auth.public_key_file", public_key_file.map(Self::PublicKeyFile)),
+                ("auth.jwks_file", jwks_file.map(Self::JwksFile)),
+            ];
+            all.into_iter().filter_map(|(name, source)| Some((name, source?))).collect()
+        };
+        let flags =
+            of(&args.auth_secret, [&args.auth_secret_file, &args.auth_public_key_file, &args.auth_jwks_file]);
+        let is_flag = !flags.is_empty();
+        let given = if is_flag {
+            flags
+        } else {
+            of(&file.secret, [&file.secret_file, &file.public_key_file, &file.jwks_file])
+        };
+        for (name, _) in &given {
+            pick.note(name, is_flag);
+        }
+        match <[_; 1]>::try_from(given) {
+            Ok([(_, source)]) => Ok(source),
+            Err(none) if none.is_empty() => Ok(Self::None),
+            Err(several) => {
+                let names: Vec<&str> = several.iter().map(|(name, _)| pick.names.of(name)).collect();
+                Err(format!("{}: only one of these may be set", names.join(", ")))
+            }
+        }
+    }
+
+    /// The key of the file that names it.
+    pub(crate) fn key(&self) -> &'static str {
+        match self {
+            Self::None => "auth",
+            Self::Secret(_) => "auth.secret",
+            Self::SecretFile(_) => "auth.secret_file",
+            Self::PublicKeyFile(_) => "auth.public_key_file",
+            Self::JwksFile(_) => "auth.jwks_file",
+        }
+    }
+}
+
+fn strings(values: Option<OneOrMore<String>>) -> Option<Vec<String>> {
+    values.map(|OneOrMore(list)| list)
+}
+
+/// By which name each setting was given.
+#[derive(Clone, Debug, Default)]
+struct Names(HashMap<&'static str, String>);
+
+impl Names {
+    fn of<'a>(&'a self, key: &'a str) -> &'a str {
+        self.0.get(key).map_or(key, |name| name)
+    }
+}
+
+/// Where a value was given changes nothing about it.
+impl PartialEq for Names {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// Takes the value that goes before others, and remembers where it stands.
+struct Pick<'a> {
+    file: &'a File,
+    names: Names,
+}
+
+impl Pick<'_> {
+    fn one<T: Clone>(&mut self, key: &'static str, flag: &Option<T>, file: Option<T>) -> Option<T> {
+        if flag.is_some() || file.is_some() {
+            self.note(key, flag.is_some());
+        }
+        flag.clone().or(file)
+    }
+
+    fn note(&mut self, key: &'static str, is_flag: bool) {
+        let name = if is_flag { format!("--{}", key.replace(['.', '_'], "-")) } else { self.file.place(key) };
+        self.names.0.insert(key, name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::Cli;
+    use crate::config::keys;
+
+    fn settings(flags: &[&str], file: &str) -> Result<Settings, String> {
+        let args = Cli::parse_from(std::iter::once(&"sinews").chain(flags)).serve;
+        let file = File::parse(file, Path::new("sinews.toml"))?;
+        Settings::merge(&args, &file)
+    }
+
+    #[test]
+    fn the_printed_file_says_what_holds_without_it() {
+        let defaults = settings(&[], "").unwrap();
+        assert_eq!(settings(&[], &keys::default_file()).unwrap(), defaults);
+        assert_eq!(defaults.listen, ["127.0.0.1:8080".parse().unwrap()]);
+        assert_eq!((defaults.max_message, defaults.threads), (16 << 20, None));
+        assert_eq!(defaults.auth.keys, KeySource::None);
+    }
+
+    #[test]
+    fn the_command_line_goes_before_the_file() {
+        let file = "listen = \"[::1]:1\"\nlog = \"warn\"\ndeflate = \"off\"\n[auth]\nsecret = \"file\"\nleeway = \"1s\"";
+        let both = settings(&["--log", "error", "--auth-jwks-file", "keys"], file).unwrap();
+        assert_eq!((both.log.as_str(), both.deflate), ("error", Deflate::Off));
+        assert_eq!(both.listen, ["[::1]:1".parse().unwrap()]);
+        assert_eq!(both.auth.leeway, Duration::from_secs(1));
+        assert_eq!(
+            both.auth.keys,
+            KeySource::JwksFile("keys".into()),
+            "it takes the place of the file's key"
+        );
+        assert_eq!((both.name("log"), both.name("deflate")), ("--log", "sinews.toml:3: deflate"));
+        assert!(!format!("{:?}", settings(&[], file).unwrap()).contains("\"file\""), "secrets are not shown");
+    }
+
+    #[test]
+    fn only_one_key_may_be_set() {
+        let two = settings(&[], "[auth]\nsecret = \"a\"\njwks_file = \"b\"").unwrap_err();
+        assert_eq!(
+            two,
+            "sinews.toml:2: auth.secret, sinews.toml:3: auth.jwks_file: only one of these may be set"
+        );
+    }
+
+    #[test]
+    fn origins_are_checked_when_the_program_starts() {
+        let with = |origin: &str| settings(&["--origin", origin], "").unwrap().origin_policy();
+        assert!(with("same").is_ok() && with("any").is_ok() && with("https://example.com").is_ok());
+        assert!(
+            with("https://example.com/path").unwrap_err().starts_with("--origin https://example.com/path")
+        );
+        let file = settings(&[], "\norigin = \"example.com\"").unwrap().origin_policy().unwrap_err();
+        assert!(file.starts_with("sinews.toml:2: origin example.com: "), "{file}");
+    }
+
+    #[test]
+    fn what_needs_a_restart_is_named() {
+        let old = settings(&[], "").unwrap();
+        let new = settings(&[], "threads = 3\nlog = \"debug\"\n[auth]\nleeway = \"2s\"").unwrap();
+        assert_eq!(old.needs_restart(&new), ["threads"]);
+        for key in keys::KEYS.iter().filter(|key| !key.reloads) {
+            let line = match key.name {
+                "listen" => "listen = \"[::1]:1\"".to_owned(),
+                "threads" => "threads = 77".to_owned(),
+                "backend" => "backend = \"poll\"".to_owned(),
+                "max_message" => "max_message = 1".to_owned(),
+                "deflate" => "deflate = \"off\"".to_owned(),
+                other => panic!("a line for {other}"),
+            };
+            assert_eq!(old.needs_restart(&settings(&[], &line).unwrap()), [key.name]);
+        }
+    }
+}

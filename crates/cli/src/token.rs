@@ -1,0 +1,241 @@
+//! `sinews token`: makes tokens, and looks into them.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::{Args, Subcommand};
+use jsonwebtoken::dangerous::insecure_decode;
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use serde_json::{Value, json};
+
+use crate::auth::keys::{hmac_algorithms, read_secret};
+use crate::auth::{Auth, crypto, pattern, seconds};
+use crate::config::units::Wait;
+use crate::settings::{AuthSettings, KeySource};
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct TokenArgs {
+    #[command(subcommand)]
+    command: Option<TokenCommand>,
+
+    #[command(flatten)]
+    make: MakeArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum TokenCommand {
+    /// Show what a token says, and with a key whether a server would take it.
+    Inspect(InspectArgs),
+}
+
+#[derive(Debug, Args)]
+struct MakeArgs {
+    /// File with the secret that the server has as `auth.secret_file`
+    #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_SECRET_FILE", conflicts_with = "private_key_file")]
+    secret_file: Option<PathBuf>,
+
+    /// File with a private key in PEM, RSA or EC (PKCS #8), whose public key the server has
+    #[arg(long, value_name = "FILE")]
+    private_key_file: Option<PathBuf>,
+
+    /// How it is signed: HS256, HS384, HS512, RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 or EdDSA
+    /// [default: the first that fits the key]
+    #[arg(long, value_name = "NAME")]
+    algorithm: Option<Algorithm>,
+
+    /// How the server's set of keys names the key (`kid`)
+    #[arg(long, value_name = "NAME")]
+    key_id: Option<String>,
+
+    /// Topics that it may subscribe to, as a pattern such as `chat.>`; may be given several times
+    #[arg(long, value_name = "PATTERN")]
+    subscribe: Vec<String>,
+
+    /// Topics that it may publish to, as a pattern; may be given several times
+    #[arg(long, value_name = "PATTERN")]
+    publish: Vec<String>,
+
+    /// How long it holds, such as 15m, 1h or 7d
+    #[arg(long, value_name = "TIME", default_value = "1h")]
+    expires: Wait,
+
+    /// Whom it stands for (`sub`)
+    #[arg(long, value_name = "NAME")]
+    subject: Option<String>,
+
+    /// Whom it is meant for (`aud`); may be given several times
+    #[arg(long, value_name = "NAME")]
+    audience: Vec<String>,
+
+    /// Whom it comes from (`iss`)
+    #[arg(long, value_name = "NAME")]
+    issuer: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct InspectArgs {
+    /// The token; `-` reads it from standard input, so that it stays out of the shell's history
+    token: String,
+
+    /// File with the secret that it was signed with
+    #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_SECRET_FILE", group = "key")]
+    secret_file: Option<PathBuf>,
+
+    /// File with the public key in PEM
+    #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_PUBLIC_KEY_FILE", group = "key")]
+    public_key_file: Option<PathBuf>,
+
+    /// File with a set of keys in JSON
+    #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_JWKS_FILE", group = "key")]
+    jwks_file: Option<PathBuf>,
+
+    /// Whom it must be meant for (`aud`); may be given several times
+    #[arg(long, value_name = "NAME")]
+    audience: Option<Vec<String>>,
+
+    /// Whom it must come from (`iss`); may be given several times
+    #[arg(long, value_name = "NAME")]
+    issuer: Option<Vec<String>>,
+}
+
+/// Prints a token, or what is in one.
+///
+/// # Errors
+/// What is wrong with a key, a pattern or the token.
+pub(crate) fn run(args: &TokenArgs) -> Result<(), String> {
+    crypto::install();
+    let words = match &args.command {
+        None => make(&args.make)?,
+        Some(TokenCommand::Inspect(args)) => return inspect(args),
+    };
+    print(&format!("{words}\n"))
+}
+
+fn make(args: &MakeArgs) -> Result<String, String> {
+    let (key, good) = signing_key(args)?;
+    let algorithm = args.algorithm.unwrap_or(good[0]);
+    if !good.contains(&algorithm) {
+        return Err(format!("--algorithm {algorithm:?}: the key is good for {good:?}"));
+    }
+    for (flag, patterns) in [("--subscribe", &args.subscribe), ("--publish", &args.publish)] {
+        if let Some(bad) = patterns.iter().find(|pattern| !pattern::is_valid(pattern)) {
+            return Err(format!("{flag} {bad}: no pattern of topics"));
+        }
+    }
+    if args.subscribe.is_empty() && args.publish.is_empty() {
+        return Err("it would be good for nothing: give --subscribe or --publish".to_owned());
+    }
+    let now = now().floor() as u64;
+    let mut claims = json!({
+        "iat": now,
+        "exp": now.saturating_add(args.expires.0.as_secs()),
+        "publish": args.publish,
+        "subscribe": args.subscribe,
+    });
+    let audience = (!args.audience.is_empty()).then(|| json!(args.audience));
+    for (claim, value) in [
+        ("sub", args.subject.as_ref().map(|name| json!(name))),
+        ("aud", audience),
+        ("iss", args.issuer.as_ref().map(|name| json!(name))),
+    ] {
+        if let Some(value) = value {
+            claims[claim] = value;
+        }
+    }
+    let header = Header { kid: args.key_id.clone(), ..Header::new(algorithm) };
+    encode(&header, &claims, &key).map_err(|error| format!("cannot sign: {error}"))
+}
+
+/// The key, and what it is good for.
+fn signing_key(args: &MakeArgs) -> Result<(EncodingKey, Vec<Algorithm>), String> {
+    if let Some(path) = &args.private_key_file {
+        let pem = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        return of_pem(&pem).ok_or_else(|| {
+            format!("{}: no private key in PEM: RSA, EC (PKCS #8) or Ed25519", path.display())
+        });
+    }
+    let Some(path) = &args.secret_file else {
+        return Err("a key is needed: --secret-file or --private-key-file".to_owned());
+    };
+    let secret = read_secret(path)?;
+    let good = hmac_algorithms(&secret).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok((EncodingKey::from_secret(&secret), good))
+}
+
+fn of_pem(pem: &[u8]) -> Option<(EncodingKey, Vec<Algorithm>)> {
+    if let Ok(key) = EncodingKey::from_rsa_pem(pem) {
+        use Algorithm::{PS256, PS384, PS512, RS256, RS384, RS512};
+        return Some((key, vec![RS256, RS384, RS512, PS256, PS384, PS512]));
+    }
+    if let Ok(key) = EncodingKey::from_ec_pem(pem) {
+        // The curve is the one that it can sign with.
+        let signs = |algorithm: &Algorithm| encode(&Header::new(*algorithm), &json!({}), &key).is_ok();
+        let good: Vec<_> = [Algorithm::ES256, Algorithm::ES384].into_iter().filter(signs).collect();
+        return (!good.is_empty()).then_some((key, good));
+    }
+    EncodingKey::from_ed_pem(pem).ok().map(|key| (key, vec![Algorithm::EdDSA]))
+}
+
+fn inspect(args: &InspectArgs) -> Result<(), String> {
+    let mut token = args.token.clone();
+    if token == "-" {
+        token.clear();
+        // A token is in the head of a request, and those are smaller.
+        let stdin = io::stdin().lock().take(1 << 20);
+        { stdin }.read_to_string(&mut token).map_err(|error| format!("standard input: {error}"))?;
+    }
+    let token = token.trim();
+    let found =
+        insecure_decode::<Value>(token).map_err(|error| format!("this is no token (JWT): {error}"))?;
+    let header = serde_json::to_value(&found.header).map_err(|error| error.to_string())?;
+    let mut shown = json!({ "header": header, "claims": found.claims });
+    if let Some(exp) = found.claims["exp"].as_f64() {
+        let left = seconds(exp).as_secs_f64() - now();
+        shown["expires"] = if left > 0.0 {
+            json!(format!("in {} s", left.ceil()))
+        } else {
+            json!(format!("{} s ago", (-left).floor()))
+        };
+    }
+    let verdict = verdict(args, token)?;
+    shown["verdict"] = match &verdict {
+        None => json!("not checked: no key was given"),
+        Some(Ok(())) => json!("good"),
+        Some(Err(problem)) => json!(problem),
+    };
+    print(&format!("{shown:#}\n"))?;
+    match verdict {
+        Some(Err(problem)) => Err(format!("a server would refuse it: {problem}")),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a server with the given key would take it; `None` without one.
+fn verdict(args: &InspectArgs, token: &str) -> Result<Option<Result<(), String>>, String> {
+    let path = |path: &Option<PathBuf>, source: fn(PathBuf) -> KeySource| path.clone().map(source);
+    let keys = path(&args.secret_file, KeySource::SecretFile)
+        .or_else(|| path(&args.public_key_file, KeySource::PublicKeyFile))
+        .or_else(|| path(&args.jwks_file, KeySource::JwksFile));
+    let Some(keys) = keys else { return Ok(None) };
+    let settings = AuthSettings {
+        keys,
+        audience: args.audience.clone(),
+        issuer: args.issuer.clone(),
+        leeway: std::time::Duration::ZERO,
+        public_subscribe: Vec::new(),
+        public_publish: Vec::new(),
+    };
+    let auth = Auth::new(&settings).map_err(|(_, problem)| problem)?;
+    Ok(auth.map(|auth| auth.verify(token).map(drop)))
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+fn print(words: &str) -> Result<(), String> {
+    io::stdout().lock().write_all(words.as_bytes()).map_err(|error| format!("standard output: {error}"))
+}

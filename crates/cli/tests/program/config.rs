@@ -1,0 +1,164 @@
+//! The configuration file: what holds, what is wrong with it, and what changes when it is read again.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::support::{Running, fails, program};
+
+/// A directory of a test's own, gone at its end.
+pub(crate) struct Directory(PathBuf);
+
+impl Directory {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("sinews-program-{}-{count}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    /// Writes a file; answers its path.
+    pub(crate) fn write(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, text).unwrap();
+        path.into_os_string().into_string().unwrap()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // What is left lies in the system's directory for such things.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn says(arguments: &[&str]) -> String {
+    let output = program().args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_command_line_goes_before_the_environment_and_that_before_the_file() {
+    let directory = Directory::new();
+    let file = directory.write(
+        "sinews.toml",
+        "listen = [\"127.0.0.1:0\", \"127.0.0.1:0\"]\nthreads = 2\ndeflate = \"off\"\nlog = \"error\"\n\
+         origin = [\"https://a.example\"]\n",
+    );
+    let start = |flags: &[&str], variables: &[(&str, &str)]| {
+        let mut command = program();
+        command.args(["serve", "--config", &file]).args(flags).envs(variables.iter().copied());
+        Running::start(&mut command)
+    };
+    let server = start(&[], &[]);
+    assert!(server.table.contains("2 threads") && server.table.contains("deflate off"), "{}", server.table);
+    assert_eq!(server.table.matches("/healthz").count(), 2, "{}", server.table);
+    assert!(server.try_websocket("/echo", "Origin: https://a.example\r\n").is_ok());
+    assert!(server.try_websocket("/echo", "Origin: https://b.example\r\n").is_err());
+
+    let server = start(&["--threads", "1"], &[("SINEWS_THREADS", "3"), ("SINEWS_DEFLATE", "dedicated")]);
+    assert!(server.table.contains("1 thread "), "{}", server.table);
+    assert!(server.table.contains("deflate dedicated"), "{}", server.table);
+
+    let mut command = program();
+    command.env("SINEWS_CONFIG", &file).env("SINEWS_ORIGIN", "https://b.example");
+    let server = Running::start(&mut command);
+    assert!(server.table.contains("2 threads"), "the environment names the file: {}", server.table);
+    assert!(server.try_websocket("/echo", "Origin: https://b.example\r\n").is_ok());
+    server.signal("TERM");
+    assert_eq!(server.wait().1, "", "nothing is logged below the level");
+}
+
+#[test]
+fn a_file_that_is_wrong_is_refused_where_it_is_wrong() {
+    let directory = Directory::new();
+    let file = directory.write("sinews.toml", "# mine\nlissten = \"127.0.0.1:0\"\n");
+    let expected = format!("sinews: {file}:2: unknown key lissten; did you mean listen?\n");
+    assert_eq!(fails(program().args(["serve", "--config", &file])), expected);
+    assert_eq!(fails(program().args(["config", "check", &file])), expected);
+
+    let file = directory.write("sinews.toml", "backend = \"epoll\"");
+    let expected =
+        format!("sinews: {file}:1: backend must be \"auto\", \"poll\" or \"uring\", not \"epoll\"\n");
+    assert_eq!(fails(program().args(["config", "check", &file])), expected);
+
+    // What no type can tell.
+    for (text, parts) in [
+        ("origin = \"example.com\"", [":1: origin example.com: ", "origin"]),
+        ("\nlog = \"a=b=c\"", [":2: log a=b=c: ", "log"]),
+        ("[auth]\nsecret_file = \"/nowhere/secret\"", [":2: auth.secret_file: ", "/nowhere/secret: "]),
+        ("[auth]\nsecret = \"short\"", [":2: auth.secret: ", "the secret has 5 bytes"]),
+        ("[auth]\npublic_publish = \"a.>.b\"", [":2: auth.public_publish: ", "\"a.>.b\""]),
+    ] {
+        let file = directory.write("sinews.toml", text);
+        let words = fails(program().args(["config", "check", &file]));
+        assert_eq!(words.lines().count(), 1, "{words}");
+        assert!(words.starts_with(&format!("sinews: {file}{}", parts[0])), "{words}");
+        assert!(words.contains(parts[1]), "{words}");
+        assert_eq!(fails(program().args(["serve", "--config", &file])), words);
+    }
+    let missing = fails(program().args(["serve", "--config", "/nowhere/sinews.toml"]));
+    assert!(missing.starts_with("sinews: /nowhere/sinews.toml: "), "{missing}");
+}
+
+#[test]
+fn the_printed_file_is_good() {
+    let directory = Directory::new();
+    let printed = says(&["config", "default"]);
+    let file = directory.write("sinews.toml", &printed);
+    assert_eq!(says(&["config", "check", &file]), format!("{file}: good\n"));
+    for line in ["listen = [\"127.0.0.1:8080\"]", "max_message = \"16m\"", "[auth]", "#secret_file = "] {
+        assert!(printed.lines().any(|found| found.starts_with(line)), "{line} in {printed}");
+    }
+}
+
+#[test]
+fn a_file_is_read_again_when_asked() {
+    let directory = Directory::new();
+    let file = directory.write("sinews.toml", "log = \"info\"\norigin = [\"https://a.example\"]\n");
+    let mut server = Running::serve(&["--config", &file]);
+    let mut log = BufReader::new(server.child.stderr.take().unwrap());
+    let mut until = |words: &str| {
+        let mut line = String::new();
+        while !line.contains(words) {
+            line.clear();
+            assert_ne!(log.read_line(&mut line).unwrap(), 0, "the log ended before {words:?}");
+        }
+        line
+    };
+    let from = |server: &Running, origin: &str| {
+        let posted = server.request(&format!("POST /topics/a HTTP/1.1\r\nOrigin: {origin}"), "x");
+        let upgraded = server.try_websocket("/topics/a", &format!("Origin: {origin}\r\n")).is_ok();
+        assert_eq!(posted.starts_with("HTTP/1.1 200 "), upgraded, "{posted}");
+        upgraded
+    };
+    assert!(from(&server, "https://a.example") && !from(&server, "https://b.example"));
+
+    directory.write("sinews.toml", "origin = [\"https://b.example\"]\nthreads = 7\ndeflate = \"off\"\n");
+    server.signal("HUP");
+    assert!(until("read again").contains("this needs a restart: threads, deflate"));
+    assert!(!from(&server, "https://a.example") && from(&server, "https://b.example"));
+
+    directory.write("sinews.toml", "origni = \"any\"\n");
+    server.signal("HUP");
+    let line = until("nothing has changed");
+    assert!(line.contains("sinews.toml:1: unknown key origni; did you mean origin?"), "{line}");
+    assert!(!from(&server, "https://a.example") && from(&server, "https://b.example"));
+
+    // A secret: from now on nobody may do anything without a token.
+    let secret = directory.write("secret", "0123456789abcdef0123456789abcdef\n");
+    directory.write("sinews.toml", &format!("log = \"warn\"\n[auth]\nsecret_file = \"{secret}\"\n"));
+    server.signal("HUP");
+    // What the reload itself says is below the new level, so the policy is what tells.
+    while !server.request("POST /topics/a HTTP/1.1", "x").starts_with("HTTP/1.1 401 ") {
+        std::thread::yield_now();
+    }
+    server.signal("TERM");
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut log, &mut rest).unwrap();
+    assert_eq!(rest, "", "below the level that was set anew");
+    assert!(server.child.wait().unwrap().success());
+}

@@ -1,0 +1,182 @@
+//! The program as it is started, and those who talk to it.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
+
+use sinews_proto::Role;
+use sinews_testkit::{Frame, Reader, Reply};
+
+/// Longer than anything here takes on a busy machine; reached only when something is lost.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_sinews");
+
+/// The program without what the environment of the test may say.
+pub(crate) fn program() -> Command {
+    clean(Command::new(PROGRAM))
+}
+
+/// The program in a shell that lowers the limit of descriptors first, both its ends.
+pub(crate) fn program_with_descriptors(limit: u32) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n \"$1\" && shift && exec \"$@\"", "sh", &limit.to_string(), PROGRAM]);
+    clean(shell)
+}
+
+pub(crate) fn clean(mut command: Command) -> Command {
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SINEWS_")) {
+        command.env_remove(name);
+    }
+    // The backend under test; without one, the program's own choice. What a test asks for itself goes first.
+    if let Ok(backend) = std::env::var("SINEWS_TEST_BACKEND") {
+        command.env("SINEWS_BACKEND", backend);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A run that ends of itself.
+pub(crate) fn fails(command: &mut Command) -> String {
+    let Output { status, stderr, .. } = command.output().unwrap();
+    assert!(!status.success());
+    String::from_utf8(stderr).unwrap()
+}
+
+/// A server that listens.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    pub(crate) stdout: BufReader<ChildStdout>,
+    pub(crate) table: String,
+    pub(crate) address: SocketAddr,
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut table = String::new();
+        while !table.contains("Ctrl-C stops.") {
+            if stdout.read_line(&mut table).unwrap() == 0 {
+                let mut words = String::new();
+                child.stderr.take().unwrap().read_to_string(&mut words).unwrap();
+                panic!("no table of addresses: {table}{words}");
+            }
+        }
+        let chat = table.lines().find_map(|line| line.split_once("http://")).expect("an address").1;
+        let address = chat
+            .trim_end_matches('/')
+            .replace("localhost", "127.0.0.1")
+            .parse()
+            .expect("an address with the real port");
+        Self { child, stdout, table, address }
+    }
+
+    pub(crate) fn serve(arguments: &[&str]) -> Self {
+        Self::start(program().args(["serve", "--listen", "127.0.0.1:0"]).args(arguments))
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// What the server answers to a request on a connection of its own.
+    pub(crate) fn request(&self, head: &str, body: &str) -> String {
+        let mut stream = self.connect();
+        let len = body.len();
+        write!(
+            stream,
+            "{head}\r\nHost: localhost\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    pub(crate) fn get(&self, path: &str) -> String {
+        self.request(&format!("GET {path} HTTP/1.1"), "")
+    }
+
+    pub(crate) fn websocket(&self, path: &str) -> Socket {
+        self.try_websocket(path, "").expect("a WebSocket")
+    }
+
+    pub(crate) fn try_websocket(&self, path: &str, lines: &str) -> Result<Socket, String> {
+        let mut stream = self.connect();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{lines}\r\n"
+        )
+        .unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8(head).unwrap();
+        if !head.starts_with("HTTP/1.1 101 ") {
+            return Err(head);
+        }
+        Ok(Socket { stream, head, reader: Reader::new(Role::Server, None), replies: Vec::new() })
+    }
+
+    /// The status, and what was logged.
+    pub(crate) fn wait(mut self) -> (ExitStatus, String) {
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "\n", "the table is all that stands on standard output");
+        let mut log = String::new();
+        // Unless a test has closed it.
+        if let Some(mut stderr) = self.child.stderr.take() {
+            stderr.read_to_string(&mut log).unwrap();
+        }
+        (self.child.wait().unwrap(), log)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended already needs no killing.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) struct Socket {
+    pub(crate) stream: TcpStream,
+    pub(crate) head: String,
+    reader: Reader,
+    replies: Vec<Reply>,
+}
+
+impl Socket {
+    pub(crate) fn send(&mut self, frame: &Frame) {
+        self.stream.write_all(&frame.encode(Role::Client)).unwrap();
+    }
+
+    pub(crate) fn next(&mut self) -> Option<Reply> {
+        while self.replies.is_empty() {
+            let mut chunk = [0; 4096];
+            let count = match self.stream.read(&mut chunk) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                read => read.unwrap(),
+            };
+            if count == 0 {
+                return None;
+            }
+            self.replies.extend(self.reader.read(&chunk[..count]).unwrap());
+        }
+        Some(self.replies.remove(0))
+    }
+}
