@@ -51,7 +51,7 @@ struct Grant {
     publish: Vec<String>,
     subscribe: Vec<String>,
     /// It came with a token, which ends then.
-    until: Option<SystemTime>,
+    until: Option<Instant>,
 }
 
 /// One thing that somebody wants to do.
@@ -108,6 +108,7 @@ impl Auth {
     pub(crate) fn rights(&self, request: &Request<'_>) -> Result<Rights, Denied> {
         let Some(token) = token_of(request)? else { return Ok(Rights(Some(Arc::clone(&self.public)))) };
         let claims = self.verify(token).map_err(Denied::token)?;
+        let until = Some(instant(self.end_of(&claims)));
         let with_public = |claimed: OneOrMore<String>, public: &[String]| {
             let mut patterns = claimed.0;
             patterns.extend_from_slice(public);
@@ -116,8 +117,12 @@ impl Auth {
         Ok(Rights(Some(Arc::new(Grant {
             publish: with_public(claims.publish, &self.public.publish),
             subscribe: with_public(claims.subscribe, &self.public.subscribe),
-            until: Some(UNIX_EPOCH + seconds(claims.exp) + self.leeway),
+            until,
         }))))
+    }
+
+    fn end_of(&self, claims: &Claims) -> SystemTime {
+        UNIX_EPOCH + seconds(claims.exp) + self.leeway
     }
 
     /// The claims of a token whose signature, times, audience and issuer are as they should be.
@@ -141,6 +146,10 @@ impl Auth {
             let required = required.into_iter().filter(|(_, required)| *required);
             validation.required_spec_claims.extend(required.map(|(claim, _)| claim.to_owned()));
             match decode::<Claims>(token, &key.key, &validation) {
+                // To the fraction of a second, which is when connections end.
+                Ok(data) if self.end_of(&data.claims) <= SystemTime::now() => {
+                    return Err(words(&ErrorKind::ExpiredSignature));
+                }
                 Ok(data) => return check(data.claims),
                 // Another key may have signed it.
                 Err(error) if *error.kind() == ErrorKind::InvalidSignature => {
@@ -233,11 +242,16 @@ impl Rights {
 
     /// When they end.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let until = self.0.as_ref()?.until?;
-        let left = until.duration_since(SystemTime::now()).unwrap_or_default();
-        // Beyond what the clock can show, they do not end.
-        Instant::now().checked_add(left)
+        self.0.as_ref()?.until
     }
+}
+
+/// The same moment on the clock that is never set.
+fn instant(time: SystemTime) -> Instant {
+    /// Some clocks cannot show what is very far; nothing here runs so long.
+    const YEARS_100: Duration = Duration::from_secs(100 * 365 * 86_400);
+    let left = time.duration_since(SystemTime::now()).unwrap_or_default();
+    Instant::now() + left.min(YEARS_100)
 }
 
 impl Denied {

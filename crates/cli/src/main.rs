@@ -4,7 +4,9 @@
 mod args;
 mod auth;
 mod config;
+mod hub;
 mod live;
+mod protocol;
 mod routes;
 mod serve;
 mod settings;

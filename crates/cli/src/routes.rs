@@ -1,16 +1,20 @@
 //! What `sinews serve` serves.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use serde_json::json;
 use sinews_server::{
-    CloseCode, Config, Context, DeflateConfig, DeflateMode, Handler, OriginPolicy, Payload, Prepared,
-    Refusal, Request, Response, Router, ServerOptions, Topics, WebSocketRoute,
+    CloseCode, Closed, Config, Context, DeflateConfig, DeflateMode, Handler, Kind, OriginPolicy, Payload,
+    Refusal, Request, Response, Router, ServerOptions, WebSocketRoute,
 };
 
 use crate::args::Deflate;
 use crate::auth::{Denied, Rights, Want};
+use crate::hub::{self, Form, Hub};
 use crate::live::{Live, Policy};
+use crate::protocol::{self, Client};
 use crate::settings::Settings;
 
 /// The chat page: one file, no build step, nothing from elsewhere.
@@ -24,15 +28,35 @@ const CHAT_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script
      img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; \
      frame-ancestors 'none'";
 
+/// The browser's side of the protocol, and its types.
+const CLIENT: &str = include_str!("../../../web/sinews.js");
+const CLIENT_TYPES: &str = include_str!("../../../web/sinews.d.ts");
+
+/// A file that pages of any origin may load: whether they may connect is decided elsewhere.
+fn module(kind: &'static str, text: &'static str) -> Response {
+    Response::new(200)
+        .with_body(text)
+        .with_header("Content-Type", kind)
+        .with_header("X-Content-Type-Options", "nosniff")
+        .with_header("Access-Control-Allow-Origin", "*")
+        .with_header("Cache-Control", "no-cache")
+}
+
 /// The routes.
 pub(crate) fn router(settings: &Settings, live: &Live) -> Router {
-    let (to_echo, to_subscribe, to_publish) = (live.clone(), live.clone(), live.clone());
+    let (to_echo, to_subscribe, to_publish, to_talk) =
+        (live.clone(), live.clone(), live.clone(), live.clone());
+    let hub = Arc::new(Hub::default());
+    let (of_subscribers, of_publishers, of_clients) = (Arc::clone(&hub), Arc::clone(&hub), hub);
+    let max_message = settings.max_message;
     Router::new()
         .get("/", |_| {
             Response::html(CHAT)
                 .with_header("Content-Security-Policy", CHAT_POLICY)
                 .with_header("Cache-Control", "no-cache")
         })
+        .get("/sinews.js", |_| module("text/javascript; charset=utf-8", CLIENT))
+        .get("/sinews.d.ts", |_| module("text/plain; charset=utf-8", CLIENT_TYPES))
         .healthz("/healthz")
         .readyz("/readyz")
         .metrics("/metrics")
@@ -45,10 +69,18 @@ pub(crate) fn router(settings: &Settings, live: &Live) -> Router {
         )
         .websocket(
             "/topics/{name}",
-            route(settings, RAW, move |request| Subscriber::new(request, &to_subscribe.policy())),
+            route(settings, RAW, move |request| {
+                Subscriber::new(request, &to_subscribe.policy(), Arc::clone(&of_subscribers))
+            }),
+        )
+        .websocket(
+            "/ws",
+            route(settings, protocol::NAME, move |request| {
+                Client::new(request, &to_talk.policy(), Arc::clone(&of_clients), max_message)
+            }),
         )
         .post("/topics/{name}", move |request| {
-            publish(&to_publish.policy(), request).unwrap_or_else(|denied| denied.response())
+            publish(&to_publish.policy(), &of_publishers, request).unwrap_or_else(|denied| denied.response())
         })
 }
 
@@ -92,12 +124,15 @@ struct Subscriber {
     /// The sender gets its own messages too.
     include_self: bool,
     rights: Rights,
+    hub: Arc<Hub>,
+    /// It is counted as a subscriber.
+    joined: bool,
 }
 
 impl Subscriber {
-    fn new(request: &Request<'_>, policy: &Policy) -> Result<Self, Refusal> {
+    fn new(request: &Request<'_>, policy: &Policy, hub: Arc<Hub>) -> Result<Self, Refusal> {
         policy.origin.check(request.head())?;
-        let topic = topic_of(request).map_err(|problem| bad_request(&problem))?;
+        let topic = topic_of(request, hub::check_subscription).map_err(|problem| bad_request(&problem))?;
         let include_self = match request.query("self") {
             None | Some("true") => true,
             Some("false") => false,
@@ -108,27 +143,37 @@ impl Subscriber {
             Ok(rights)
         };
         let rights = policy.rights(request).and_then(allowed).map_err(|denied| denied.refusal())?;
-        Ok(Self { topic, include_self, rights })
+        Ok(Self { topic, include_self, rights, hub, joined: false })
     }
 }
 
 impl Handler for Subscriber {
     fn open(&mut self, cx: &mut Context<'_>) {
-        if let Err(error) = cx.subscribe(&self.topic) {
+        match cx.subscribe(&Hub::subscription(Form::Plain, &self.topic)) {
+            Ok(()) => {
+                self.joined = true;
+                self.hub.joined(cx, Form::Plain, &self.topic);
+            }
             // The name was checked before the upgrade, so this is another limit; the client is told.
-            let _ = cx.close(CloseCode::POLICY, &error.to_string());
+            Err(error) => close(cx, CloseCode::POLICY, &error.to_string()),
         }
     }
 
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        if let Err(problem) = hub::check_name(&self.topic) {
+            // A pattern is for listening.
+            return close(cx, CloseCode::POLICY, &problem);
+        }
         if let Err(denied) = self.rights.check(Want::Publish(&self.topic)) {
             return close(cx, FORBIDDEN, &denied.problem);
         }
-        let message = Prepared::new(payload.kind(), payload.detach());
-        if self.include_self {
-            cx.publish(&self.topic, &message);
-        } else {
-            cx.publish_to_others(&self.topic, &message);
+        let payload = (payload.kind(), payload.detach());
+        self.hub.publish_payload(cx, &self.topic, payload, self.include_self);
+    }
+
+    fn close(&mut self, _: &Closed, cx: &mut Context<'_>) {
+        if std::mem::take(&mut self.joined) {
+            self.hub.left(cx, Form::Plain, &self.topic);
         }
     }
 
@@ -142,45 +187,49 @@ impl Handler for Subscriber {
 }
 
 /// The connection's token has expired; one with a new token may follow.
-pub(crate) const TOKEN_EXPIRED: u16 = 4401;
+pub(crate) const TOKEN_EXPIRED: CloseCode = own(4401);
 
 /// The connection's token does not allow what was sent.
-pub(crate) const FORBIDDEN: u16 = 4403;
+pub(crate) const FORBIDDEN: CloseCode = own(4403);
 
-/// Closes with a code of this program's own.
-pub(crate) fn close(cx: &mut Context<'_>, code: u16, reason: &str) {
-    /// RFC 6455 section 5.5: 125 bytes in all.
-    const REASON_MAX: usize = 123;
-    let ends = reason.char_indices().map(|(at, char)| at + char.len_utf8());
-    let end = ends.take_while(|end| *end <= REASON_MAX).last().unwrap_or(0);
-    if let Some(code) = CloseCode::new(code) {
-        // Fails only if a Close is under way, which does as well.
-        let _ = cx.close(code, &reason[..end]);
+const fn own(code: u16) -> CloseCode {
+    match CloseCode::new(code) {
+        Some(code) => code,
+        None => panic!("not within 4000 to 4999"),
     }
 }
 
+/// Closes with a reason that may be too long for a Close (RFC 6455 section 5.5).
+pub(crate) fn close(cx: &mut Context<'_>, code: CloseCode, reason: &str) {
+    const REASON_MAX: usize = 123;
+    let ends = reason.char_indices().map(|(at, char)| at + char.len_utf8());
+    let end = ends.take_while(|end| *end <= REASON_MAX).last().unwrap_or(0);
+    // Fails only if a Close is under way, which does as well.
+    let _ = cx.close(code, &reason[..end]);
+}
+
 /// `POST /topics/{name}`: the body goes to every subscriber.
-fn publish(policy: &Policy, request: &mut Request<'_>) -> Result<Response, Denied> {
+fn publish(policy: &Policy, hub: &Hub, request: &mut Request<'_>) -> Result<Response, Denied> {
     // A page elsewhere can make a browser post here, too.
     if policy.origin.check(request.head()).is_err() {
         return Ok(failure(403, "this origin may not publish here; see --origin"));
     }
-    let topic = match topic_of(request) {
+    let topic = match topic_of(request, hub::check_name) {
         Ok(topic) => topic,
         Err(problem) => return Ok(failure(400, &problem)),
     };
     policy.rights(request)?.check(Want::Publish(&topic))?;
-    let message = from_body(request.body());
-    let subscribers = request.topics().publish(&topic, &message, None);
+    // Text if it is UTF-8, else binary.
+    let kind = if std::str::from_utf8(request.body()).is_ok() { Kind::Text } else { Kind::Binary };
+    let body = (kind, Bytes::copy_from_slice(request.body()));
+    let subscribers = hub.publish_payload(request.topics(), &topic, body, true);
     Ok(Response::json(format!("{}\n", json!({ "topic": topic, "subscribers": subscribers }))))
 }
 
-fn topic_of(request: &Request<'_>) -> Result<String, String> {
+fn topic_of(request: &Request<'_>, check: fn(&str) -> Result<(), String>) -> Result<String, String> {
     let topic = request.param("name").ok_or("the topic's name is not UTF-8")?;
-    if Topics::is_valid(&topic) {
-        return Ok(topic.into_owned());
-    }
-    Err(format!("a topic's name has 1 to {} bytes and no control characters", Topics::NAME_MAX))
+    check(&topic)?;
+    Ok(topic.into_owned())
 }
 
 fn bad_request(problem: &str) -> Refusal {
@@ -190,12 +239,4 @@ fn bad_request(problem: &str) -> Refusal {
 
 fn failure(status: u16, problem: &str) -> Response {
     Response::json(format!("{}\n", json!({ "error": problem }))).with_status(status)
-}
-
-/// Text if it is UTF-8, else binary.
-fn from_body(body: &[u8]) -> Prepared {
-    match std::str::from_utf8(body) {
-        Ok(text) => Prepared::text(text),
-        Err(_) => Prepared::binary(body.to_vec()),
-    }
 }

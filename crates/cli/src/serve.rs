@@ -224,6 +224,7 @@ fn table(
         let host = reachable(*address);
         table.push_str(&format!(
             "\n  chat      http://{host}/\n  echo      ws://{host}/echo\n  topics    ws://{host}/topics/{{name}}\n  \
+             protocol  ws://{host}/ws\n  client    http://{host}/sinews.js\n  \
              publish   curl -d hello http://{host}/topics/lobby\n  health    http://{host}/healthz\n"
         ));
     }

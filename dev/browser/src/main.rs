@@ -1,4 +1,4 @@
-//! Drives the chat page of `sinews serve` in real browser windows.
+//! Drives the pages and the client of `sinews serve` in real browser windows.
 //!
 //! ```text
 //! cargo run -p sinews-browser -- [--screenshot DIR] <path to the sinews binary>
@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod checks;
+mod client;
 mod host;
 mod page;
 mod pictures;
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments, tools: &Tools) -> Result<usize, Failure> {
     match &arguments.pictures {
         Some(directory) => pictures::take(&arguments.server, tools, directory).map(|()| 0),
-        None => checks::run(&arguments.server, tools),
+        None => Ok(client::run(&arguments.server, tools)? + checks::run(&arguments.server, tools)?),
     }
 }
 

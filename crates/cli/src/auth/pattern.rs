@@ -13,6 +13,11 @@ pub(crate) fn covers(granted: &str, wanted: &str) -> bool {
     }
 }
 
+/// Whether a token of it is a wildcard.
+pub(crate) fn is_pattern(name: &str) -> bool {
+    name.contains(['*', '>']) && name.split('.').any(|token| token == "*" || token == ">")
+}
+
 /// Whether it may be a pattern: not empty, without control characters, `>` at the end only.
 pub(crate) fn is_valid(pattern: &str) -> bool {
     let before_last = pattern.rsplit('.').skip(1);

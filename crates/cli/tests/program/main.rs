@@ -2,5 +2,6 @@
 
 mod auth;
 mod config;
+mod protocol;
 mod start;
 mod support;

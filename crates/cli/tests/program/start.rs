@@ -18,6 +18,9 @@ fn a_bare_start_serves_everything_in_the_table() {
     assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("\r\nContent-Security-Policy: "));
     assert!(page.contains(" connect-src 'self';"), "nowhere else");
     assert!(page.contains("<!doctype html>") || page.contains("<!DOCTYPE html>"));
+    let client = server.get("/sinews.js");
+    assert!(client.contains("\r\nContent-Type: text/javascript; charset=utf-8\r\n"), "{client}");
+    assert!(client.contains("export function connect(") && server.get("/sinews.d.ts").contains("connect("));
     assert!(server.get("/healthz").ends_with("\r\n\r\nok\n"));
     assert!(server.get("/readyz").starts_with("HTTP/1.1 200 "));
     assert!(server.get("/metrics").contains("\nsinews_connections_accepted_total "));

@@ -1,0 +1,251 @@
+//! Topics as this program has them. Each is heard in two forms, as the payload itself (`/topics/{name}`) and as a
+//! message of the protocol (`/ws`), and tells how many hear it.
+//!
+//! To the server below each form is a topic of its own, so that a message is framed once for all who hear that form.
+//! What is published goes to both; a form that nobody hears is not made.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde_json::json;
+use serde_json::value::RawValue;
+use sinews_server::{Context, Kind, Prepared, Topics};
+
+use crate::auth::pattern;
+
+/// What those who publish and subscribe share.
+#[derive(Debug, Default)]
+pub(crate) struct Hub {
+    /// Subscriptions to payloads, on all threads.
+    plain: AtomicUsize,
+    /// Subscriptions to messages of the protocol.
+    framed: AtomicUsize,
+    rooms: Mutex<HashMap<String, Room>>,
+}
+
+/// Who is at one topic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Room {
+    subscribers: usize,
+    /// Those who want to hear of every change.
+    watchers: usize,
+    /// How many changes there were.
+    changes: u64,
+}
+
+/// In which form somebody hears a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Plain,
+    Framed,
+    /// How many hear it, whenever that changes.
+    Presence,
+}
+
+impl Form {
+    fn topic(self, name: &str) -> String {
+        let prefix = match self {
+            Self::Plain => "r.",
+            Self::Framed => "j.",
+            Self::Presence => "p.",
+        };
+        [prefix, name].concat()
+    }
+}
+
+/// Longest name of a topic, in bytes: what the server takes, and room for the form.
+pub(crate) const NAME_MAX: usize = 250;
+
+/// What is wrong with the name of a topic that is to be published to.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    if pattern::is_pattern(name) {
+        return Err("wildcards are for subscriptions: name one topic".to_owned());
+    }
+    check_subscription(name)
+}
+
+/// What is wrong with the name or pattern of topics that are to be subscribed to.
+pub(crate) fn check_subscription(name: &str) -> Result<(), String> {
+    if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
+        return Err(format!("a topic's name has 1 to {NAME_MAX} bytes and no control characters"));
+    }
+    if !pattern::is_valid(name) {
+        return Err("the wildcard > stands at the end of a pattern only".to_owned());
+    }
+    Ok(())
+}
+
+/// Where something is published: by a connection, or by a request.
+pub(crate) trait Outlet {
+    /// Publishes to everybody, the publisher too; answers how many that are.
+    fn publish(&mut self, topic: &str, message: &Prepared) -> usize;
+
+    /// Publishes to everybody else.
+    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize;
+}
+
+impl Outlet for Context<'_> {
+    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
+        Context::publish(self, topic, message)
+    }
+
+    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
+        Context::publish_to_others(self, topic, message)
+    }
+}
+
+impl Outlet for Topics {
+    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
+        Self::publish(self, topic, message, None)
+    }
+
+    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
+        Self::publish(self, topic, message, None)
+    }
+}
+
+impl Hub {
+    /// Publishes a payload as it came.
+    pub(crate) fn publish_payload(
+        &self,
+        out: &mut impl Outlet,
+        topic: &str,
+        payload: (Kind, Bytes),
+        include_self: bool,
+    ) -> usize {
+        let (kind, bytes) = payload;
+        let mut reached = 0;
+        if self.framed.load(Ordering::Acquire) > 0 {
+            let content = match std::str::from_utf8(&bytes) {
+                Ok(text) if kind == Kind::Text => Content::Json(json!(text).to_string()),
+                _ => Content::Binary(&bytes),
+            };
+            reached += out.publish_to_others(&Form::Framed.topic(topic), &framed(topic, &content));
+        }
+        if self.plain.load(Ordering::Acquire) > 0 {
+            let (topic, message) = (Form::Plain.topic(topic), Prepared::new(kind, bytes));
+            reached += if include_self {
+                out.publish(&topic, &message)
+            } else {
+                out.publish_to_others(&topic, &message)
+            };
+        }
+        reached
+    }
+
+    /// Publishes JSON: a string is heard as its text in the plain form, anything else as it is written.
+    pub(crate) fn publish_json(&self, out: &mut impl Outlet, topic: &str, data: &RawValue) -> usize {
+        let mut reached = 0;
+        if self.plain.load(Ordering::Acquire) > 0 {
+            let text = serde_json::from_str::<String>(data.get()).unwrap_or_else(|_| data.get().to_owned());
+            reached += out.publish(&Form::Plain.topic(topic), &Prepared::text(text));
+        }
+        if self.framed.load(Ordering::Acquire) > 0 {
+            let message = framed(topic, &Content::Json(data.get().to_owned()));
+            reached += out.publish(&Form::Framed.topic(topic), &message);
+        }
+        reached
+    }
+
+    /// Publishes bytes.
+    pub(crate) fn publish_binary(&self, out: &mut impl Outlet, topic: &str, bytes: Vec<u8>) -> usize {
+        let mut reached = 0;
+        if self.framed.load(Ordering::Acquire) > 0 {
+            reached += out.publish(&Form::Framed.topic(topic), &framed(topic, &Content::Binary(&bytes)));
+        }
+        if self.plain.load(Ordering::Acquire) > 0 {
+            reached += out.publish(&Form::Plain.topic(topic), &Prepared::binary(bytes));
+        }
+        reached
+    }
+
+    /// The topic of the server below for a subscription, which [`joined`](Self::joined) counts.
+    pub(crate) fn subscription(form: Form, topic: &str) -> String {
+        form.topic(topic)
+    }
+
+    /// Counts a subscription that was made, and tells who wants to hear of it.
+    pub(crate) fn joined(&self, out: &mut impl Outlet, form: Form, topic: &str) {
+        match form {
+            Form::Plain => self.plain.fetch_add(1, Ordering::AcqRel),
+            Form::Framed => self.framed.fetch_add(1, Ordering::AcqRel),
+            Form::Presence => return self.room(topic, |room| room.watchers += 1),
+        };
+        self.change(out, topic, |room| room.subscribers += 1);
+    }
+
+    /// The same for one that is over.
+    pub(crate) fn left(&self, out: &mut impl Outlet, form: Form, topic: &str) {
+        match form {
+            Form::Plain => self.plain.fetch_sub(1, Ordering::AcqRel),
+            Form::Framed => self.framed.fetch_sub(1, Ordering::AcqRel),
+            Form::Presence => {
+                return self.room(topic, |room| room.watchers = room.watchers.saturating_sub(1));
+            }
+        };
+        self.change(out, topic, |room| room.subscribers = room.subscribers.saturating_sub(1));
+    }
+
+    /// How many are subscribed to a topic by its name, and after how many changes.
+    pub(crate) fn presence(&self, topic: &str) -> (usize, u64) {
+        self.rooms().get(topic).map_or((0, 0), |room| (room.subscribers, room.changes))
+    }
+
+    fn change(&self, out: &mut impl Outlet, topic: &str, change: impl FnOnce(&mut Room)) {
+        // Who is subscribed by a pattern is at no topic.
+        if pattern::is_pattern(topic) {
+            return;
+        }
+        let mut told = None;
+        self.room(topic, |room| {
+            change(room);
+            room.changes += 1;
+            told = (room.watchers > 0).then_some(*room);
+        });
+        if let Some(room) = told {
+            let words = presence_text(topic, (room.subscribers, room.changes));
+            out.publish(&Form::Presence.topic(topic), &Prepared::text(words));
+        }
+    }
+
+    fn room(&self, topic: &str, change: impl FnOnce(&mut Room)) {
+        let mut rooms = self.rooms();
+        let mut room = rooms.get(topic).copied().unwrap_or_default();
+        change(&mut room);
+        if room.subscribers == 0 && room.watchers == 0 {
+            rooms.remove(topic);
+        } else {
+            rooms.insert(topic.to_owned(), room);
+        }
+    }
+
+    fn rooms(&self) -> MutexGuard<'_, HashMap<String, Room>> {
+        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a message of the protocol carries.
+enum Content<'a> {
+    /// Written already.
+    Json(String),
+    Binary(&'a [u8]),
+}
+
+fn framed(topic: &str, content: &Content<'_>) -> Prepared {
+    let topic = json!(topic);
+    Prepared::text(match content {
+        Content::Json(json) => format!("{{\"op\":\"message\",\"topic\":{topic},\"data\":{json}}}"),
+        Content::Binary(bytes) => {
+            let encoded = STANDARD.encode(bytes);
+            format!("{{\"op\":\"message\",\"topic\":{topic},\"b64\":\"{encoded}\"}}")
+        }
+    })
+}
+
+fn presence_text(topic: &str, (subscribers, at): (usize, u64)) -> String {
+    json!({ "op": "presence", "topic": topic, "subscribers": subscribers, "at": at }).to_string()
+}

@@ -1,0 +1,239 @@
+//! `WS /ws`: many topics over one socket, in JSON. docs/protocol.md says what may be said.
+
+mod incoming;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use sinews_server::{Closed, Context, Handler, InvalidTopic, Kind, Payload, Refusal, Request, Topics};
+
+use self::incoming::{Incoming, Op};
+use crate::auth::{Denied, Rights, Want};
+use crate::hub::{self, Form, Hub};
+use crate::live::Policy;
+use crate::routes::{TOKEN_EXPIRED, close};
+
+/// The subprotocol, for clients that name one.
+pub(crate) const NAME: &str = "sinews.v1";
+
+/// One client of the protocol.
+pub(crate) struct Client {
+    hub: Arc<Hub>,
+    rights: Rights,
+    /// Largest message of either side, in bytes.
+    max_message: usize,
+    subscriptions: Vec<Subscription>,
+}
+
+/// A topic or pattern that is subscribed to.
+struct Subscription {
+    topic: String,
+    /// It is told how many are there, too.
+    presence: bool,
+}
+
+/// Why something was not done.
+#[derive(Debug, PartialEq)]
+struct Problem {
+    code: u16,
+    text: String,
+    /// What a token would have to hold.
+    needs: Option<Value>,
+}
+
+/// What a client did wrong. The numbers are those of HTTP where that has one for it.
+mod code {
+    /// No JSON object, or one that says nothing: a field is missing, unknown or of another type.
+    pub(super) const MALFORMED: u16 = 400;
+    /// No such `op`.
+    pub(super) const UNKNOWN_OP: u16 = 404;
+    /// Nothing is subscribed to by that name.
+    pub(super) const NOT_SUBSCRIBED: u16 = 409;
+    /// No name or pattern of topics, or a pattern where one topic is meant.
+    pub(super) const TOPIC: u16 = 422;
+    /// More subscriptions than one connection may have.
+    pub(super) const TOO_MANY: u16 = 429;
+}
+
+impl From<Denied> for Problem {
+    fn from(denied: Denied) -> Self {
+        Self { code: denied.status, needs: Some(denied.needs()), text: denied.problem }
+    }
+}
+
+fn problem(code: u16, text: impl Into<String>) -> Problem {
+    Problem { code, text: text.into(), needs: None }
+}
+
+impl Client {
+    pub(crate) fn new(
+        request: &Request<'_>,
+        policy: &Policy,
+        hub: Arc<Hub>,
+        max_message: usize,
+    ) -> Result<Self, Refusal> {
+        policy.origin.check(request.head())?;
+        let rights = policy.rights(request).map_err(|denied| denied.refusal())?;
+        Ok(Self { hub, rights, max_message, subscriptions: Vec::new() })
+    }
+
+    /// Does what is asked; answers what the acknowledgement says beside the id.
+    fn obey(&mut self, op: Op<'_>, cx: &mut Context<'_>) -> Result<Answer, Problem> {
+        match op {
+            Op::Subscribe { topic, presence } => self.subscribe(&topic, presence, cx),
+            Op::Unsubscribe { topic } => self.unsubscribe(&topic, cx),
+            Op::Publish { topic, data } => {
+                self.may_publish(&topic)?;
+                let reached = self.hub.publish_json(cx, &topic, data);
+                Ok(Answer::Ack(json!({ "reached": reached })))
+            }
+            Op::PublishBinary { topic, b64 } => {
+                self.may_publish(&topic)?;
+                let bytes = STANDARD
+                    .decode(b64.as_bytes())
+                    .map_err(|error| problem(code::MALFORMED, format!("b64: {error}")))?;
+                let reached = self.hub.publish_binary(cx, &topic, bytes);
+                Ok(Answer::Ack(json!({ "reached": reached })))
+            }
+            Op::Presence { topic } => {
+                hub::check_name(&topic).map_err(|text| problem(code::TOPIC, text))?;
+                self.rights.check(Want::Subscribe(&topic))?;
+                let (subscribers, at) = self.hub.presence(&topic);
+                Ok(Answer::Own(
+                    json!({ "op": "presence", "topic": topic, "subscribers": subscribers, "at": at }),
+                ))
+            }
+            Op::Ping => Ok(Answer::Own(json!({ "op": "pong" }))),
+        }
+    }
+
+    fn may_publish(&self, topic: &str) -> Result<(), Problem> {
+        hub::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
+        Ok(self.rights.check(Want::Publish(topic))?)
+    }
+
+    fn subscribe(&mut self, topic: &str, presence: bool, cx: &mut Context<'_>) -> Result<Answer, Problem> {
+        let check = if presence { hub::check_name } else { hub::check_subscription };
+        check(topic).map_err(|text| problem(code::TOPIC, text))?;
+        self.rights.check(Want::Subscribe(topic))?;
+        let place = match self.subscriptions.iter().position(|known| known.topic == topic) {
+            Some(place) => place,
+            None => {
+                join(&self.hub, Form::Framed, topic, cx)?;
+                self.subscriptions.push(Subscription { topic: topic.to_owned(), presence: false });
+                self.subscriptions.len() - 1
+            }
+        };
+        let known = &mut self.subscriptions[place];
+        if presence && !known.presence {
+            join(&self.hub, Form::Presence, topic, cx)?;
+            known.presence = true;
+        }
+        if !known.presence {
+            return Ok(Answer::Ack(json!({ "topic": topic })));
+        }
+        let (subscribers, at) = self.hub.presence(topic);
+        Ok(Answer::Ack(json!({ "topic": topic, "subscribers": subscribers, "at": at })))
+    }
+
+    fn unsubscribe(&mut self, topic: &str, cx: &mut Context<'_>) -> Result<Answer, Problem> {
+        let Some(place) = self.subscriptions.iter().position(|known| known.topic == topic) else {
+            return Err(problem(code::NOT_SUBSCRIBED, format!("not subscribed to {topic}")));
+        };
+        let gone = self.subscriptions.swap_remove(place);
+        for form in gone.forms() {
+            cx.unsubscribe(&Hub::subscription(form, topic));
+            self.hub.left(cx, form, topic);
+        }
+        Ok(Answer::Ack(json!({ "topic": topic })))
+    }
+}
+
+impl Subscription {
+    /// Who is told of presence is told no more before it is told of its own leave.
+    fn forms(&self) -> impl Iterator<Item = Form> + use<> {
+        let presence = self.presence.then_some(Form::Presence);
+        presence.into_iter().chain([Form::Framed])
+    }
+}
+
+fn join(hub: &Hub, form: Form, topic: &str, cx: &mut Context<'_>) -> Result<(), Problem> {
+    cx.subscribe(&Hub::subscription(form, topic)).map_err(|error| match error {
+        InvalidTopic::TooMany => problem(code::TOO_MANY, error.to_string()),
+        _ => problem(code::TOPIC, error.to_string()),
+    })?;
+    hub.joined(cx, form, topic);
+    Ok(())
+}
+
+/// What follows on what was asked.
+enum Answer {
+    /// Fields of an acknowledgement, for those who gave an id.
+    Ack(Value),
+    /// A message of its own.
+    Own(Value),
+}
+
+impl Handler for Client {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        say(
+            cx,
+            &json!({
+                "op": "welcome",
+                "max_message": self.max_message,
+                "max_subscriptions": Topics::SUBSCRIPTIONS_MAX,
+                "max_topic": hub::NAME_MAX,
+            }),
+        );
+    }
+
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        let (id, result) = match incoming::read(if payload.kind() == Kind::Text { &payload } else { b"" }) {
+            Ok(Incoming { id, op }) => (id, self.obey(op, cx)),
+            Err((id, problem)) => (id, Err(problem)),
+        };
+        let mut answer = match result {
+            Ok(Answer::Ack(_)) if id.is_none() => return,
+            Ok(Answer::Ack(mut fields)) => {
+                fields["op"] = json!("ack");
+                fields
+            }
+            Ok(Answer::Own(answer)) => answer,
+            Err(Problem { code, text, needs }) => {
+                let mut answer = json!({ "op": "error", "code": code, "error": text });
+                if let Some(needs) = needs {
+                    answer["needs"] = needs;
+                }
+                answer
+            }
+        };
+        if let Some(id) = id {
+            answer["id"] = id;
+        }
+        say(cx, &answer);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.rights.deadline()
+    }
+
+    fn expired(&mut self, cx: &mut Context<'_>) {
+        close(cx, TOKEN_EXPIRED, "the token has expired");
+    }
+
+    fn close(&mut self, _: &Closed, cx: &mut Context<'_>) {
+        for subscription in std::mem::take(&mut self.subscriptions) {
+            for form in subscription.forms() {
+                self.hub.left(cx, form, &subscription.topic);
+            }
+        }
+    }
+}
+
+fn say(cx: &mut Context<'_>, words: &Value) {
+    // Behind a Close there is nobody to hear it.
+    let _ = cx.send_text(&words.to_string());
+}

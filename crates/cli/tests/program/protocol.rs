@@ -1,0 +1,230 @@
+//! Many topics over one socket: docs/protocol.md, line by line.
+
+use serde_json::{Value, json};
+use sinews_testkit::{Frame, Reply};
+
+use crate::auth::{SECRET, token};
+use crate::config::Directory;
+use crate::support::{Running, Socket};
+
+/// A client of the protocol.
+struct Client(Socket);
+
+impl Client {
+    fn connect(server: &Running) -> Self {
+        Self::with(server, "/ws", "")
+    }
+
+    fn with(server: &Running, path: &str, lines: &str) -> Self {
+        let mut client = Self(server.try_websocket(path, lines).expect("a socket"));
+        assert_eq!(client.hear()["op"], "welcome");
+        client
+    }
+
+    fn say(&mut self, words: &Value) {
+        self.0.send(&Frame::text(words.to_string()));
+    }
+
+    fn hear(&mut self) -> Value {
+        let Some(Reply::Message(_, payload)) = self.0.next() else { panic!("the socket has ended") };
+        serde_json::from_slice(&payload).unwrap()
+    }
+
+    /// Says something and hears what follows.
+    fn ask(&mut self, words: Value) -> Value {
+        self.say(&words);
+        self.hear()
+    }
+
+    fn subscribe(&mut self, topic: &str) {
+        let ack = self.ask(json!({"op": "subscribe", "id": topic, "topic": topic}));
+        assert_eq!(ack, json!({"op": "ack", "id": topic, "topic": topic}));
+    }
+}
+
+#[test]
+fn topics_are_heard_in_both_forms() {
+    let server = Running::serve(&["--threads", "2"]);
+    let offer = "Sec-WebSocket-Protocol: sinews.v1\r\n";
+    let mut framed = Client::with(&server, "/ws", offer);
+    assert!(framed.0.head.contains("Sec-WebSocket-Protocol: sinews.v1\r\n"));
+    let mut plain = server.websocket("/topics/room");
+    let mut quiet = server.websocket("/topics/room?self=false");
+    for socket in [&mut plain, &mut quiet] {
+        socket.send(&Frame::ping(""));
+        assert_eq!(socket.next(), Some(Reply::Pong(Vec::new())));
+    }
+    framed.subscribe("room");
+    framed.subscribe("other");
+
+    let message = |data: Value| json!({"op": "message", "topic": "room", "data": data});
+    for (data, text) in [
+        (json!("hello \"you\""), "hello \"you\""),
+        (json!({"a": [1, null]}), "{\"a\":[1,null]}"),
+        (json!(1.5), "1.5"),
+        (json!(null), "null"),
+    ] {
+        framed.say(&json!({"op": "publish", "id": 7, "topic": "room", "data": data}));
+        let heard = [framed.hear(), framed.hear()];
+        assert!(heard.contains(&message(data)), "{heard:?}");
+        assert!(heard.contains(&json!({"op": "ack", "id": 7, "reached": 3})), "{heard:?}");
+        assert_eq!((plain.next(), quiet.next()), (Some(Reply::text(text)), Some(Reply::text(text))));
+    }
+    framed.say(&json!({"op": "publish", "topic": "room", "b64": "AP8="}));
+    assert_eq!(framed.hear(), json!({"op": "message", "topic": "room", "b64": "AP8="}));
+    assert_eq!(plain.next(), Some(Reply::binary(vec![0, 255])));
+    assert_eq!(quiet.next(), Some(Reply::binary(vec![0, 255])));
+
+    quiet.send(&Frame::text("{\"not\": \"parsed\"}"));
+    assert_eq!(framed.hear(), message(json!("{\"not\": \"parsed\"}")));
+    assert_eq!(plain.next(), Some(Reply::text("{\"not\": \"parsed\"}")));
+    plain.send(&Frame::binary("bytes"));
+    assert_eq!(framed.hear(), json!({"op": "message", "topic": "room", "b64": "Ynl0ZXM="}));
+    assert_eq!((plain.next(), quiet.next()), (Some(Reply::binary("bytes")), Some(Reply::binary("bytes"))));
+    let answer = server.request("POST /topics/room HTTP/1.1", "posted");
+    assert!(answer.ends_with("{\"subscribers\":3,\"topic\":\"room\"}\n"), "{answer}");
+    assert_eq!(framed.hear(), message(json!("posted")));
+    assert_eq!(plain.next(), Some(Reply::text("posted")));
+
+    let ack = framed.ask(json!({"op": "unsubscribe", "id": 8, "topic": "room"}));
+    assert_eq!(ack, json!({"op": "ack", "id": 8, "topic": "room"}));
+    server.request("POST /topics/room HTTP/1.1", "unheard");
+    assert_eq!(framed.ask(json!({"op": "ping", "id": "last"})), json!({"op": "pong", "id": "last"}));
+}
+
+#[test]
+fn what_is_wrong_is_told_with_a_code_and_the_id() {
+    let server = Running::serve(&["--threads", "1"]);
+    let mut client = Client::connect(&server);
+    let long = "x".repeat(251);
+    for (words, code, part) in [
+        (json!([]), 400, "no message of this protocol"),
+        (json!({"id": 1}), 400, "op is missing"),
+        (json!({"op": "subscribe", "id": 1}), 400, "subscribe: topic is missing"),
+        (json!({"op": "subscribe", "id": 1, "topic": 5}), 400, "invalid type"),
+        (json!({"op": "subscribe", "id": 1, "topci": "a"}), 400, "unknown field `topci`"),
+        (json!({"op": "publish", "id": 1, "topic": "a"}), 400, "data or b64"),
+        (json!({"op": "publish", "id": 1, "topic": "a", "data": 1, "b64": ""}), 400, "data or b64"),
+        (json!({"op": "publish", "id": 1, "topic": "a", "b64": "?"}), 400, "b64: "),
+        (json!({"op": "shout", "id": 1}), 404, "unknown op \"shout\""),
+        (json!({"op": "unsubscribe", "id": 1, "topic": "a"}), 409, "not subscribed to a"),
+        (json!({"op": "subscribe", "id": 1, "topic": ""}), 422, "1 to 250 bytes"),
+        (json!({"op": "subscribe", "id": 1, "topic": long}), 422, "1 to 250 bytes"),
+        (json!({"op": "subscribe", "id": 1, "topic": "a.>.b"}), 422, "> stands at the end"),
+        (json!({"op": "subscribe", "id": 1, "topic": "a.*", "presence": true}), 422, "name one topic"),
+        (json!({"op": "publish", "id": 1, "topic": "a.*", "data": 1}), 422, "name one topic"),
+        (json!({"op": "presence", "id": 1, "topic": ">"}), 422, "name one topic"),
+    ] {
+        let answer = client.ask(words.clone());
+        assert_eq!((&answer["op"], &answer["code"]), (&json!("error"), &json!(code)), "{words}: {answer}");
+        assert!(answer["error"].as_str().unwrap().contains(part), "{words}: {answer}");
+        assert_eq!(answer["id"], words["id"], "{words}: {answer}");
+    }
+    for id in [json!([]), json!("x".repeat(65)), json!(true)] {
+        let answer = client.ask(json!({"op": "ping", "id": id}));
+        assert!(answer["code"] == 400 && answer.get("id").is_none(), "{answer}");
+    }
+    client.0.send(&Frame::binary("{\"op\":\"ping\"}"));
+    assert_eq!(client.hear()["code"], 400);
+    client.0.send(&Frame::text("{"));
+    assert_eq!(client.hear()["code"], 400);
+
+    // As many as may be, and one more.
+    for count in 0..1_024 {
+        client.say(&json!({"op": "subscribe", "topic": count.to_string()}));
+    }
+    let answer = client.ask(json!({"op": "subscribe", "id": "many", "topic": "one more"}));
+    assert!(answer["code"] == 429 && answer["id"] == "many", "{answer}");
+    client.subscribe("7");
+    client.ask(json!({"op": "unsubscribe", "id": 1, "topic": "7"}));
+    client.subscribe("one more");
+}
+
+#[test]
+fn presence_counts_who_is_subscribed_by_name() {
+    let server = Running::serve(&["--threads", "2"]);
+    let mut watcher = Client::connect(&server);
+    let ack = watcher.ask(json!({"op": "subscribe", "id": 1, "topic": "room", "presence": true}));
+    assert_eq!((&ack["op"], &ack["subscribers"]), (&json!("ack"), &json!(1)));
+    let mut last = ack["at"].as_u64().unwrap();
+    let mut until = |watcher: &mut Client, subscribers: u64| {
+        loop {
+            let told = watcher.hear();
+            assert_eq!((&told["op"], &told["topic"]), (&json!("presence"), &json!("room")), "{told}");
+            // From two threads they may come in another order.
+            if told["at"].as_u64().unwrap() > last {
+                last = told["at"].as_u64().unwrap();
+                if told["subscribers"] == subscribers {
+                    return;
+                }
+            }
+        }
+    };
+    let plain = server.websocket("/topics/room");
+    until(&mut watcher, 2);
+    let mut framed = Client::connect(&server);
+    framed.subscribe("room");
+    // Twice is once, and a pattern is at no topic.
+    framed.subscribe("room");
+    framed.subscribe("*");
+    until(&mut watcher, 3);
+    let asked = framed.ask(json!({"op": "presence", "id": 5, "topic": "room"}));
+    assert_eq!(
+        (&asked["op"], &asked["id"], &asked["subscribers"]),
+        (&json!("presence"), &json!(5), &json!(3))
+    );
+    drop(plain);
+    until(&mut watcher, 2);
+    framed.ask(json!({"op": "unsubscribe", "id": 6, "topic": "room"}));
+    until(&mut watcher, 1);
+    let nobody = framed.ask(json!({"op": "presence", "id": 7, "topic": "elsewhere"}));
+    assert_eq!(nobody["subscribers"], 0);
+}
+
+#[test]
+fn tokens_bound_what_a_client_may_do() {
+    let directory = Directory::new();
+    let secret = directory.write("secret", SECRET);
+    let server = Running::serve(&[
+        "--auth-secret-file",
+        &secret,
+        "--auth-leeway",
+        "0s",
+        "--auth-public-subscribe",
+        "news",
+    ]);
+    let mut nobody = Client::connect(&server);
+    nobody.subscribe("news");
+    let answer = nobody.ask(json!({"op": "subscribe", "id": 1, "topic": "chat.a"}));
+    assert_eq!(answer["code"], 401);
+    assert_eq!(answer["needs"], json!({"subscribe": ["chat.a"]}));
+    let answer = nobody.ask(json!({"op": "publish", "id": 1, "topic": "news", "data": 1}));
+    assert_eq!((&answer["code"], &answer["needs"]), (&json!(401), &json!({"publish": ["news"]})));
+
+    let made = token(&secret, &["--subscribe", "chat.>", "--publish", "chat.a"]);
+    let offer = format!("Sec-WebSocket-Protocol: sinews.v1, sinews.bearer.{made}\r\n");
+    let mut member = Client::with(&server, "/ws", &offer);
+    assert!(member.0.head.contains("Sec-WebSocket-Protocol: sinews.v1\r\n"), "{}", member.0.head);
+    member.subscribe("chat.>");
+    member.subscribe("chat.*");
+    for words in [
+        json!({"op": "subscribe", "id": 1, "topic": ">"}),
+        json!({"op": "publish", "id": 1, "topic": "chat.b", "data": 1}),
+        json!({"op": "presence", "id": 1, "topic": "elsewhere"}),
+    ] {
+        assert_eq!(member.ask(words.clone())["code"], 403, "{words}");
+    }
+    let ack = member.ask(json!({"op": "publish", "id": 1, "topic": "chat.a", "data": 1}));
+    assert_eq!(ack["op"], "ack", "{ack}");
+    assert!(server.try_websocket("/ws?token=none", "").is_err_and(|head| head.starts_with("HTTP/1.1 401 ")));
+    assert!(server.try_websocket("/ws", "Origin: http://elsewhere.example\r\n").is_err());
+
+    let mut ends = loop {
+        let short = token(&secret, &["--subscribe", "a", "--expires", "2s"]);
+        if let Ok(socket) = server.try_websocket(&format!("/ws?token={short}"), "") {
+            break socket;
+        }
+    };
+    assert!(matches!(ends.next(), Some(Reply::Message(..))));
+    assert_eq!(ends.next().and_then(|reply| reply.close_code()), Some(4401));
+}

@@ -1,0 +1,208 @@
+//! What `/sinews.js` promises, driven in a page that holds nothing else.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::{
+    host::{Failure, Server, Tools, until},
+    webdriver::{Driver, Session},
+};
+
+struct World<'d> {
+    server: Server,
+    session: Session<'d>,
+}
+
+/// What is promised, and the function that sees whether it is kept.
+type Check = fn(&mut World<'_>) -> Result<(), Failure>;
+
+const CHECKS: &[(&str, Check)] = &[
+    ("the client connects, subscribes and hears what it publishes", publishes_and_hears),
+    ("text and bytes of others are heard, by name and by pattern", hears_others),
+    ("what the server refuses is told with its code", refusals_are_told),
+    ("presence is told as it changes", presence_is_told),
+    ("a crashed server is waited for, and subscriptions are made again", survives_a_crash),
+    ("what is published meanwhile waits, what was lost is told", nothing_is_lost_unnoticed),
+    ("waits grow, and differ", waits_grow),
+    ("close is for good", close_is_final),
+    ("the console holds no error", console_is_clean),
+];
+
+/// Runs all checks and answers how many failed.
+pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<usize, Failure> {
+    let server = Server::start(binary)?;
+    let driver = Driver::start(tools)?;
+    let session = Session::start(&driver, 800, 600)?;
+    // A page without script and without a policy for any.
+    session.open(&server.url("healthz"))?;
+    let mut world = World { server, session };
+    let mut failed = 0;
+    for (name, check) in CHECKS {
+        match check(&mut world) {
+            Ok(()) => println!("ok      {name}"),
+            Err(failure) => {
+                failed += 1;
+                println!("FAILED  {name}\n        {failure}");
+            }
+        }
+    }
+    println!("{} checks of the client, {failed} failed", CHECKS.len());
+    Ok(failed)
+}
+
+impl World<'_> {
+    /// Runs script that may wait for something; what it logs with `note` can be waited for.
+    fn run(&self, script: &str) -> Result<(), Failure> {
+        let wrapped = format!(
+            "window.notes ??= []; window.note = (words) => notes.push(words);
+             (async () => {{ {script} }})().catch((error) => note('threw ' + error));"
+        );
+        self.session.script(&wrapped, &[]).map(drop)
+    }
+
+    fn notes(&self) -> Result<Vec<String>, Failure> {
+        let Value::Array(notes) = self.session.script("return window.notes", &[])? else {
+            return Ok(Vec::new());
+        };
+        Ok(notes.iter().filter_map(|note| note.as_str().map(str::to_owned)).collect())
+    }
+
+    fn until_noted(&self, words: &str) -> Result<(), Failure> {
+        let noted = until(&format!("the page notes {words:?}"), || {
+            Ok(self.notes()?.iter().any(|note| note == words))
+        });
+        noted.map_err(|failure| {
+            Failure::new(format!("{failure}; it noted {:?}", self.notes().unwrap_or_default()))
+        })
+    }
+}
+
+fn publishes_and_hears(w: &mut World<'_>) -> Result<(), Failure> {
+    w.run(
+        "const { connect } = await import('/sinews.js');
+         window.connect = connect;
+         window.client = connect(undefined, { minDelay: 50, maxDelay: 200 });
+         client.onstatus = ({ status }) => note('status ' + status);
+         client.subscribe('room', ({ data }) => note('heard ' + JSON.stringify(data)));
+         const { reached } = await client.publish('room', { a: [1, null] });
+         note('reached ' + reached);",
+    )?;
+    w.until_noted("status open")?;
+    w.until_noted("heard {\"a\":[1,null]}")?;
+    w.until_noted("reached 1")
+}
+
+fn hears_others(w: &mut World<'_>) -> Result<(), Failure> {
+    w.server.publish(&w.server.url("topics/room"), "from \"curl\"")?;
+    w.until_noted("heard \"from \\\"curl\\\"\"")?;
+    w.run(
+        "const bytes = client.subscribe('bytes', ({ data }) => note('bytes ' + data.constructor.name + ' ' + data));
+         await bytes.ready;
+         await client.publish('bytes', new Uint8Array([0, 128, 255]));
+         bytes.unsubscribe();
+         await client.publish('bytes', new Uint8Array([1]).buffer);
+         note('after bytes');",
+    )?;
+    w.until_noted("bytes Uint8Array 0,128,255")?;
+    w.until_noted("after bytes")?;
+    let again = w.notes()?.iter().filter(|note| note.starts_with("bytes ")).count();
+    if again == 1 { Ok(()) } else { Err(Failure::new("it was heard after unsubscribing")) }
+}
+
+fn refusals_are_told(w: &mut World<'_>) -> Result<(), Failure> {
+    w.run(
+        "await client.publish('a.>', 1).catch((error) => note(`${error.name} ${error.code}`));
+         const wrong = client.subscribe('a.>.b', () => {}, { onerror: ({ code }) => note('onerror ' + code) });
+         await wrong.ready.catch(({ code }) => note('ready ' + code));",
+    )?;
+    w.until_noted("SinewsError 422")?;
+    w.until_noted("onerror 422")?;
+    w.until_noted("ready 422")
+}
+
+fn presence_is_told(w: &mut World<'_>) -> Result<(), Failure> {
+    w.run(
+        "client.subscribe('hall', () => {}, { presence: (count) => note('present ' + count) });
+         window.other = connect();
+         other.subscribe('hall', () => {});",
+    )?;
+    w.until_noted("present 1")?;
+    w.until_noted("present 2")?;
+    w.run("note('counted ' + await client.presence('hall')); notes.length = 0; other.close();")?;
+    w.until_noted("present 1")
+}
+
+fn survives_a_crash(w: &mut World<'_>) -> Result<(), Failure> {
+    w.run("notes.length = 0;")?;
+    w.server.kill();
+    w.until_noted("status waiting")?;
+    w.server.restart()?;
+    w.until_noted("status open")?;
+    w.until_noted("present 1")?;
+    w.server.publish(&w.server.url("topics/room"), "after the crash")?;
+    w.until_noted("heard \"after the crash\"")
+}
+
+fn nothing_is_lost_unnoticed(w: &mut World<'_>) -> Result<(), Failure> {
+    w.run("notes.length = 0;")?;
+    w.server.kill();
+    w.until_noted("status waiting")?;
+    w.run("note('waited ' + (await client.publish('room', 'kept back')).reached);")?;
+    w.server.restart()?;
+    w.until_noted("heard \"kept back\"")?;
+    w.until_noted("waited 1")?;
+    // One that is sent and never answered: the connection breaks in between.
+    w.run(
+        "const send = WebSocket.prototype.send;
+         WebSocket.prototype.send = function () { WebSocket.prototype.send = send; this.close(); };
+         await client.publish('room', 'gone').catch(({ code }) => note('gone: ' + code));",
+    )?;
+    w.until_noted("gone: lost")?;
+    w.run("note('again ' + (await client.publish('room', 1)).reached);")?;
+    w.until_noted("again 1")
+}
+
+fn waits_grow(w: &mut World<'_>) -> Result<(), Failure> {
+    w.run(
+        "notes.length = 0;
+         const delays = [];
+         const lost = connect('/nowhere', { minDelay: 8, maxDelay: 64 });
+         lost.onstatus = ({ status, delay, attempt }) => {
+             if (status !== 'waiting') return;
+             const most = Math.min(64, 8 * 2 ** (attempt - 1));
+             if (delay < most / 2 || delay > most) note(`attempt ${attempt} waits ${delay}`);
+             delays.push(delay);
+             if (delays.length === 6) {
+                 lost.close();
+                 note(new Set(delays).size === 6 ? 'they differ' : 'alike: ' + delays);
+             }
+         };",
+    )?;
+    w.until_noted("they differ")?;
+    let notes = w.notes()?;
+    if notes.iter().any(|note| note.starts_with("attempt")) {
+        return Err(Failure::new(format!("{notes:?}")));
+    }
+    Ok(())
+}
+
+fn close_is_final(w: &mut World<'_>) -> Result<(), Failure> {
+    w.run(
+        "client.close();
+         note(client.status);
+         await client.publish('room', 1).catch(({ code }) => note('publish: ' + code));",
+    )?;
+    w.until_noted("closed")?;
+    w.until_noted("publish: closed")
+}
+
+fn console_is_clean(w: &mut World<'_>) -> Result<(), Failure> {
+    // Attempts to reach a server that is away are in the log as network errors, rightly.
+    let errors = w.session.console_errors()?;
+    let errors: Vec<_> =
+        errors.into_iter().filter(|(_, message)| !message.contains("WebSocket connection to")).collect();
+    // A page without an icon asks for one.
+    let errors: Vec<_> = errors.into_iter().filter(|(_, message)| !message.contains("favicon.ico")).collect();
+    if errors.is_empty() { Ok(()) } else { Err(Failure::new(format!("{errors:?}"))) }
+}

@@ -1,0 +1,355 @@
+/**
+ * The browser's side of the protocol at /ws (docs/protocol.md): topics that survive lost connections.
+ *
+ *   import { connect } from "/sinews.js";
+ *   const client = connect();
+ *   client.subscribe("chat.*", ({ topic, data }) => console.log(topic, data));
+ *   await client.publish("chat.room", { text: "hello" });
+ *
+ * One file, nothing from elsewhere. Types: /sinews.d.ts.
+ */
+
+/** Messages that wait for a connection, at most; more are refused at once. */
+const QUEUE_MAX = 256;
+/** Acknowledgements that are waited for, at most. */
+const AWAITED_MAX = 4096;
+/** Close codes after which the same attempt would end the same way. */
+const FORBIDDEN = 4403;
+const TOKEN_EXPIRED = 4401;
+
+/** What the server, or this client, says went wrong; `code` is that of docs/protocol.md, or a word. */
+export class SinewsError extends Error {
+  /** @param {number | string} code @param {string} message @param {object} [needs] */
+  constructor(code, message, needs) {
+    super(message);
+    this.name = "SinewsError";
+    this.code = code;
+    this.needs = needs;
+  }
+}
+
+/** Connects, and stays connected until `close`. */
+export function connect(url, options) {
+  return new Client(url, options);
+}
+
+/** One connection to a server, over and over again. */
+export class Client {
+  #url;
+  #options;
+  #socket = null;
+  #status = "connecting";
+  #attempt = 0;
+  #timer = 0;
+  #watch = 0;
+  #heard = false;
+  #nextId = 1;
+  #awaited = new Map();
+  #queue = [];
+  #subscriptions = new Set();
+  #welcome = null;
+
+  /** Called with each change of state: `{ status, attempt, delay, code, reason }`. */
+  onstatus = null;
+
+  constructor(url, options = {}) {
+    const base = globalThis.location?.href;
+    this.#url = new URL(url ?? "/ws", base);
+    if (this.#url.protocol.startsWith("http")) {
+      this.#url.protocol = this.#url.protocol.replace("http", "ws");
+    }
+    this.#options = { minDelay: 250, maxDelay: 30_000, silence: 30_000, patience: 10_000, ...options };
+    this.onstatus = options.onstatus ?? null;
+    globalThis.addEventListener?.("online", this.#online);
+    // So that whoever made it can set `onstatus` first.
+    queueMicrotask(() => this.#open());
+  }
+
+  /** "connecting", "open", "waiting" (for the next attempt) or "closed". */
+  get status() {
+    return this.#status;
+  }
+
+  /**
+   * Hears a topic, or all that match a pattern, from now on and after every reconnect. A topic that the server keeps is
+   * resumed behind the last message that was heard; what was forgotten meanwhile is told by `ongap`.
+   */
+  subscribe(topic, onmessage, options = {}) {
+    const subscription = new Subscription(this, topic, onmessage, options, () => this.#unsubscribe(subscription));
+    const first = !this.#others(subscription);
+    this.#subscriptions.add(subscription);
+    if (this.#status === "open" && (first || options.presence || options.last)) this.#ask(subscription);
+    else if (this.#status === "open") subscription._settle({ topic });
+    return subscription;
+  }
+
+  /**
+   * Publishes JSON, or bytes (an ArrayBuffer or a view of one). Resolves when the server has it. What is published
+   * while there is no connection waits for one; what was sent when it was lost is rejected with the code "lost", since
+   * nobody knows whether it arrived.
+   */
+  publish(topic, data) {
+    const bytes = toBytes(data);
+    return this.#request(bytes ? { op: "publish", topic, b64: toBase64(bytes) } : { op: "publish", topic, data });
+  }
+
+  /** How many are subscribed to a topic by its name. */
+  async presence(topic) {
+    return (await this.#request({ op: "presence", topic })).subscribers;
+  }
+
+  /** Ends the connection, for good. */
+  close() {
+    this.#end("closed", 1000, "closed by the page");
+    this.#socket?.close(1000);
+    this.#socket = null;
+  }
+
+  #online = () => {
+    if (this.#status !== "waiting") return;
+    clearTimeout(this.#timer);
+    this.#open();
+  };
+
+  async #open() {
+    if (this.#status === "closed") return;
+    this.#become("connecting");
+    let token;
+    try {
+      const { token: given } = this.#options;
+      token = typeof given === "function" ? await given() : given;
+    } catch (error) {
+      return this.#wait(0, `no token: ${error.message}`);
+    }
+    if (this.#status === "closed") return;
+    const protocols = token ? ["sinews.v1", `sinews.bearer.${token}`] : ["sinews.v1"];
+    const socket = new WebSocket(this.#url, protocols);
+    this.#socket = socket;
+    this.#welcome = setTimeout(() => this.#lose(socket, 0, "no answer"), this.#options.patience);
+    socket.onmessage = (event) => socket === this.#socket && this.#hear(event.data);
+    socket.onclose = (event) => this.#lose(socket, event.code, event.reason);
+  }
+
+  #lose(socket, code, reason) {
+    if (socket !== this.#socket) return;
+    this.#socket = null;
+    socket.onmessage = socket.onclose = null;
+    socket.close();
+    clearTimeout(this.#welcome);
+    clearTimeout(this.#watch);
+    for (const { reject } of this.#awaited.values()) {
+      reject(new SinewsError("lost", "the connection was lost before the server answered"));
+    }
+    this.#awaited.clear();
+    // With a token that never changes there is no use in asking again.
+    const hopeless = code === FORBIDDEN || (code === TOKEN_EXPIRED && typeof this.#options.token !== "function");
+    if (hopeless) this.#end("closed", code, reason);
+    else this.#wait(code, reason);
+  }
+
+  /** The next attempt: twice as late each time, and not all clients of a server at once. */
+  #wait(code, reason) {
+    const { minDelay, maxDelay } = this.#options;
+    const most = Math.min(maxDelay, minDelay * 2 ** Math.min(this.#attempt, 30));
+    const delay = most / 2 + (Math.random() * most) / 2;
+    this.#attempt += 1;
+    this.#become("waiting", { delay, code, reason });
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#open(), delay);
+  }
+
+  #end(status, code, reason) {
+    globalThis.removeEventListener?.("online", this.#online);
+    clearTimeout(this.#timer);
+    clearTimeout(this.#watch);
+    clearTimeout(this.#welcome);
+    const error = new SinewsError("closed", reason || "the client is closed");
+    for (const { reject } of [...this.#awaited.values(), ...this.#queue]) reject(error);
+    for (const subscription of this.#subscriptions) subscription._refuse(error);
+    this.#awaited.clear();
+    this.#queue = [];
+    this.#become(status, { code, reason });
+  }
+
+  #become(status, more = {}) {
+    this.#status = status;
+    this.onstatus?.({ status, attempt: this.#attempt, ...more });
+  }
+
+  #hear(text) {
+    this.#heard = true;
+    const message = JSON.parse(text);
+    switch (message.op) {
+      case "welcome":
+        return this.#begin();
+      case "message":
+        if ("b64" in message) message.data = fromBase64(message.b64);
+        for (const subscription of this.#subscriptions) subscription._hear(message);
+        return;
+      case "presence":
+        for (const subscription of this.#subscriptions) subscription._present(message);
+    }
+    const awaited = this.#awaited.get(message.id);
+    if (!awaited) return;
+    this.#awaited.delete(message.id);
+    if (message.op === "error") awaited.reject(new SinewsError(message.code, message.error, message.needs));
+    else awaited.resolve(message);
+  }
+
+  #begin() {
+    clearTimeout(this.#welcome);
+    this.#attempt = 0;
+    this.#become("open");
+    this.#listen();
+    for (const subscription of this.#subscriptions) this.#ask(subscription);
+    const queue = this.#queue;
+    this.#queue = [];
+    for (const { words, resolve, reject } of queue) this.#send(words, resolve, reject);
+  }
+
+  /** Silence is broken by a ping, and when that stays without an answer, the connection is gone. */
+  #listen() {
+    const { silence, patience } = this.#options;
+    clearTimeout(this.#watch);
+    this.#heard = false;
+    this.#watch = setTimeout(() => {
+      if (this.#heard) return this.#listen();
+      const socket = this.#socket;
+      this.#send({ op: "ping" }, () => {}, () => {});
+      this.#watch = setTimeout(() => (this.#heard ? this.#listen() : this.#lose(socket, 0, "silence")), patience);
+    }, silence);
+  }
+
+  #ask(subscription) {
+    const { topic } = subscription;
+    const words = { op: "subscribe", topic, ...subscription._wishes() };
+    this.#send(words, (ack) => subscription._settle(ack), (error) => {
+      if (error.code === "lost") return;
+      this.#subscriptions.delete(subscription);
+      subscription._refuse(error);
+    });
+  }
+
+  #others(subscription) {
+    return [...this.#subscriptions].some((other) => other !== subscription && other.topic === subscription.topic);
+  }
+
+  #unsubscribe(subscription) {
+    const was = this.#subscriptions.delete(subscription);
+    if (was && this.#status === "open" && !this.#others(subscription)) {
+      this.#send({ op: "unsubscribe", topic: subscription.topic }, () => {}, () => {});
+    }
+  }
+
+  #request(words) {
+    return new Promise((resolve, reject) => {
+      if (this.#status === "closed") return reject(new SinewsError("closed", "the client is closed"));
+      if (this.#status === "open") return this.#send(words, resolve, reject);
+      if (this.#queue.length >= QUEUE_MAX) return reject(new SinewsError("full", "too much waits for a connection"));
+      this.#queue.push({ words, resolve, reject });
+    });
+  }
+
+  #send(words, resolve, reject) {
+    if (this.#awaited.size >= AWAITED_MAX) return reject(new SinewsError("full", "too much waits for an answer"));
+    const id = this.#nextId++;
+    this.#awaited.set(id, { resolve, reject });
+    this.#socket.send(JSON.stringify({ ...words, id }));
+  }
+}
+
+/** What `subscribe` answers. */
+class Subscription {
+  #onmessage;
+  #options;
+  #matches;
+  #position = null;
+  #resolve;
+  #reject;
+  #changes = -1;
+
+  constructor(client, topic, onmessage, options, unsubscribe) {
+    this.client = client;
+    this.topic = topic;
+    this.unsubscribe = unsubscribe;
+    this.#onmessage = onmessage;
+    this.#options = options;
+    this.#matches = matcher(topic);
+    /** Resolves when the server has it for the first time; rejects if it refuses. */
+    this.ready = new Promise((resolve, reject) => ([this.#resolve, this.#reject] = [resolve, reject]));
+    // Whoever does not ask does not have to catch.
+    this.ready.catch(() => {});
+  }
+
+  _wishes() {
+    const { presence, last } = this.#options;
+    const wishes = presence ? { presence: true } : {};
+    if (this.#position) wishes.from = this.#position;
+    else if (last) wishes.last = last;
+    return wishes;
+  }
+
+  _hear(message) {
+    if (!this.#matches(message.topic)) return;
+    if ("seq" in message && message.topic === this.topic) {
+      const { epoch, seq } = message;
+      // What another subscription asked for again.
+      if (this.#position?.epoch === epoch && seq <= this.#position.seq) return;
+      this.#position = { epoch, seq };
+    }
+    this.#onmessage(message);
+  }
+
+  _present({ topic, subscribers, at }) {
+    if (topic !== this.topic || !this.#options.presence || at <= this.#changes) return;
+    this.#changes = at;
+    this.#options.presence(subscribers);
+  }
+
+  _settle(ack) {
+    // The server that was restarted counts from the beginning.
+    this.#changes = -1;
+    if ("subscribers" in ack) this._present(ack);
+    if ("seq" in ack) {
+      if (this.#position && ack.complete === false) this.#options.ongap?.();
+      if (!ack.replayed) this.#position = { epoch: ack.epoch, seq: ack.seq };
+    }
+    this.#resolve(ack);
+  }
+
+  _refuse(error) {
+    this.#reject(error);
+    this.#options.onerror?.(error);
+  }
+}
+
+/** `*` stands for one token between dots, `>` at the end for one or more. */
+function matcher(pattern) {
+  const tokens = pattern.split(".");
+  if (!tokens.includes("*") && !tokens.includes(">")) return (topic) => topic === pattern;
+  const open = tokens.at(-1) === ">";
+  const fixed = open ? tokens.slice(0, -1) : tokens;
+  return (topic) => {
+    const found = topic.split(".");
+    const fits = open ? found.length > fixed.length : found.length === fixed.length;
+    return fits && fixed.every((token, at) => token === "*" || token === found[at]);
+  };
+}
+
+function toBytes(data) {
+  if (data instanceof ArrayBuffer) return new Uint8Array(data);
+  if (ArrayBuffer.isView(data)) return new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+  return null;
+}
+
+function toBase64(bytes) {
+  let text = "";
+  for (let at = 0; at < bytes.length; at += 0x8000) {
+    text += String.fromCharCode(...bytes.subarray(at, at + 0x8000));
+  }
+  return btoa(text);
+}
+
+function fromBase64(text) {
+  return Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+}
