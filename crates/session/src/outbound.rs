@@ -22,6 +22,8 @@ pub struct Outbound {
     pub(crate) congested: bool,
     /// The overflow policy ended the connection.
     pub(crate) overflowed: bool,
+    /// Of [`len`](Self::len), at most: bytes that their owner has let in by limits of its own.
+    apart: usize,
 }
 
 impl Outbound {
@@ -36,6 +38,24 @@ impl Outbound {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Bytes that wait and count towards the connection's own limit.
+    #[inline]
+    pub(crate) fn counted(&self) -> usize {
+        self.len() - self.apart()
+    }
+
+    /// Bytes that wait and do not; at most, while some of them leave.
+    #[inline]
+    pub(crate) fn apart(&self) -> usize {
+        self.apart.min(self.len())
+    }
+
+    /// So many bytes were queued last that do not.
+    #[inline]
+    pub(crate) fn set_apart(&mut self, count: usize) {
+        self.apart = self.apart.min(self.len().saturating_sub(count)) + count;
     }
 
     /// Where to append; its buffer is borrowed from the pool on first use.
@@ -79,6 +99,7 @@ impl Outbound {
     pub fn finish(&mut self, chain: Box<Chain>, resources: &mut Resources) {
         self.in_flight = 0;
         self.sending = false;
+        self.apart = self.apart();
         resources.take_home(chain);
     }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sinews_proto::{
-    CloseCode, Config, Connection, Event, Expired, Kind, Negotiated, PeerMisbehaved, PerThread, Place,
-    Received, Role, Time, Transport,
+    CloseCode, Config, Connection, Event, Expired, Kind, Misuse, Negotiated, PeerMisbehaved, PerThread,
+    Place, Received, Role, Time, Transport,
 };
 
 use crate::chain::Chain;
@@ -728,6 +728,24 @@ impl Session {
     #[inline]
     pub fn finish_may_wait(&self) -> bool {
         self.connection.is_open() && !self.outbound.congested && !self.paused
+    }
+
+    /// Ends a connection whose peer lags more than its owner allows: a Close behind what is queued, told as
+    /// [`Cause::Overflow`].
+    ///
+    /// # Errors
+    /// As [`Tx::close`].
+    pub fn close_overflown(
+        &mut self,
+        code: CloseCode,
+        reason: &str,
+        resources: &mut Resources,
+        now: Time,
+    ) -> Result<(), Misuse> {
+        self.connection.close(code, reason, now)?;
+        self.over(Closed::new(Some(code), reason.to_owned(), Cause::Overflow));
+        self.after_tx(resources, now);
+        Ok(())
     }
 
     /// Whether the last input ended in [`Flow::Pause`] and was not resumed yet.

@@ -114,6 +114,53 @@ impl<'a> Tx<'a> {
         Ok(self.queued())
     }
 
+    /// Queues a message that was framed for many, whatever waits: for an owner that has a policy of its own for
+    /// these, and has asked [`waiting`](Self::waiting) first. With `apart`, it does not count towards
+    /// [`Config::max_outbound`], so that what is sent to this connection alone is not refused for it.
+    ///
+    /// # Errors
+    /// [`Misuse::Closing`] once a Close is decided.
+    #[inline]
+    pub fn queue_prepared(&mut self, message: &Prepared, apart: bool) -> Result<Sent, Misuse> {
+        if self.connection.is_mid_message() || self.connection.role() == Role::Client {
+            return self.queue_held(message);
+        }
+        let class = self.connection.prepared_class(message.payload().len());
+        let frame = message.frame(class, &mut self.resources.shared);
+        let len = frame.len();
+        self.push_prepared(frame, class.is_some())?;
+        if apart {
+            self.outbound.set_apart(len);
+        }
+        self.resources.traffic.sent(message.payload().len());
+        Ok(self.queued())
+    }
+
+    #[cold]
+    fn queue_held(&mut self, message: &Prepared) -> Result<Sent, Misuse> {
+        if !self.connection.is_open() {
+            return Err(Misuse::Closing);
+        }
+        self.outbound.hold(message.clone());
+        if !self.connection.is_mid_message() {
+            self.release_held()?;
+        }
+        Ok(self.queued())
+    }
+
+    /// Bytes of [`buffered`](Self::buffered) that were queued apart; at most, while some of them leave.
+    #[must_use]
+    pub fn apart(&self) -> usize {
+        self.outbound.apart()
+    }
+
+    /// Bytes that wait: [`buffered`](Self::buffered), and what is held until a message in fragments has ended.
+    #[must_use]
+    #[inline]
+    pub fn waiting(&self) -> usize {
+        self.outbound.len() + self.outbound.held_bytes()
+    }
+
     fn push_prepared(&mut self, frame: Bytes, compressed: bool) -> Result<(), Misuse> {
         self.connection.send_prepared(compressed)?;
         // Only what stands on its own can be dropped later.
@@ -293,7 +340,7 @@ impl<'a> Tx<'a> {
     fn admit(&mut self, len: usize, published: bool) -> bool {
         let max = self.connection.config().max_outbound();
         let held = if published { self.outbound.held_bytes() } else { 0 };
-        if self.outbound.len() + held < max {
+        if self.outbound.counted() + held < max {
             return true;
         }
         self.overflow(len, max, held, published)
@@ -311,7 +358,7 @@ impl<'a> Tx<'a> {
                 false
             }
             Overflow::DropOldest => {
-                let excess = (self.outbound.len() + held + len).saturating_sub(max);
+                let excess = (self.outbound.counted() + held + len).saturating_sub(max);
                 let (dropped, mut messages) = self.outbound.drop_oldest(excess);
                 if published {
                     // They came after those that may leave.
@@ -319,7 +366,7 @@ impl<'a> Tx<'a> {
                 }
                 // The newest published message always gets in, also where what cannot be dropped fills the
                 // queue: it takes the place of those before it.
-                let room = published || self.outbound.len() < max;
+                let room = published || self.outbound.counted() < max;
                 self.resources.traffic.dropped_oldest += messages as u64;
                 self.resources.traffic.dropped_newest += u64::from(!room);
                 room

@@ -113,3 +113,52 @@ fn what_is_sent_and_dropped_is_counted() {
     let (messages, _, refused, replaced) = sent(oldest);
     assert_eq!((messages, refused, replaced), (6, 4, 4));
 }
+
+#[test]
+fn what_its_owner_lets_in_takes_no_room_from_what_is_sent_to_this_connection() {
+    let config = Config::default().with_max_outbound(100);
+    let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
+    let mut resources = Resources::with_masks(|| [0; 4]);
+    let message = Prepared::binary(vec![1; 1_000]);
+    let mut tx = session.tx(&mut resources, Time::ZERO);
+    for number in 1..=3 {
+        assert_eq!(tx.queue_prepared(&message, true), Ok(Sent::Queued));
+        assert_eq!((tx.waiting(), tx.apart()), (number * 1_004, number * 1_004));
+    }
+    assert_eq!(tx.send_binary(&[7; 98]), Ok(Sent::Queued));
+    // Counted from here on, and as much as of the others has left.
+    let chain = session.start_send().expect("four messages wait");
+    session.progressed(2_000, Time::ZERO);
+    let mut tx = session.tx(&mut resources, Time::ZERO);
+    assert_eq!(tx.send_binary(&[7; 8]), Ok(Sent::Queued));
+    session.finish_send(chain, &mut resources, Time::ZERO);
+    let mut tx = session.tx(&mut resources, Time::ZERO);
+    assert_eq!(tx.queue_prepared(&message, false), Ok(Sent::Queued));
+    assert_eq!(tx.send_binary(&[7; 8]), Ok(Sent::Dropped), "the policy is to close");
+}
+
+#[test]
+fn what_its_owner_lets_in_keeps_its_place_behind_a_message_in_fragments() {
+    let mut session = Session::new(server(), Arc::default(), Time::ZERO);
+    let mut resources = Resources::with_masks(|| [0; 4]);
+    let mut tx = session.tx(&mut resources, Time::ZERO);
+    tx.send_fragment(sinews_proto::Kind::Binary, b"a", false).expect("it is open");
+    tx.queue_prepared(&Prepared::binary(&b"held"[..]), true).expect("it is open");
+    assert_eq!((tx.buffered(), tx.waiting() > 7), (3, true));
+    tx.send_fragment(sinews_proto::Kind::Binary, b"b", true).expect("it is open");
+    let chain = session.start_send().expect("all of it");
+    assert_eq!(chain.pieces().collect::<Vec<_>>().concat(), b"\x02\x01a\x80\x01b\x82\x04held");
+}
+
+#[test]
+fn an_owner_that_closes_for_lag_says_why() {
+    let mut session = Session::new(server(), Arc::default(), Time::ZERO);
+    let mut resources = Resources::with_masks(|| [0; 4]);
+    let code = CloseCode::new(4_000).expect("an application's own");
+    session.close_overflown(code, "lags", &mut resources, Time::ZERO).expect("it is open");
+    assert!(session.close_overflown(code, "lags", &mut resources, Time::ZERO).is_err());
+    let closed = session.take_closed().expect("told at once");
+    assert_eq!((closed.cause(), closed.code(), closed.reason()), (Cause::Overflow, Some(code), "lags"));
+    let chain = session.start_send().expect("a Close");
+    assert_eq!(chain.pieces().collect::<Vec<_>>().concat(), b"\x88\x06\x0f\xa0lags");
+}
