@@ -90,21 +90,22 @@ pub(crate) trait Outlet {
 
 impl Outlet for Context<'_> {
     fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
-        Context::publish(self, topic, message)
+        // No name with a wildcard comes so far.
+        Context::publish(self, topic, message).unwrap_or(0)
     }
 
     fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
-        Context::publish_to_others(self, topic, message)
+        Context::publish_to_others(self, topic, message).unwrap_or(0)
     }
 }
 
 impl Outlet for Topics {
     fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
-        Self::publish(self, topic, message, None)
+        Self::publish(self, topic, message, None).unwrap_or(0)
     }
 
     fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
-        Self::publish(self, topic, message, None)
+        Self::publish(self, topic, message, None).unwrap_or(0)
     }
 }
 

@@ -118,7 +118,7 @@ impl Handler for Echo {
     }
 }
 
-/// `WS /topics/{name}`: what comes goes to every subscriber of the topic.
+/// `WS /topics/{name}`: what comes goes to every subscriber of the topic. A pattern only listens.
 struct Subscriber {
     topic: String,
     /// The sender gets its own messages too.

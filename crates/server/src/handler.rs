@@ -5,9 +5,11 @@ use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use sinews_engine::ConnId;
-use sinews_session::{Closed, Fragment, Payload, Prepared, Sent, Tx};
+use sinews_session::{Closed, Fragment, Payload, Prepared, Tx};
 
-use crate::topics::{InvalidTopic, Topics};
+use crate::topics::backlog::{Backlog, Missed};
+use crate::topics::{InvalidTopic, Joined, Position, Start, SubscriptionChange, Topics};
+use crate::websocket::deliver;
 
 /// One WebSocket connection's application. All callbacks run on the connection's thread, one at a time;
 /// everything they send leaves in one send when what arrived together has been handled.
@@ -54,6 +56,20 @@ pub trait Handler {
         let _ = cx;
     }
 
+    /// Messages of topics were dropped, since this connection takes them more slowly than they come
+    /// ([`SlowConsumer`](crate::SlowConsumer)). Told once the running callback has returned. What is published from
+    /// here to a topic that this connection is too slow for comes back here.
+    fn dropped(&mut self, dropped: &Missed, cx: &mut Context<'_>) {
+        let _ = (dropped, cx);
+    }
+
+    /// A subscription of this connection by name has begun or ended, and how many there are now: for topics whose
+    /// [`TopicRule::with_presence`](crate::TopicRule::with_presence) says so. Told once the running callback has returned;
+    /// those that end with the connection come before [`close`](Self::close).
+    fn subscription(&mut self, change: &SubscriptionChange, cx: &mut Context<'_>) {
+        let _ = (change, cx);
+    }
+
     /// The connection is over: by a Close of either side, a fault, a wait that ended, or the end of the
     /// transport. Nothing can be sent any more; its subscriptions are gone.
     fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
@@ -66,13 +82,22 @@ pub trait Handler {
 pub struct Context<'a> {
     tx: Tx<'a>,
     topics: &'a mut Topics,
+    /// What waits for it, if it is slow.
+    backlog: &'a mut Option<Box<Backlog>>,
     conn: ConnId,
     peer: SocketAddr,
 }
 
 impl<'a> Context<'a> {
-    pub(crate) fn new(tx: Tx<'a>, topics: &'a mut Topics, conn: ConnId, peer: SocketAddr) -> Self {
-        Self { tx, topics, conn, peer }
+    #[inline]
+    pub(crate) fn new(
+        tx: Tx<'a>,
+        topics: &'a mut Topics,
+        backlog: &'a mut Option<Box<Backlog>>,
+        conn: ConnId,
+        peer: SocketAddr,
+    ) -> Self {
+        Self { tx, topics, backlog, conn, peer }
     }
 
     /// The peer's address.
@@ -81,12 +106,33 @@ impl<'a> Context<'a> {
         self.peer
     }
 
-    /// Subscribes this connection to a topic; twice is once.
+    /// Subscribes this connection to a topic, or to all that match a pattern ([`Topics`]); twice is once. What
+    /// overlapping subscriptions match is delivered once.
     ///
     /// # Errors
     /// [`InvalidTopic`]: the name, or one subscription too many.
     pub fn subscribe(&mut self, topic: &str) -> Result<(), InvalidTopic> {
         self.topics.subscribe(topic, self.conn)
+    }
+
+    /// Subscribes to a topic that is kept ([`TopicRule::with_history`](crate::TopicRule::with_history)), from a message
+    /// on that was published before: what is kept of it follows, then what is published, in order, nothing twice and
+    /// nothing left out. It is read from the history as fast as the connection takes it, so that it costs no memory;
+    /// what is forgotten before it was read is told ([`Handler::dropped`]). What the connection sends meanwhile may
+    /// stand between.
+    ///
+    /// If it is subscribed already, it gets everything from there on once more.
+    ///
+    /// # Errors
+    /// [`InvalidTopic::NotKept`], and as [`subscribe`](Self::subscribe).
+    pub fn subscribe_from(&mut self, topic: &str, start: Start) -> Result<Joined, InvalidTopic> {
+        self.topics.subscribe_from(topic, start, self.conn, self.backlog)
+    }
+
+    /// Topics as such: what is kept of them, and where they stand.
+    #[must_use]
+    pub fn topics(&self) -> &Topics {
+        self.topics
     }
 
     /// Ends a subscription. Answers whether there was one.
@@ -95,18 +141,43 @@ impl<'a> Context<'a> {
     }
 
     /// Publishes to every subscriber, this connection included if it is one. What it sends afterwards
-    /// comes behind. Answers how many subscribers there are.
-    pub fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
-        if self.topics.is_subscribed(topic, self.conn) {
-            // A Close that is under way leaves this one out.
-            let _: Result<Sent, _> = self.tx.send_prepared(message);
-            return 1 + self.topics.publish(topic, message, Some(self.conn));
-        }
-        self.topics.publish(topic, message, None)
+    /// comes behind, unless the topic is kept ([`History`](crate::History)). Answers how many subscriptions that reaches ([`Topics::publish`]).
+    ///
+    /// # Errors
+    /// [`InvalidTopic`]: no name that may be published to, a pattern for instance.
+    pub fn publish(&mut self, topic: &str, message: &Prepared) -> Result<usize, InvalidTopic> {
+        let place = self.topics.resolve(topic)?;
+        let own = place.map_or(0, |place| self.topics.reaches(place, self.conn));
+        let Some(here) = place.filter(|_| own > 0 && !self.topics.keeps(place, topic)) else {
+            return Ok(self.topics.publish_to(place, topic, message, None));
+        };
+        let rule = self.topics.rule(here);
+        deliver(&mut self.tx, self.backlog, self.topics, here, rule, message);
+        Ok(own + self.topics.publish_to(place, topic, message, Some(self.conn)))
     }
 
-    /// Publishes to every other subscriber. Answers how many there are.
-    pub fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
+    /// Publishes what is made of where it will stand in its topic to every subscriber
+    /// ([`Topics::publish_with`]).
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_with(
+        &mut self,
+        topic: &str,
+        make: impl FnOnce(Option<Position>) -> Prepared,
+    ) -> Result<usize, InvalidTopic> {
+        let place = self.topics.resolve(topic)?;
+        if self.topics.keeps(place, topic) {
+            return Ok(self.topics.publish_made(place, topic, make, None));
+        }
+        self.publish(topic, &make(None))
+    }
+
+    /// Publishes to every other subscriber. Answers how many subscriptions that reaches.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> Result<usize, InvalidTopic> {
         self.topics.publish(topic, message, Some(self.conn))
     }
 }
@@ -120,7 +191,12 @@ impl<'a> Deref for Context<'a> {
 }
 
 impl<'a> DerefMut for Context<'a> {
+    /// What is sent must not overtake what waits.
+    #[inline]
     fn deref_mut(&mut self) -> &mut Tx<'a> {
+        if let Some(backlog) = self.backlog {
+            self.topics.make_way(backlog, &mut self.tx);
+        }
         &mut self.tx
     }
 }

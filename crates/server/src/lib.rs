@@ -31,7 +31,7 @@
 //!
 //!     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
 //!         let message = Prepared::new(payload.kind(), payload.detach());
-//!         cx.publish("room", &message);
+//!         let _ = cx.publish("room", &message);
 //!     }
 //! }
 //!
@@ -51,7 +51,7 @@
 //!
 //! Browsers may connect from pages of the same origin unless [`ServerOptions::with_origin`] says otherwise.
 //! Limits and waits: [`HttpConfig`] before the upgrade, [`Config`] behind it, [`TopicConfig`] for what is published,
-//! [`Limits`] for the server as a whole.
+//! [`TopicRule`] for those who are slow to take it, [`Limits`] for the server as a whole.
 //! Other threads publish with a [`Publisher`]. What happens is counted: [`Monitor`], and [`Router::metrics`] for
 //! Prometheus.
 #![forbid(unsafe_code)]
@@ -103,4 +103,8 @@ pub use sinews_proto::{
 };
 pub use sinews_session::{Cause, Closed, Fragment, Payload, Prepared, Sent, Tx};
 pub use tls::{Certificates, InvalidTls, TlsConfig};
-pub use topics::{InvalidTopic, Publisher, TopicConfig, Topics, Unreached};
+pub use topics::backlog::{DropReason, Missed};
+pub use topics::{
+    History, InvalidTopic, Joined, Position, PublishError, Publisher, SlowConsumer, Start,
+    SubscriptionChange, TopicConfig, TopicCounters, TopicRule, Topics, Unreached,
+};

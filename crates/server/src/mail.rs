@@ -3,13 +3,34 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use sinews_engine::ConnId;
 use sinews_session::Prepared;
+
+use crate::topics::Position;
 
 /// Mail to a shard.
 #[derive(Debug)]
 pub(crate) enum Mail {
     /// A message for the subscribers of a topic there.
-    Publish { topic: Arc<str>, message: Prepared },
+    Publish(Published),
+}
+
+/// A message on its way between threads.
+#[derive(Debug)]
+pub(crate) struct Published {
+    pub(crate) topic: Arc<str>,
+    pub(crate) message: Prepared,
+    /// Where it stands in its topic, if that is kept.
+    pub(crate) position: Option<Position>,
+    /// A subscriber there that does not get it.
+    pub(crate) except: Option<ConnId>,
+}
+
+impl Mail {
+    pub(crate) fn publish(topic: &Arc<str>, message: &Prepared) -> Self {
+        let (topic, message) = (topic.clone(), message.clone());
+        Self::Publish(Published { topic, message, position: None, except: None })
+    }
 }
 
 /// How a server is to stop, if at all. No mail, since a box may be full: shards look at it when they are woken.

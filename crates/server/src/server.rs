@@ -22,7 +22,7 @@ use crate::router::Router;
 use crate::shard::{Shard, ShardParts, StopTimes};
 use crate::tasks::Tasks;
 use crate::tls::TlsConfig;
-use crate::topics::{Directory, Publisher, TopicConfig, Topics};
+use crate::topics::{Directory, Publisher, Rules, TopicConfig, TopicRule, Topics};
 
 /// A server that is not bound yet.
 ///
@@ -46,6 +46,7 @@ pub struct Server {
     engine: engine::Config,
     stop_times: StopTimes,
     topics: TopicConfig,
+    rules: Vec<TopicRule>,
     limits: Limits,
     blocking: BlockingConfig,
     proxies: TrustedProxies,
@@ -63,6 +64,7 @@ impl Server {
             engine: engine::Config::default(),
             stop_times: StopTimes::default(),
             topics: TopicConfig::default(),
+            rules: Vec::new(),
             limits: Limits::default(),
             blocking: BlockingConfig::default(),
             proxies: TrustedProxies::default(),
@@ -125,6 +127,14 @@ impl Server {
     #[must_use]
     pub fn topics(mut self, topics: TopicConfig) -> Self {
         self.topics = topics;
+        self
+    }
+
+    /// Adds a rule for topics. Of those that match a topic the one that was added first holds, and it alone.
+    /// Default: none.
+    #[must_use]
+    pub fn topic_rule(mut self, rule: TopicRule) -> Self {
+        self.rules.push(rule);
         self
     }
 
@@ -206,7 +216,8 @@ impl Server {
             .map_err(|error| BindError { fault: Fault::Loop, error })?;
         check_backends(&engines, !files.is_empty())?;
         let posts: Arc<[Post<Mail>]> = engines.iter().map(Engine::post).collect();
-        let directory = Directory::new(engines.len());
+        let history = self.topics.max_history_bytes;
+        let directory = Directory::with_history(engines.len(), Rules::new(self.rules), history);
         let (router, http, stop) = (Arc::new(self.router), Arc::new(self.http), Arc::default());
         let monitor = router.monitor();
         let counted: Vec<_> = engines.iter().map(|engine| (Arc::default(), engine.watch())).collect();
@@ -257,6 +268,8 @@ impl Server {
         self.limits.check().map_err(|fault| BindError::invalid(format!("`Limits`: {fault}")))?;
         self.blocking.check().map_err(|fault| BindError::invalid(format!("`BlockingConfig`: {fault}")))?;
         self.topics.check().map_err(|fault| BindError::invalid(format!("`TopicConfig`: {fault}")))?;
+        Rules::check(&self.rules)
+            .map_err(|(pattern, fault)| BindError::invalid(format!("`TopicRule` of {pattern:?}: {fault}")))?;
         let invalid = |(path, fault)| BindError::invalid(format!("`Config` of the route {path}: {fault}"));
         self.router.check().map_err(invalid)
     }

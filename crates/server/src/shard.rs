@@ -334,7 +334,7 @@ impl Shard {
         if self.topics.has_published() {
             self.publish_of(io, conn);
         }
-        self.counters.sent(self.resources.traffic(), self.topics.lost());
+        self.counters.sent(self.resources.traffic(), self.topics.counted());
         if !self.releasing && self.resources.holds_spares() && matches!(self.phase, Phase::Serving) {
             self.releasing = true;
             io.set_app_timer(io.now() + RELEASE_INTERVAL);
@@ -351,7 +351,8 @@ impl Shard {
                 let Self { topics, resources, counters, gate, .. } = self;
                 let mut lent = Lent { topics, resources, counters, gate, now, conn };
                 settle_websocket(websocket, io, &mut lent, self.epoch);
-                Held::new(websocket.session.buffered(), websocket.session.incomplete())
+                let waiting = websocket.backlog.as_ref().map_or(0, |backlog| backlog.bytes());
+                Held::new(websocket.session.buffered() + waiting, websocket.session.incomplete())
             }
             Protocol::Http(http) => {
                 // Without further requests, an answer that has left was the last.
@@ -611,7 +612,9 @@ impl App for Shard {
         !self.stopping
             && self.found(conn).is_some_and(|found| match &found.protocol {
                 _ if found.tls.as_ref().is_some_and(|tls| tls.has_more()) => false,
-                Protocol::WebSocket(websocket) => websocket.session.finish_may_wait(),
+                Protocol::WebSocket(websocket) => {
+                    websocket.backlog.is_none() && websocket.session.finish_may_wait()
+                }
                 Protocol::Http(http) => http.finish_may_wait(),
                 Protocol::Refused(_) | Protocol::Preface(_) => false,
             })
@@ -675,8 +678,14 @@ impl App for Shard {
     fn mail(&mut self, io: &mut Io, mail: &mut Vec<Mail>) {
         for mail in mail.drain(..) {
             match mail {
-                Mail::Publish { topic, message } => self.topics.publish_here(&topic, message),
+                Mail::Publish(published) => self.topics.publish_here(published),
             }
+        }
+        self.topics.mail_is_read();
+        if let Some(conn) = self.topics.next_changed() {
+            // One that has gone is told no more.
+            self.settle(io, conn);
+            self.topics.take_changes(conn);
         }
         self.go_on(io);
         for conn in self.tasks.take_woken() {
@@ -702,6 +711,12 @@ const RELEASE_INTERVAL: Duration = Duration::from_secs(2);
 
 #[inline]
 fn settle_websocket(websocket: &mut WebSocket, io: &mut Io, lent: &mut Lent<'_>, epoch: Instant) {
+    if websocket.backlog.is_some() {
+        websocket.work_off(lent);
+    }
+    if lent.topics.has_changes() {
+        websocket.tell_changes(lent);
+    }
     if let Some(closed) = websocket.session.take_closed() {
         websocket.close(&closed, lent);
     }

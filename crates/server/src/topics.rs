@@ -1,107 +1,58 @@
-//! Topics by exact name: subscribers on this thread, counts for the others.
+//! Topics: by exact name and by pattern, subscribers on this thread, counts for the others.
+
+pub(crate) mod backlog;
+mod config;
+mod counters;
+mod directory;
+mod history;
+mod name;
+mod presence;
+mod publisher;
+mod resume;
+mod rule;
+mod shelf;
+mod trie;
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustc_hash::FxHashMap;
 use sinews_engine::{ConnId, Post};
-use sinews_session::Prepared;
+use sinews_session::{Prepared, Tx};
 use slab::Slab;
 
-use crate::mail::Mail;
-
-/// A subscription that cannot be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum InvalidTopic {
-    /// Empty, longer than [`Topics::NAME_MAX`] bytes, or with a control character.
-    Name,
-    /// More than [`Topics::SUBSCRIPTIONS_MAX`] on one connection.
-    TooMany,
-}
-
-impl fmt::Display for InvalidTopic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name => {
-                write!(f, "a topic name has 1 to {} bytes and no control characters", Topics::NAME_MAX)
-            }
-            Self::TooMany => {
-                write!(f, "a connection has at most {} subscriptions", Topics::SUBSCRIPTIONS_MAX)
-            }
-        }
-    }
-}
-
-impl std::error::Error for InvalidTopic {}
-
-/// How much a thread publishes at a time, and how much may wait. [`Server::bind`](crate::Server::bind) refuses
-/// what makes no sense.
-///
-/// A publication is delivered in the turn of the loop in which it was published, to everybody at once, as long
-/// as the turn's budget lasts; the rest follows in the next turns. As long as something waits, on any thread, a
-/// connection that publishes is not received from: TCP holds the publisher.
-#[derive(Clone, Copy, Debug)]
-pub struct TopicConfig {
-    pub(crate) deliveries_per_turn: usize,
-    pub(crate) max_waiting_messages: usize,
-    pub(crate) max_waiting_bytes: usize,
-}
-
-impl Default for TopicConfig {
-    fn default() -> Self {
-        Self { deliveries_per_turn: 131_072, max_waiting_messages: 65_536, max_waiting_bytes: 16 << 20 }
-    }
-}
-
-impl TopicConfig {
-    /// Deliveries, each of one message to one subscriber, in one turn of a loop; then everybody else has a
-    /// turn. At least 1. Default 131,072, which takes about as long as a send to each of 1,000 subscribers, some
-    /// milliseconds: fewer make others wait little less, and more sends of the same messages.
-    #[must_use]
-    pub fn with_deliveries_per_turn(mut self, deliveries: usize) -> Self {
-        self.deliveries_per_turn = deliveries;
-        self
-    }
-
-    /// Messages that may wait on one thread for turns to come. Default 65,536, as many as the mailbox takes.
-    /// At this many, a connection that publishes stops in the middle of its input, and what other threads
-    /// publish is delivered whatever the budget, so that nothing is lost and the loop is late instead.
-    #[must_use]
-    pub fn with_max_waiting_messages(mut self, messages: usize) -> Self {
-        self.max_waiting_messages = messages;
-        self
-    }
-
-    /// Bytes of payload that may wait on one thread for turns to come, with the same consequence as too many
-    /// [messages](Self::with_max_waiting_messages). Default 16 MiB: one message of the default limit.
-    #[must_use]
-    pub fn with_max_waiting_bytes(mut self, bytes: usize) -> Self {
-        self.max_waiting_bytes = bytes;
-        self
-    }
-
-    /// Whether the settings make sense; otherwise what does not.
-    pub(crate) fn check(&self) -> Result<(), &'static str> {
-        if self.deliveries_per_turn == 0 {
-            return Err("deliveries_per_turn must be at least 1");
-        }
-        Ok(())
-    }
-}
+use self::backlog::Backlog;
+pub use self::config::TopicConfig;
+pub use self::counters::TopicCounters;
+use self::directory::Audience;
+pub(crate) use self::directory::Directory;
+use self::directory::Entry;
+pub use self::history::{History, Joined, Position, Start};
+pub use self::name::InvalidTopic;
+pub use self::presence::SubscriptionChange;
+pub use self::publisher::{PublishError, Publisher, Unreached};
+use self::resume::Heard;
+pub(crate) use self::rule::{RuleId, Rules};
+pub use self::rule::{SlowConsumer, TopicRule};
+use crate::mail::{Mail, Published};
 
 /// The topics of one thread.
 ///
+/// A name consists of tokens between dots. A subscription may hold wildcards, as NATS writes them: the token `*`
+/// stands for any one token, `>` at the end for one or more. `prices.*.eur` matches `prices.gold.eur`, `prices.>`
+/// matches that and `prices.gold`, but not `prices`. A wildcard is a whole token: `a*` is a name like any other.
+///
 /// A publish is recorded and carried out when the running callback has returned, in order, as far as the
-/// turn's budget goes ([`TopicConfig`]); other threads get it by mail. The names and the counts of subscribers of each thread are shared: the
+/// turn's budget goes ([`TopicConfig`]); other threads get it by mail. A connection whose subscriptions overlap gets
+/// it once. The names and the counts of subscribers of each thread are shared: the
 /// counts without a lock, the names under one, when a thread's first subscriber comes or its last goes and when a
-/// thread publishes to a topic that it has no subscriber of.
+/// thread publishes to a topic that it has no subscriber of. Which patterns match a topic is kept on each thread
+/// until a pattern comes or goes.
 #[derive(Debug)]
 pub struct Topics {
     shard: usize,
-    /// Names come from strangers, so their hash is keyed.
+    /// Topics and patterns of this thread. Names come from strangers, so their hash is keyed.
     names: HashMap<Arc<str>, usize>,
     topics: Slab<Topic>,
     subscriptions: FxHashMap<ConnId, Vec<Subscription>>,
@@ -109,24 +60,52 @@ pub struct Topics {
     publications: VecDeque<Publication>,
     /// Their payloads.
     waiting_bytes: usize,
-    /// Messages that got no further than a full mailbox, for each subscriber behind it.
-    lost: u64,
+    /// Messages that this thread has put into its own mailbox since it was read.
+    mailed: usize,
+    /// Whether any topic is kept.
+    keeps: bool,
     /// Something was published since [`take_published`](Self::take_published).
     published: bool,
     /// Most publications that ever waited.
     #[cfg(test)]
     pub(crate) most_waiting: usize,
     scratch: Vec<ConnId>,
+    /// By the index of a connection: the list of subscribers that it was put on last.
+    listed: Vec<u32>,
+    list: u32,
+    pub(crate) counters: TopicCounters,
+    /// What handlers are still to be told.
+    changes: Vec<(ConnId, SubscriptionChange)>,
     directory: Arc<Directory>,
     posts: Arc<[Post<Mail>]>,
+    /// The directory's patterns are those that the routes were made of as long as this is its generation.
+    generation: u64,
+    any_patterns: bool,
+    /// Topics that have a route.
+    routed: Vec<usize>,
 }
 
+/// A topic or a pattern.
 #[derive(Debug)]
 struct Topic {
     entry: Arc<Entry>,
     subscribers: Vec<ConnId>,
-    /// Publications that refer to it: its place must not be taken by another before.
-    awaited: usize,
+    /// What refers to it, publications and a route: its place must not be taken by another before.
+    awaited: u32,
+    rule: RuleId,
+    /// Which patterns match it, if it was published to lately.
+    route: Option<Box<Route>>,
+    /// If it is kept and somebody is subscribed to it by name.
+    heard: Option<Box<Heard>>,
+}
+
+/// The patterns that match a topic.
+#[derive(Debug)]
+struct Route {
+    /// Those with subscribers on this thread, in order of their places.
+    local: Box<[usize]>,
+    /// Those of all threads.
+    all: Box<[Arc<Entry>]>,
 }
 
 /// Where a connection stands among a topic's subscribers.
@@ -142,23 +121,12 @@ pub(crate) struct Publication {
     pub(crate) topic: usize,
     pub(crate) message: Prepared,
     pub(crate) except: Option<ConnId>,
+    /// Where it stands in a topic that is kept; otherwise 0.
+    pub(crate) sequence: u64,
 }
 
-/// The topics of all threads.
-#[derive(Debug)]
-pub(crate) struct Directory {
-    shards: usize,
-    entries: Mutex<HashMap<Arc<str>, Arc<Entry>>>,
-    /// Threads on which publications wait.
-    behind: Box<[AtomicBool]>,
-}
-
-#[derive(Debug)]
-struct Entry {
-    name: Arc<str>,
-    /// Subscribers on each thread.
-    counts: Box<[AtomicUsize]>,
-}
+/// Topics whose matching patterns are kept on a thread, at most; beyond that they are found anew.
+const ROUTES_MAX: usize = 4_096;
 
 impl Topics {
     /// Longest name in bytes: enough for any path, and it bounds what a stranger can make us keep.
@@ -187,55 +155,83 @@ impl Topics {
             config,
             publications: VecDeque::new(),
             waiting_bytes: 0,
-            lost: 0,
+            mailed: 0,
+            keeps: directory.rules.keep(),
             published: false,
             #[cfg(test)]
             most_waiting: 0,
             scratch: Vec::new(),
+            listed: Vec::new(),
+            list: 0,
+            counters: TopicCounters::default(),
+            changes: Vec::new(),
             directory,
             posts,
+            generation: 0,
+            any_patterns: false,
+            routed: Vec::new(),
         }
     }
 
-    /// Whether `name` may name a topic.
-    #[must_use]
-    pub fn is_valid(name: &str) -> bool {
-        (1..=Self::NAME_MAX).contains(&name.len()) && !name.chars().any(char::is_control)
+    /// Whether `name` may be published to.
+    ///
+    /// # Errors
+    /// [`InvalidTopic::Name`] and [`InvalidTopic::Wildcard`].
+    pub fn check(name: &str) -> Result<(), InvalidTopic> {
+        name::check(name)
+    }
+
+    /// Whether `name`, which may be a pattern, may be subscribed to.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn check_subscription(name: &str) -> Result<(), InvalidTopic> {
+        name::check_subscription(name)
     }
 
     pub(crate) fn subscribe(&mut self, name: &str, conn: ConnId) -> Result<(), InvalidTopic> {
-        if !Self::is_valid(name) {
-            return Err(InvalidTopic::Name);
-        }
-        if self.is_subscribed(name, conn) {
+        name::check_subscription(name)?;
+        let known = self.names.get(name).copied();
+        if known.is_some_and(|topic| self.stands_at(topic, conn)) {
             return Ok(());
         }
         let subscriptions = self.subscriptions.entry(conn).or_default();
         if subscriptions.len() >= Self::SUBSCRIPTIONS_MAX {
             return Err(InvalidTopic::TooMany);
         }
-        let topic = match self.names.get(name) {
+        let topic = match known {
             Some(topic) => {
-                let topic = *topic;
                 if self.topics[topic].subscribers.is_empty() {
                     // Kept for a publication only: the other threads may have forgotten it.
                     self.topics[topic].entry = self.directory.enter(name, self.shard);
                 }
                 topic
             }
-            None => {
-                let entry = self.directory.enter(name, self.shard);
-                let key = entry.name.clone();
-                let topic = self.topics.insert(Topic { entry, subscribers: Vec::new(), awaited: 0 });
-                self.names.insert(key, topic);
-                topic
-            }
+            None => self.insert(self.directory.enter(name, self.shard)),
         };
-        let subscribers = &mut self.topics[topic].subscribers;
-        subscriptions.push(Subscription { topic, at: subscribers.len() });
-        subscribers.push(conn);
+        if self.keeps && self.topics[topic].subscribers.is_empty() {
+            self.begin_hearing(topic);
+        }
+        let topic_entry = &mut self.topics[topic];
+        let subscriptions = self.subscriptions.entry(conn).or_default();
+        subscriptions.push(Subscription { topic, at: topic_entry.subscribers.len() });
+        topic_entry.subscribers.push(conn);
         self.count(topic);
+        self.note_change(topic, conn, true);
         Ok(())
+    }
+
+    fn insert(&mut self, entry: Arc<Entry>) -> usize {
+        if entry.is_pattern {
+            // Other threads may have it already, so that the directory does not tell.
+            self.forget_routes();
+        }
+        let (name, rule) = (entry.name.clone(), entry.rule);
+        let subscribers = Vec::new();
+        let topic =
+            self.topics.insert(Topic { entry, subscribers, awaited: 0, rule, route: None, heard: None });
+        self.names.insert(name, topic);
+        topic
     }
 
     pub(crate) fn unsubscribe(&mut self, name: &str, conn: ConnId) -> bool {
@@ -260,7 +256,13 @@ impl Topics {
     /// Takes a subscriber out by putting the last one into its place.
     fn leave(&mut self, left: Subscription) {
         let topic = &mut self.topics[left.topic];
-        topic.subscribers.swap_remove(left.at);
+        let gone = topic.subscribers.swap_remove(left.at);
+        if let Some(heard) = &mut topic.heard {
+            heard.joined.remove(&gone);
+        }
+        if topic.subscribers.is_empty() {
+            topic.heard = None;
+        }
         if let Some(&moved) = topic.subscribers.get(left.at) {
             let places = self.subscriptions.get_mut(&moved).into_iter().flatten();
             for place in places.filter(|place| place.topic == left.topic) {
@@ -268,15 +270,19 @@ impl Topics {
             }
         }
         self.count(left.topic);
+        self.note_change(left.topic, gone, false);
         self.prune(left.topic);
     }
 
-    /// Forgets a topic without subscribers, unless a publication still refers to it.
+    /// Forgets a topic without subscribers, unless something still refers to it.
     fn prune(&mut self, topic: usize) {
         if self.topics.get(topic).is_some_and(|topic| topic.awaited == 0 && topic.subscribers.is_empty()) {
             let topic = self.topics.remove(topic);
             self.names.remove(&topic.entry.name);
             self.directory.forget(&topic.entry);
+            if topic.entry.is_pattern {
+                self.forget_routes();
+            }
         }
     }
 
@@ -285,43 +291,239 @@ impl Topics {
         topic.entry.counts[self.shard].store(topic.subscribers.len(), Ordering::Relaxed);
     }
 
-    pub(crate) fn is_subscribed(&self, name: &str, conn: ConnId) -> bool {
-        self.names.get(name).is_some_and(|topic| self.subscribes(*topic, conn))
+    fn stands_at(&self, topic: usize, conn: ConnId) -> bool {
+        let subscriptions = self.subscriptions.get(&conn).into_iter().flatten();
+        subscriptions.into_iter().any(|sub| sub.topic == topic)
     }
 
-    pub(crate) fn subscribes(&self, topic: usize, conn: ConnId) -> bool {
-        self.subscriptions
-            .get(&conn)
-            .is_some_and(|subscriptions| subscriptions.iter().any(|sub| sub.topic == topic))
+    /// The place of a topic that is published to; none if nobody on this thread is subscribed to it by name, and
+    /// no pattern of any thread matches it.
+    pub(crate) fn resolve(&mut self, name: &str) -> Result<Option<usize>, InvalidTopic> {
+        self.renew_routes();
+        if let Some(&topic) = self.names.get(name) {
+            if self.topics[topic].entry.is_pattern {
+                return Err(InvalidTopic::Wildcard);
+            }
+            self.route(topic);
+            return Ok(Some(topic));
+        }
+        name::check(name)?;
+        if !self.any_patterns || self.directory.matching(name).is_empty() {
+            return Ok(None);
+        }
+        let topic = self.insert(self.directory.unlisted(name));
+        self.route(topic);
+        Ok(Some(topic))
     }
 
-    /// Publishes to every subscriber on every thread, except one of this thread. Answers how many there
-    /// are.
-    pub fn publish(&mut self, name: &str, message: &Prepared, except: Option<ConnId>) -> usize {
-        let except = except.filter(|conn| self.is_subscribed(name, *conn));
-        let local = self.names.get(name).copied();
-        let entry = match local {
-            Some(topic) => Some(self.topics[topic].entry.clone()),
-            None => self.directory.find(name),
+    /// Forgets the routes if patterns have come or gone.
+    #[inline]
+    fn renew_routes(&mut self) {
+        let generation = self.directory.generation();
+        if generation != self.generation {
+            self.generation = generation;
+            self.any_patterns = self.directory.has_patterns();
+            self.forget_routes();
+        }
+    }
+
+    /// Finds the patterns that match a topic, unless it is known or there are none.
+    #[inline]
+    fn route(&mut self, topic: usize) {
+        if self.any_patterns && self.topics.get(topic).is_some_and(|topic| topic.route.is_none()) {
+            self.find_route(topic);
+        }
+    }
+
+    #[cold]
+    fn find_route(&mut self, topic: usize) {
+        // Its place is kept whatever is forgotten first.
+        self.topics[topic].awaited += 1;
+        if self.routed.len() >= ROUTES_MAX {
+            self.forget_routes();
+        }
+        let all = self.directory.matching(&self.topics[topic].entry.name);
+        let mut local: Box<[usize]> =
+            all.iter().filter_map(|pattern| self.names.get(&pattern.name)).copied().collect();
+        local.sort_unstable();
+        self.topics[topic].route = Some(Box::new(Route { local, all }));
+        self.routed.push(topic);
+    }
+
+    fn forget_routes(&mut self) {
+        for topic in std::mem::take(&mut self.routed) {
+            self.topics[topic].route = None;
+            self.topics[topic].awaited -= 1;
+            self.prune(topic);
+        }
+    }
+
+    /// How many of a connection's subscriptions a topic that was just resolved reaches.
+    pub(crate) fn reaches(&self, topic: usize, conn: ConnId) -> usize {
+        let local = self.local(topic);
+        let subscriptions = self.subscriptions.get(&conn).into_iter().flatten();
+        let hears = |sub: &&Subscription| sub.topic == topic || local.binary_search(&sub.topic).is_ok();
+        subscriptions.filter(hears).count()
+    }
+
+    /// The patterns of this thread that match a topic.
+    fn local(&self, topic: usize) -> &[usize] {
+        let route = self.topics.get(topic).and_then(|topic| topic.route.as_ref());
+        route.map_or(&[], |route| &*route.local)
+    }
+
+    /// Whether a connection hears what is published to a topic now.
+    pub(crate) fn hears(&mut self, topic: usize, conn: ConnId) -> bool {
+        self.renew_routes();
+        self.route(topic);
+        self.reaches(topic, conn) > 0
+    }
+
+    /// Publishes what is made of where it will stand in its topic, if that is kept ([`History`]): so that the message
+    /// itself can tell. Otherwise as [`publish`](Self::publish). The topic is locked while it is made: nothing may be
+    /// published meanwhile.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_with(
+        &mut self,
+        name: &str,
+        make: impl FnOnce(Option<Position>) -> Prepared,
+        except: Option<ConnId>,
+    ) -> Result<usize, InvalidTopic> {
+        let topic = self.resolve(name)?;
+        Ok(self.publish_made(topic, name, make, except))
+    }
+
+    pub(crate) fn publish_made(
+        &mut self,
+        topic: Option<usize>,
+        name: &str,
+        make: impl FnOnce(Option<Position>) -> Prepared,
+        except: Option<ConnId>,
+    ) -> usize {
+        if self.keeps(topic, name) {
+            return self.publish_kept(topic, name, |position| make(Some(position)), except).unwrap_or(0);
+        }
+        self.publish_to(topic, name, &make(None), except)
+    }
+
+    /// Whether a topic is kept.
+    #[inline]
+    pub(crate) fn keeps(&self, topic: Option<usize>, name: &str) -> bool {
+        self.keeps
+            && match topic.and_then(|topic| self.topics.get(topic)) {
+                Some(topic) => topic.entry.keep.is_some(),
+                None => self.directory.rules.history(name).is_some(),
+            }
+    }
+
+    /// What holds for the slow subscribers of a topic.
+    #[inline]
+    pub(crate) fn rule(&self, topic: usize) -> RuleId {
+        self.topics.get(topic).map_or(RuleId::NONE, |topic| topic.rule)
+    }
+
+    /// What names a topic to those who wait for it, the rules, and where drops are counted.
+    pub(crate) fn policy(&mut self, topic: usize) -> Option<(&Arc<str>, &Rules, &mut TopicCounters)> {
+        let topic = self.topics.get(topic)?;
+        Some((&topic.entry.name, &self.directory.rules, &mut self.counters))
+    }
+
+    /// See [`Backlog::make_way`].
+    pub(crate) fn make_way(&mut self, backlog: &mut Backlog, tx: &mut Tx<'_>) {
+        backlog.make_way(tx, &self.directory.rules, &mut self.counters);
+    }
+
+    pub(crate) fn rules(&self) -> &Rules {
+        &self.directory.rules
+    }
+
+    /// What topics have come to on this thread.
+    #[must_use]
+    pub fn counters(&self) -> TopicCounters {
+        self.counters
+    }
+
+    /// Publishes to every subscriber on every thread, except one of this thread. Answers how many subscriptions
+    /// that reaches; one whose subscriptions overlap counts for each of them, and gets the message once.
+    ///
+    /// # Errors
+    /// [`InvalidTopic`]: no name that may be published to.
+    pub fn publish(
+        &mut self,
+        name: &str,
+        message: &Prepared,
+        except: Option<ConnId>,
+    ) -> Result<usize, InvalidTopic> {
+        let topic = self.resolve(name)?;
+        Ok(self.publish_to(topic, name, message, except))
+    }
+
+    /// Publishes to a topic that was just resolved.
+    pub(crate) fn publish_to(
+        &mut self,
+        topic: Option<usize>,
+        name: &str,
+        message: &Prepared,
+        except: Option<ConnId>,
+    ) -> usize {
+        if self.keeps(topic, name)
+            && let Some(reached) = self.publish_kept(topic, name, |_| message.clone(), except)
+        {
+            return reached;
+        }
+        self.counters.published += 1;
+        let Some(local) = topic else {
+            let Some(entry) = self.directory.find(name) else { return 0 };
+            self.published = true;
+            let audience = Audience { name: &entry.name, exact: Some(&entry), patterns: &[] };
+            let (reached, lost) = self.post(audience, message);
+            self.counters.lost += lost as u64;
+            return reached;
         };
-        let Some(entry) = entry else { return 0 };
         self.published = true;
-        let (mut reached, lost) = entry.post(message, &self.posts, Some(self.shard));
-        if lost > 0 {
-            self.lost += lost as u64;
-            tracing::warn!(topic = name, subscribers = lost, "mailbox full: a publication is lost there");
-        }
-        if let Some(topic) = local {
-            reached += self.topics[topic].subscribers.len() - usize::from(except.is_some());
-            self.push(Publication { topic, message: message.clone(), except });
-        }
+        let found = &self.topics[local];
+        let elsewhere;
+        let exact = if found.subscribers.is_empty() {
+            // Its entry may be one that the other threads do not know.
+            elsewhere = self.directory.find(name);
+            elsewhere.as_deref()
+        } else {
+            Some(&*found.entry)
+        };
+        let patterns = found.route.as_ref().map_or(&[][..], |route| &route.all);
+        let (mut reached, lost) = self.post(Audience { name: &found.entry.name, exact, patterns }, message);
+        reached += found.subscribers.len();
+        reached +=
+            self.local(local).iter().map(|pattern| self.topics[*pattern].subscribers.len()).sum::<usize>();
+        reached -= except.map_or(0, |conn| self.reaches(local, conn));
+        self.counters.lost += lost as u64;
+        self.push(Publication { topic: local, message: message.clone(), except, sequence: 0 });
         reached
     }
 
+    /// Tells the other threads.
+    fn post(&self, audience: Audience<'_>, message: &Prepared) -> (usize, usize) {
+        let (reached, lost) = audience.post(message, &self.posts, Some(self.shard));
+        if lost > 0 {
+            tracing::warn!(
+                topic = &**audience.name,
+                subscribers = lost,
+                "mailbox full: a publication is lost there"
+            );
+        }
+        (reached, lost)
+    }
+
     /// A publication of another thread.
-    pub(crate) fn publish_here(&mut self, name: &str, message: Prepared) {
-        if let Some(&topic) = self.names.get(name) {
-            self.push(Publication { topic, message, except: None });
+    pub(crate) fn publish_here(&mut self, published: Published) {
+        let Published { topic, message, position, except } = published;
+        // The name was checked where it came from.
+        let Ok(Some(topic)) = self.resolve(&topic) else { return };
+        if position.is_none_or(|position| self.hear(topic, position)) {
+            let sequence = position.map_or(0, |position| position.sequence);
+            self.push(Publication { topic, message, except, sequence });
         }
     }
 
@@ -340,8 +542,8 @@ impl Topics {
     }
 
     #[inline]
-    pub(crate) fn lost(&self) -> u64 {
-        self.lost
+    pub(crate) fn counted(&self) -> &TopicCounters {
+        &self.counters
     }
 
     /// Publications that wait, but for one that is under way.
@@ -353,7 +555,7 @@ impl Topics {
     /// Whether as much waits as may.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        self.publications.len() >= self.config.max_waiting_messages
+        self.publications.len() + self.mailed >= self.config.max_waiting_messages
             || self.waiting_bytes >= self.config.max_waiting_bytes
     }
 
@@ -398,164 +600,49 @@ impl Topics {
     pub(crate) fn next_publication(&mut self) -> Option<(Publication, Vec<ConnId>)> {
         let publication = self.publications.pop_front()?;
         self.waiting_bytes -= publication.message.payload().len();
+        self.renew_routes();
+        self.route(publication.topic);
         let mut subscribers = std::mem::take(&mut self.scratch);
         if let Some(topic) = self.topics.get(publication.topic) {
             subscribers.extend_from_slice(&topic.subscribers);
         }
+        if !self.local(publication.topic).is_empty() {
+            self.add_by_pattern(publication.topic, &mut subscribers);
+        }
+        if publication.sequence > 0 {
+            self.leave_to_history(publication.topic, publication.sequence, &mut subscribers);
+        }
         Some((publication, subscribers))
     }
 
+    /// Adds the subscribers of the patterns that match a topic, and leaves each connection on the list once.
+    #[cold]
+    fn add_by_pattern(&mut self, topic: usize, subscribers: &mut Vec<ConnId>) {
+        let exact = subscribers.len();
+        for &pattern in self.local(topic) {
+            subscribers.extend_from_slice(&self.topics[pattern].subscribers);
+        }
+        if exact == 0 && self.local(topic).len() == 1 {
+            return;
+        }
+        self.list = self.list.checked_add(1).unwrap_or_else(|| {
+            self.listed.fill(0);
+            1
+        });
+        let (listed, list) = (&mut self.listed, self.list);
+        subscribers.retain(|conn| {
+            if listed.len() <= conn.index() {
+                listed.resize(conn.index() + 1, 0);
+            }
+            std::mem::replace(&mut listed[conn.index()], list) != list
+        });
+    }
+
+    /// A publication has reached those it was for.
     pub(crate) fn delivered(&mut self, publication: Publication, mut subscribers: Vec<ConnId>) {
         self.topics[publication.topic].awaited -= 1;
         self.prune(publication.topic);
         subscribers.clear();
         self.scratch = subscribers;
-    }
-}
-
-impl Entry {
-    /// Posts a message to every thread with subscribers, but for one. Answers how many of them it will reach,
-    /// and how many it will not, since their thread's mailbox is full.
-    fn post(&self, message: &Prepared, posts: &[Post<Mail>], except: Option<usize>) -> (usize, usize) {
-        let (mut reached, mut lost) = (0, 0);
-        for (shard, count) in self.counts.iter().enumerate() {
-            let count = count.load(Ordering::Relaxed);
-            if count == 0 || Some(shard) == except {
-                continue;
-            }
-            let mail = Mail::Publish { topic: self.name.clone(), message: message.clone() };
-            match posts[shard].send(mail) {
-                Ok(()) => reached += count,
-                Err(_) => lost += count,
-            }
-        }
-        (reached, lost)
-    }
-}
-
-/// Publishes from any thread, for instance what comes from a database or a queue. Clones are cheap.
-///
-/// ```
-/// use sinews_server::{Prepared, Router, Server};
-///
-/// let server = Server::new(Router::new()).listen("127.0.0.1:0".parse()?).threads(1).bind()?;
-/// let publisher = server.publisher();
-/// assert_eq!(publisher.publish("news", &Prepared::text("nobody hears this"))?, 0);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct Publisher {
-    directory: Arc<Directory>,
-    posts: Arc<[Post<Mail>]>,
-}
-
-impl Publisher {
-    pub(crate) fn new(directory: Arc<Directory>, posts: Arc<[Post<Mail>]>) -> Self {
-        Self { directory, posts }
-    }
-
-    /// Publishes to every subscriber of a topic; those of one thread of the caller's get its messages in order.
-    /// Answers how many there are. Nothing holds this publisher back but this result.
-    ///
-    /// # Errors
-    /// [`Unreached`] if the mailbox of a thread with subscribers is full, or the server has ended.
-    pub fn publish(&self, topic: &str, message: &Prepared) -> Result<usize, Unreached> {
-        let Some(entry) = self.directory.find(topic) else { return Ok(0) };
-        match entry.post(message, &self.posts, None) {
-            (reached, 0) => Ok(reached),
-            (reached, lost) => Err(Unreached { reached, lost }),
-        }
-    }
-}
-
-/// A publication did not get to every thread: a mailbox is full
-/// ([`EngineConfig::mailbox`](crate::EngineConfig::mailbox)), or the server has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Unreached {
-    /// Subscribers that it will reach.
-    pub reached: usize,
-    /// Subscribers that it will not.
-    pub lost: usize,
-}
-
-impl fmt::Display for Unreached {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { reached, lost } = self;
-        write!(
-            f,
-            "{lost} of {} subscribers are on threads that are gone or whose `EngineConfig::mailbox` is full",
-            reached + lost
-        )
-    }
-}
-
-impl std::error::Error for Unreached {}
-
-impl Directory {
-    pub(crate) fn new(shards: usize) -> Arc<Self> {
-        let behind = (0..shards).map(|_| AtomicBool::new(false)).collect();
-        Arc::new(Self { shards, entries: Mutex::default(), behind })
-    }
-
-    /// The entry of a topic that gets its first subscriber on a thread.
-    fn enter(&self, name: &str, shard: usize) -> Arc<Entry> {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = entries.get(name) {
-            // Marked while the lock is held, so that nobody forgets it meanwhile.
-            entry.counts[shard].store(1, Ordering::Relaxed);
-            return entry.clone();
-        }
-        let name: Arc<str> = name.into();
-        let counts: Box<[AtomicUsize]> = (0..self.shards).map(|_| AtomicUsize::new(0)).collect();
-        counts[shard].store(1, Ordering::Relaxed);
-        let entry = Arc::new(Entry { name: name.clone(), counts });
-        entries.insert(name, entry.clone());
-        entry
-    }
-
-    fn find(&self, name: &str) -> Option<Arc<Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
-    }
-
-    /// Drops a topic that nobody is subscribed to any more.
-    fn forget(&self, entry: &Arc<Entry>) {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have forgotten it first, and a third begun it anew.
-        let is_listed = entries.get(&entry.name).is_some_and(|listed| Arc::ptr_eq(listed, entry));
-        if is_listed && entry.counts.iter().all(|count| count.load(Ordering::Relaxed) == 0) {
-            entries.remove(&entry.name);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Two threads forget a topic, and a third begins it anew in between.
-    #[test]
-    fn forgetting_late_leaves_a_new_topic_alone() {
-        let directory = Directory::new(3);
-        let old = directory.enter("t", 0);
-        assert!(Arc::ptr_eq(&old, &directory.enter("t", 1)));
-        for count in &old.counts {
-            count.store(0, Ordering::Relaxed);
-        }
-        directory.forget(&old);
-        assert!(directory.find("t").is_none());
-        let new = directory.enter("t", 2);
-        directory.forget(&old);
-        assert!(directory.find("t").is_some_and(|found| Arc::ptr_eq(&found, &new)));
-    }
-
-    #[test]
-    fn a_topic_with_subscribers_anywhere_is_kept() {
-        let directory = Directory::new(2);
-        let entry = directory.enter("t", 0);
-        directory.enter("t", 1);
-        entry.counts[0].store(0, Ordering::Relaxed);
-        directory.forget(&entry);
-        assert!(directory.find("t").is_some());
     }
 }

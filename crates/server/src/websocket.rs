@@ -10,12 +10,15 @@ use sinews_session::{Closed, Events, Fate, Flow, Fragment, Payload, Prepared, Re
 use crate::handler::{Context, Handler};
 use crate::limits::{Gate, Limit, Pace};
 use crate::metrics::Counters;
-use crate::topics::Topics;
+use crate::topics::backlog::{Backlog, Delivery, is_ready};
+use crate::topics::{RuleId, Topics};
 
 /// A session and who handles it.
 pub(crate) struct WebSocket {
     pub(crate) session: Session,
     handler: Box<dyn Handler>,
+    /// What waits for it of topics, if it is slow.
+    pub(crate) backlog: Option<Box<Backlog>>,
     /// The handler has been told that it is over.
     told: bool,
     /// Counts its messages, if their rate is limited.
@@ -52,7 +55,7 @@ impl WebSocket {
         peer: SocketAddr,
     ) -> Self {
         let meter = pace.map(|pace| Box::new(Meter { pace, due: 0, exceeded: false }));
-        Self { session, handler, told: false, meter, armed: None, peer }
+        Self { session, handler, backlog: None, told: false, meter, armed: None, peer }
     }
 
     /// Whether nothing follows what is queued.
@@ -86,7 +89,8 @@ impl WebSocket {
     }
 
     pub(crate) fn drain(&mut self, lent: &mut Lent<'_>) {
-        if !self.told {
+        self.work_off(lent);
+        if !self.told && !self.session.is_congested() {
             self.with_context(lent, |handler, cx| handler.drain(cx));
         }
     }
@@ -103,25 +107,80 @@ impl WebSocket {
 
     /// A message of a topic.
     #[inline]
-    pub(crate) fn deliver(&mut self, message: &Prepared, resources: &mut Resources, now: Time) {
-        // One that is closing gets no more; the policy has dealt with one that is too slow.
-        let _ = self.session.tx(resources, now).send_prepared(message);
+    pub(crate) fn deliver(&mut self, topic: usize, rule: RuleId, message: &Prepared, lent: &mut Lent<'_>) {
+        let mut tx = self.session.tx(lent.resources, lent.now);
+        deliver(&mut tx, &mut self.backlog, lent.topics, topic, rule, message);
+        self.session.after_tx(lent.resources, lent.now);
+    }
+
+    /// Goes on with what waits, and tells the handler what was dropped.
+    #[cold]
+    pub(crate) fn work_off(&mut self, lent: &mut Lent<'_>) {
+        let Some(backlog) = &mut self.backlog else { return };
+        let (topics, resources, now) = (&mut *lent.topics, &mut *lent.resources, lent.now);
+        let overflown = backlog.take_overflown(topics.rules());
+        let mut tx = self.session.tx(resources, now);
+        if overflown.is_some() {
+            backlog.flush(&mut tx, &mut topics.counters);
+        } else {
+            backlog.refill(&mut tx, &mut topics.counters);
+            if backlog.is_empty() {
+                topics.replay(backlog, &mut tx, lent.conn);
+            }
+        }
         self.session.after_tx(resources, now);
+        if let Some((code, reason)) = overflown {
+            // One that is closing already is left to it; the reason is short enough, as was checked.
+            let _ = self.session.close_overflown(code, &reason, resources, now);
+        }
+        let untold = backlog.take_untold();
+        if backlog.is_done() {
+            self.backlog = None;
+        }
+        if !self.told {
+            for dropped in &untold {
+                self.with_context(lent, |handler, cx| handler.dropped(dropped, cx));
+            }
+        }
+    }
+
+    /// Tells the handler which subscriptions have begun and ended. What it changes meanwhile it is told in the next
+    /// turn, so that others have theirs.
+    #[cold]
+    pub(crate) fn tell_changes(&mut self, lent: &mut Lent<'_>) {
+        for change in lent.topics.take_changes(lent.conn) {
+            if !self.told {
+                self.with_context(lent, |handler, cx| handler.subscription(&change, cx));
+            }
+        }
+        if lent.topics.has_changes() {
+            lent.topics.wake_own();
+        }
+    }
+
+    /// Puts everything that waits on its way.
+    pub(crate) fn flush(&mut self, lent: &mut Lent<'_>) {
+        if let Some(backlog) = &mut self.backlog {
+            backlog.flush(&mut self.session.tx(lent.resources, lent.now), &mut lent.topics.counters);
+        }
     }
 
     /// Tells the handler that it is over, once. Its subscriptions go first.
     pub(crate) fn close(&mut self, closed: &Closed, lent: &mut Lent<'_>) {
         lent.topics.unsubscribe_all(lent.conn);
+        self.tell_changes(lent);
         lent.counters.websockets_closed.add(closed.cause().into());
         self.told = true;
         self.with_context(lent, |handler, cx| handler.close(closed, cx));
         // A subscription made while closing would never end.
         lent.topics.unsubscribe_all(lent.conn);
+        lent.topics.take_changes(lent.conn);
     }
 
     fn with_context(&mut self, lent: &mut Lent<'_>, call: impl FnOnce(&mut dyn Handler, &mut Context<'_>)) {
         let tx = self.session.tx(lent.resources, lent.now);
-        call(&mut *self.handler, &mut Context::new(tx, lent.topics, lent.conn, self.peer));
+        let cx = &mut Context::new(tx, lent.topics, &mut self.backlog, lent.conn, self.peer);
+        call(&mut *self.handler, cx);
         self.session.after_tx(lent.resources, lent.now);
     }
 
@@ -134,6 +193,7 @@ impl WebSocket {
         let callbacks = Callbacks {
             handler: &mut *self.handler,
             topics,
+            backlog: &mut self.backlog,
             counters,
             gate,
             now: *now,
@@ -146,10 +206,50 @@ impl WebSocket {
     }
 }
 
+/// A message of a topic for one connection: on its way at once, unless the connection is slow.
+#[inline]
+pub(crate) fn deliver(
+    tx: &mut Tx<'_>,
+    backlog: &mut Option<Box<Backlog>>,
+    topics: &mut Topics,
+    topic: usize,
+    rule: RuleId,
+    message: &Prepared,
+) {
+    if backlog.is_none() && is_ready(tx, rule) {
+        // One that is closing gets no more.
+        let queued = tx.queue_prepared(message, rule != RuleId::NONE).is_ok();
+        topics.counters.delivered += u64::from(queued);
+    } else {
+        deliver_slowly(tx, backlog, topics, topic, rule, message);
+    }
+}
+
+#[cold]
+fn deliver_slowly(
+    tx: &mut Tx<'_>,
+    backlog: &mut Option<Box<Backlog>>,
+    topics: &mut Topics,
+    topic: usize,
+    rule: RuleId,
+    message: &Prepared,
+) {
+    // A connection may have a backlog for other reasons than being slow.
+    if backlog.as_ref().is_none_or(|backlog| backlog.is_empty()) && is_ready(tx, rule) {
+        let queued = tx.queue_prepared(message, rule != RuleId::NONE).is_ok();
+        topics.counters.delivered += u64::from(queued);
+        return;
+    }
+    let Some((name, rules, counters)) = topics.policy(topic) else { return };
+    let delivery = Delivery { rule, topic: name, message };
+    backlog.get_or_insert_default().offer(tx, delivery, rules, counters);
+}
+
 /// Carries a session's events to the handler.
 struct Callbacks<'a> {
     handler: &'a mut dyn Handler,
     topics: &'a mut Topics,
+    backlog: &'a mut Option<Box<Backlog>>,
     counters: &'a Counters,
     gate: &'a Gate,
     now: Time,
@@ -192,7 +292,7 @@ impl Events for Callbacks<'_> {
         }
         // Behind a wait that has ended the connection, messages may still come until the peer's Close.
         if !self.told {
-            let mut cx = Context::new(tx.reborrow(), self.topics, self.conn, self.peer);
+            let mut cx = Context::new(tx.reborrow(), self.topics, self.backlog, self.conn, self.peer);
             self.handler.message(payload, &mut cx);
         }
     }
@@ -207,14 +307,14 @@ impl Events for Callbacks<'_> {
             return;
         }
         if !self.told {
-            let mut cx = Context::new(tx.reborrow(), self.topics, self.conn, self.peer);
+            let mut cx = Context::new(tx.reborrow(), self.topics, self.backlog, self.conn, self.peer);
             self.handler.fragment(fragment, &mut cx);
         }
     }
 
     fn pong(&mut self, payload: &[u8], answers: Option<Duration>, tx: &mut Tx<'_>) {
         if !self.told {
-            let mut cx = Context::new(tx.reborrow(), self.topics, self.conn, self.peer);
+            let mut cx = Context::new(tx.reborrow(), self.topics, self.backlog, self.conn, self.peer);
             self.handler.pong(payload, answers, &mut cx);
         }
     }

@@ -55,6 +55,17 @@ fn topics_go_from_post_and_socket_to_every_socket() {
     elsewhere.send(&Frame::ping("alone"));
     assert_eq!(elsewhere.next(), Some(Reply::Pong(b"alone".to_vec())));
 
+    // A pattern hears what matches it, and publishes nothing.
+    let mut all = server.websocket("/topics/prices.*");
+    all.send(&Frame::ping(""));
+    assert_eq!(all.next(), Some(Reply::Pong(Vec::new())));
+    let answer = server.request("POST /topics/prices.gold HTTP/1.1", "1");
+    assert!(answer.ends_with("{\"subscribers\":1,\"topic\":\"prices.gold\"}\n"), "{answer}");
+    assert_eq!(all.next(), Some(Reply::text("1")));
+    all.send(&Frame::text("to whom?"));
+    assert_eq!(all.next().and_then(|close| close.close_code()), Some(1008));
+    assert!(server.request("POST /topics/prices.* HTTP/1.1", "x").starts_with("HTTP/1.1 400 "));
+
     let long = format!("/topics/{}", "x".repeat(257));
     for path in ["/topics/a%0Ab", "/topics/%FF", &long] {
         assert!(server.request(&format!("POST {path} HTTP/1.1"), "x").starts_with("HTTP/1.1 400 "), "{path}");

@@ -8,6 +8,7 @@ use sinews_session::Traffic;
 use super::Metrics;
 use super::reasons::{ConnectionEnd, Dropped, Reason, Tally, WebSocketEnd};
 use crate::limits::Limit;
+use crate::topics::TopicCounters;
 
 /// Counters of one shard: written by its thread alone, read by any.
 #[derive(Debug, Default)]
@@ -47,12 +48,14 @@ impl Counters {
 
     /// What the sessions have counted, and the topics.
     #[inline]
-    pub(crate) fn sent(&self, traffic: &Traffic, lost: u64) {
+    pub(crate) fn sent(&self, traffic: &Traffic, topics: &TopicCounters) {
         self.messages_sent.set(traffic.messages_sent);
         self.message_bytes_sent.set(traffic.bytes_sent);
-        self.dropped.set(Dropped::Newest, traffic.dropped_newest);
-        self.dropped.set(Dropped::Oldest, traffic.dropped_oldest);
-        self.dropped.set(Dropped::Mailbox, lost);
+        self.dropped.set(Dropped::Newest, traffic.dropped_newest + topics.dropped_newest);
+        self.dropped.set(Dropped::Oldest, traffic.dropped_oldest + topics.dropped_oldest);
+        self.dropped.set(Dropped::Conflated, topics.conflated);
+        self.dropped.set(Dropped::Forgotten, topics.forgotten);
+        self.dropped.set(Dropped::Mailbox, topics.lost);
     }
 
     /// What a connection holds was so much and is so much.

@@ -157,6 +157,11 @@ reason_enum! {
         /// Too much waited, and the policy drops what came first
         /// ([`Overflow::DropOldest`](crate::Overflow::DropOldest)).
         Oldest = "oldest",
+        /// The next value of its topic took its place ([`SlowConsumer::Conflate`](crate::SlowConsumer::Conflate)).
+        Conflated = "conflated",
+        /// It was forgotten by its topic's [`History`](crate::History) before a subscriber that came later, or a thread
+        /// whose mailbox was full, had come to it.
+        Forgotten = "forgotten",
         /// The mailbox of the subscribers' thread was full
         /// ([`EngineConfig::mailbox`](crate::EngineConfig::mailbox)); counted once for each of them. What a
         /// [`Publisher`](crate::Publisher) could not deliver is told to it instead.

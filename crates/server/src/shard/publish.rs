@@ -8,14 +8,15 @@
 //! ```
 
 use sinews_engine::{ConnId, Io};
-use sinews_session::{Flow, Prepared};
+use sinews_session::Flow;
 
 use super::{Protocol, Shard};
-use crate::topics::Publication;
+use crate::topics::{Publication, RuleId};
 
 /// A publication that has reached some of its subscribers.
 pub(super) struct UnderWay {
     publication: Publication,
+    rule: RuleId,
     /// Those of the moment at which it began.
     subscribers: Vec<ConnId>,
     /// The next one of them.
@@ -38,18 +39,20 @@ impl Shard {
                 }
                 self.deliveries_left = self.deliveries_left.saturating_sub(1);
                 current.next += 1;
-                let Publication { topic, message, except } = &current.publication;
+                let Publication { topic, except, sequence, .. } = &current.publication;
                 // One that has left the topic meanwhile has left it.
-                let left = current.split && !self.topics.subscribes(*topic, subscriber);
+                let left = current.split
+                    && !(self.topics.hears(*topic, subscriber)
+                        && self.topics.has_joined(*topic, *sequence, subscriber));
                 if *except != Some(subscriber) && !left {
                     self.counters.deliveries.add(1);
-                    self.deliver(io, subscriber, message);
+                    self.deliver(io, subscriber, &current);
                 }
             }
             self.topics.delivered(current.publication, current.subscribers);
         }
         self.topics.catch_up();
-        self.counters.sent(self.resources.traffic(), self.topics.lost());
+        self.counters.sent(self.resources.traffic(), self.topics.counted());
     }
 
     /// Delivers everything that waits, whatever the budget.
@@ -85,14 +88,16 @@ impl Shard {
         self.under_way.take().or_else(|| {
             let (publication, subscribers) = self.topics.next_publication()?;
             self.counters.publications.add(1);
-            Some(UnderWay { publication, subscribers, next: 0, split: false })
+            let rule = self.topics.rule(publication.topic);
+            Some(UnderWay { publication, rule, subscribers, next: 0, split: false })
         })
     }
 
-    fn deliver(&mut self, io: &mut Io, conn: ConnId, message: &Prepared) {
+    fn deliver(&mut self, io: &mut Io, conn: ConnId, current: &UnderWay) {
         let now = self.time(io);
-        if let Some((Protocol::WebSocket(websocket), lent)) = self.lend(conn, now) {
-            websocket.deliver(message, lent.resources, now);
+        if let Some((Protocol::WebSocket(websocket), mut lent)) = self.lend(conn, now) {
+            let Publication { topic, message, .. } = &current.publication;
+            websocket.deliver(*topic, current.rule, message, &mut lent);
             self.settle_one(io, conn);
         }
     }

@@ -107,7 +107,8 @@ impl Shard {
 
     /// Begins the closing handshake of the server's stop.
     pub(super) fn close_websocket(&mut self, conn: ConnId, now: Time) {
-        if let Some((Protocol::WebSocket(websocket), lent)) = self.lend(conn, now) {
+        if let Some((Protocol::WebSocket(websocket), mut lent)) = self.lend(conn, now) {
+            websocket.flush(&mut lent);
             // One that is closing already is left to it.
             let _ = websocket.session.tx(lent.resources, now).close(CloseCode::GOING_AWAY, "server stops");
             websocket.session.after_tx(lent.resources, now);

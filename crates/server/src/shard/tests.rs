@@ -12,7 +12,7 @@ use sinews_testkit::{Frame, Reader, Reply};
 
 use super::*;
 use crate::pool::BlockingPool;
-use crate::topics::Directory;
+use crate::topics::{Directory, Rules};
 use crate::{Context, Handler, Payload, Prepared, Response, TopicConfig, WebSocketRoute};
 
 /// What comes is published; `-` ends the subscription to it.
@@ -29,7 +29,7 @@ impl Handler for Member {
         if &payload[..] == b"-" {
             assert!(cx.unsubscribe("all"));
         } else {
-            cx.publish("all", &Prepared::new(payload.kind(), payload.detach()));
+            cx.publish("all", &Prepared::new(payload.kind(), payload.detach())).unwrap();
         }
     }
 }
@@ -48,7 +48,7 @@ impl Host {
             .websocket("/tell", WebSocketRoute::new(|_| Ok(Member { hears: false })))
             .post("/", |request| {
                 let message = Prepared::text(String::from_utf8_lossy(request.body()));
-                request.topics().publish("all", &message, None);
+                request.topics().publish("all", &message, None).unwrap();
                 Response::new(204)
             });
         let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
@@ -60,7 +60,7 @@ impl Host {
             stop_times: StopTimes { grace: Duration::from_secs(60), ..StopTimes::default() },
             stop: Arc::default(),
             tasks: Tasks::new(engine.post(), BlockingPool::new(Default::default())),
-            topics: Topics::new(0, config, Directory::new(1), Arc::new([engine.post()])),
+            topics: Topics::new(0, config, Directory::new(1, Rules::default()), Arc::new([engine.post()])),
             counters: Arc::default(),
             proxies: Arc::default(),
             expects: Arc::default(),

@@ -122,9 +122,9 @@ fn flooded(overflow: Overflow) -> (Running, crate::support::Peer, usize) {
         Heard::Open => cx.subscribe("all").unwrap(),
         Heard::Message(..) => {
             for number in 0..COUNT {
-                cx.publish_to_others("all", &Prepared::binary(numbered(number)));
+                cx.publish_to_others("all", &Prepared::binary(numbered(number))).unwrap();
             }
-            cx.publish_to_others("all", &Prepared::text("end"));
+            cx.publish_to_others("all", &Prepared::text("end")).unwrap();
         }
         _ => {}
     });
@@ -174,7 +174,7 @@ fn the_newest_are_dropped() {
 fn the_oldest_are_dropped() {
     let (_server, mut slow, count) = flooded(Overflow::DropOldest);
     slow.client.send(Frame::ping("sync").encode(Role::Client));
-    let (mut last, mut gaps, mut received) = (None, 0, 0);
+    let (mut last, mut gaps, mut received, mut answered) = (None, 0, 0, false);
     loop {
         match slow.next() {
             Some(Reply::Message(sinews_server::Kind::Text, payload)) => {
@@ -188,10 +188,14 @@ fn the_oldest_are_dropped() {
                 last = Some(number);
                 received += 1;
             }
+            // What waits does not hold it up.
+            Some(Reply::Pong(_)) => answered = true,
             other => panic!("{other:?} before the last message"),
         }
     }
     assert_eq!(last, Some(count as u64 - 1));
     assert!(gaps > 0 && received < count, "{gaps} gaps in {received}");
-    slow.expect(&Reply::Pong(b"sync".to_vec()));
+    if !answered {
+        slow.expect(&Reply::Pong(b"sync".to_vec()));
+    }
 }

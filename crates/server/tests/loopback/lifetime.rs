@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sinews_server::{
     Cause, CloseCode, Config, Context, Expired, Handler, InvalidTopic, Misuse, Overflow, Payload,
-    PeerMisbehaved, PingRate, Prepared, Router, Topics, WebSocketRoute,
+    PeerMisbehaved, PingRate, Prepared, Router, Server, SlowConsumer, TopicRule, Topics, WebSocketRoute,
 };
 use sinews_testkit::{Frame, Reply};
 
@@ -165,9 +165,9 @@ const DEEDS: [fn(&mut Context<'_>); 8] = [
     },
     |cx| {
         let _ = cx.subscribe("t");
-        cx.publish("t", &Prepared::text("deed"));
+        cx.publish("t", &Prepared::text("deed")).unwrap();
         cx.unsubscribe("t");
-        cx.publish("t", &Prepared::text("deed"));
+        cx.publish("t", &Prepared::text("deed")).unwrap();
     },
     |cx| {
         cx.unsubscribe("t");
@@ -176,26 +176,26 @@ const DEEDS: [fn(&mut Context<'_>); 8] = [
         let _ = cx.subscribe("t");
     },
     |cx| {
-        cx.publish("t", &Prepared::text("deed"));
+        cx.publish("t", &Prepared::text("deed")).unwrap();
         let _ = cx.close(CloseCode::NORMAL, "");
         cx.unsubscribe("t");
-        cx.publish_to_others("t", &Prepared::text("deed"));
+        cx.publish_to_others("t", &Prepared::text("deed")).unwrap();
     },
     |cx| {
         let _ = cx.subscribe("t");
         let _ = cx.close(CloseCode::NORMAL, "");
-        cx.publish("t", &Prepared::text("deed"));
+        cx.publish("t", &Prepared::text("deed")).unwrap();
     },
     |cx| {
         for number in 0..50 {
             let _ = cx.subscribe(&format!("t{number}"));
-            cx.publish(&format!("t{number}"), &Prepared::text("deed"));
+            cx.publish(&format!("t{number}"), &Prepared::text("deed")).unwrap();
         }
     },
     |cx| {
         let _ = cx.send_ping(b"deed");
         let _ = cx.send_text("deed");
-        cx.publish("t", &Prepared::binary(vec![0; 1_000]));
+        cx.publish("t", &Prepared::binary(vec![0; 1_000])).unwrap();
     },
 ];
 
@@ -205,13 +205,15 @@ fn is_callback(heard: &Heard, at: usize) -> bool {
         Heard::Message(..) => at == 1,
         Heard::Drain => at == 2,
         Heard::Close(_) => at == 3,
+        Heard::Dropped(_) => at == 4,
+        Heard::Subscription(_) => at == 5,
     }
 }
 
 #[test]
 fn callbacks_may_close_subscribe_unsubscribe_and_publish() {
     for (number, deed) in DEEDS.into_iter().enumerate() {
-        for at in 0..4 {
+        for at in 0..6 {
             let (route, ear) = scripted(move |heard, cx| {
                 if *heard == Heard::Open {
                     cx.subscribe("t").unwrap();
@@ -222,6 +224,10 @@ fn callbacks_may_close_subscribe_unsubscribe_and_publish() {
                 if matches!(heard, Heard::Message(..)) {
                     // Enough for a drain.
                     let _ = cx.send_binary(&[0; 100_000]);
+                    // And for drops: one of these may wait.
+                    for _ in 0..3 {
+                        cx.publish("t", &Prepared::text("deed")).unwrap();
+                    }
                 }
             });
             let (others, _others_ear) = scripted(|heard, cx| {
@@ -229,7 +235,10 @@ fn callbacks_may_close_subscribe_unsubscribe_and_publish() {
                     cx.subscribe("t").unwrap();
                 }
             });
-            let server = Running::router(routes().websocket("/deeds", route).websocket("/others", others));
+            let routes = routes().websocket("/deeds", route).websocket("/others", others);
+            let rule = TopicRule::new("t").with_slow_consumer(SlowConsumer::DropNewest);
+            let rule = rule.with_max_waiting_messages(1).with_presence(true);
+            let server = Running::server(Server::new(routes).threads(1).topic_rule(rule));
             let mut witness = server.websocket("/others");
             for _ in 0..3 {
                 let mut peer = server.websocket("/deeds");

@@ -19,7 +19,7 @@ impl Handler for Chat {
     }
 
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
-        cx.publish("room", &Prepared::new(payload.kind(), payload.detach()));
+        cx.publish("room", &Prepared::new(payload.kind(), payload.detach())).unwrap();
     }
 }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use sinews_proto::Role;
 use sinews_server::{
-    BoundServer, Closed, Config, Context, Handler, Kind, Payload, Response, Router, Server, StopHandle,
-    WebSocketRoute,
+    BoundServer, Closed, Config, Context, Handler, Kind, Missed, Payload, Response, Router, Server,
+    StopHandle, SubscriptionChange, WebSocketRoute,
 };
 use sinews_testkit::{Codec, Frame, Reader, Reply};
 use socket2::SockRef;
@@ -331,6 +331,8 @@ pub(crate) enum Heard {
     Open,
     Message(Kind, Vec<u8>),
     Drain,
+    Dropped(Missed),
+    Subscription(SubscriptionChange),
     Close(Closed),
 }
 
@@ -367,6 +369,14 @@ impl<F: Fn(&Heard, &mut Context<'_>)> Handler for Scripted<F> {
 
     fn drain(&mut self, cx: &mut Context<'_>) {
         self.hear(Heard::Drain, cx);
+    }
+
+    fn dropped(&mut self, dropped: &Missed, cx: &mut Context<'_>) {
+        self.hear(Heard::Dropped(dropped.clone()), cx);
+    }
+
+    fn subscription(&mut self, change: &SubscriptionChange, cx: &mut Context<'_>) {
+        self.hear(Heard::Subscription(change.clone()), cx);
     }
 
     fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {

@@ -5,8 +5,8 @@ use std::sync::mpsc::channel;
 
 use sinews_proto::Role;
 use sinews_server::{
-    DeflateConfig, EngineConfig, Kind, Overflow, Prepared, Response, Router, Server, ServerOptions,
-    TopicConfig, WebSocketRoute,
+    DeflateConfig, EngineConfig, Kind, Overflow, Prepared, PublishError, Response, Router, Server,
+    ServerOptions, TopicConfig, WebSocketRoute,
 };
 use sinews_testkit::{Codec, Frame, Reply, negotiate};
 
@@ -27,6 +27,7 @@ fn member() -> WebSocketRoute {
                 Some(b'+') => cx.publish("all", &message),
                 _ => cx.publish_to_others("all", &message),
             };
+            let reached = reached.unwrap();
             cx.send_text(&format!("reached {reached}")).unwrap();
         }
         _ => {}
@@ -38,7 +39,10 @@ fn routes() -> Router {
     Router::new().websocket("/member", member()).post("/publish/{topic}", |request| {
         let topic = request.param("topic").unwrap_or_default();
         let message = Prepared::binary(request.body().to_vec());
-        Response::text(request.topics().publish(&topic, &message, None).to_string())
+        match request.topics().publish(&topic, &message, None) {
+            Ok(reached) => Response::text(reached.to_string()),
+            Err(invalid) => Response::text(invalid.to_string()).with_status(400),
+        }
     })
 }
 
@@ -132,7 +136,8 @@ fn a_publisher_is_told_of_a_full_mailbox() {
     stands.recv().unwrap();
     assert_eq!(publisher.publish("all", &Prepared::text("one")), Ok(1));
     let error = publisher.publish("all", &Prepared::text("two")).unwrap_err();
-    assert_eq!((error.reached, error.lost), (0, 1), "{error}");
+    let PublishError::Unreached(unreached) = error else { panic!("{error}") };
+    assert_eq!((unreached.reached, unreached.lost), (0, 1), "{error}");
     go_on.send(()).unwrap();
     peer.expect(&Reply::text("one"));
     assert_eq!(publisher.publish("all", &Prepared::text("three")), Ok(1));
@@ -157,7 +162,7 @@ fn last_words_are_heard() {
     let (route, _ear) = scripted(|heard, cx| match heard {
         Heard::Open => cx.subscribe("all").unwrap(),
         Heard::Close(closed) => {
-            let reached = cx.publish("all", &Prepared::text(closed.status().to_string()));
+            let reached = cx.publish("all", &Prepared::text(closed.status().to_string())).unwrap();
             assert!(reached <= 1, "{reached} subscribers: the one that is over is none any more");
         }
         _ => {}
@@ -182,7 +187,7 @@ fn a_subscriber_in_the_middle_of_a_message_misses_nothing() {
         Heard::Message(kind, payload) => match &payload[..] {
             b"begin" => assert!(cx.send_fragment(*kind, b"a long ", false).is_ok()),
             b"end" => assert!(cx.send_fragment(*kind, b"story", true).is_ok()),
-            other => assert_eq!(cx.publish("all", &Prepared::new(*kind, other.to_vec().into())), 2),
+            other => assert_eq!(cx.publish("all", &Prepared::new(*kind, other.to_vec().into())), Ok(2)),
         },
         _ => {}
     });

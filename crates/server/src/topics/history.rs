@@ -1,0 +1,225 @@
+//! What was published to a topic, kept for those who come later.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::time::{Duration, Instant};
+
+use sinews_engine::ConnId;
+use sinews_session::Prepared;
+
+/// How much of a topic is kept: what exceeds any of the limits is forgotten, the oldest first.
+///
+/// A message of such a topic has a [`Position`]. Everybody gets the messages of a topic in its order, a publisher too,
+/// who for that gets its own when their turn comes, and not before what it sends afterwards.
+#[derive(Clone, Copy, Debug)]
+pub struct History {
+    pub(super) messages: usize,
+    pub(super) bytes: usize,
+    pub(super) age: Option<Duration>,
+}
+
+impl History {
+    /// Keeps so many messages of each topic, at least 1: with 1, the last value.
+    #[must_use]
+    pub fn new(messages: usize) -> Self {
+        Self { messages, bytes: 1 << 20, age: None }
+    }
+
+    /// Bytes of payload that are kept of one topic; the last message is, however large. Default 1 MiB.
+    #[must_use]
+    pub fn with_max_bytes(mut self, bytes: usize) -> Self {
+        self.bytes = bytes;
+        self
+    }
+
+    /// How long a message is kept, about: it is gone for those who come later, and its memory is given back when
+    /// others are published. Default: as long as the other limits let it.
+    #[must_use]
+    pub fn with_max_age(mut self, age: Duration) -> Self {
+        self.age = Some(age);
+        self
+    }
+}
+
+/// Where a message stands in its topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_structs, reason = "a pair of numbers, which a client sends back")]
+pub struct Position {
+    /// Which run of the topic: another one after a restart, or when all of it had been forgotten. Below 2^53, so that
+    /// it survives JSON.
+    pub epoch: u64,
+    /// The number of the message; the first is 1, and none is left out.
+    pub sequence: u64,
+}
+
+/// From where on a subscriber wants what was published before it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Start {
+    /// The last so many messages; 1 is the last value.
+    Last(usize),
+    /// What came behind this message: for one that comes back.
+    After(Position),
+}
+
+/// What a subscriber with a [`Start`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Joined {
+    /// The topic's last message so far; its sequence is 0 if there was none.
+    pub position: Position,
+    /// Messages that are on their way of those before.
+    pub replayed: u64,
+    /// Nothing was forgotten behind the position that was asked for: no gap.
+    pub complete: bool,
+}
+
+/// What is kept of one topic.
+#[derive(Debug)]
+pub(super) struct Log {
+    pub(super) epoch: u64,
+    /// The sequence of the next message.
+    pub(super) next: u64,
+    messages: VecDeque<Kept>,
+    bytes: usize,
+    /// It is among those that the directory looks after.
+    pub(super) listed: bool,
+    /// The directory has forgotten it; another one may have begun.
+    pub(super) gone: bool,
+}
+
+#[derive(Debug)]
+struct Kept {
+    at: Instant,
+    message: Prepared,
+    except: Option<(usize, ConnId)>,
+}
+
+impl Log {
+    pub(super) fn new() -> Self {
+        // Keyed anew each time: as good as random.
+        let epoch = RandomState::new().build_hasher().finish() >> 11;
+        Self { epoch, next: 1, messages: VecDeque::new(), bytes: 0, listed: false, gone: false }
+    }
+
+    /// The sequence of the oldest message that is kept; the next one if none is.
+    pub(super) fn first(&self) -> u64 {
+        self.next - self.messages.len() as u64
+    }
+
+    pub(super) fn position(&self) -> Position {
+        Position { epoch: self.epoch, sequence: self.next - 1 }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// What it takes, about.
+    pub(super) fn cost(&self) -> usize {
+        self.bytes + self.messages.len() * MESSAGE_COST
+    }
+
+    pub(super) fn append(&mut self, message: Prepared, except: Option<(usize, ConnId)>, limits: &History) {
+        self.bytes += message.payload().len();
+        self.messages.push_back(Kept { at: Instant::now(), message, except });
+        self.next += 1;
+        self.trim(limits);
+    }
+
+    /// Forgets what exceeds the limits.
+    pub(super) fn trim(&mut self, limits: &History) {
+        let old = |kept: &Kept| limits.age.is_some_and(|age| kept.at.elapsed() > age);
+        while let Some(first) = self.messages.front() {
+            let exceeds = self.messages.len() > limits.messages
+                || self.bytes > limits.bytes && self.messages.len() > 1
+                || old(first);
+            if !exceeds {
+                return;
+            }
+            self.bytes -= first.message.payload().len();
+            self.messages.pop_front();
+        }
+        self.messages = VecDeque::new();
+    }
+
+    /// Forgets everything but where it stands.
+    pub(super) fn clear(&mut self) {
+        self.messages = VecDeque::new();
+        self.bytes = 0;
+    }
+
+    /// The first sequence from a start on, and whether nothing is missing before it.
+    pub(super) fn start(&self, start: Start) -> (u64, bool) {
+        match start {
+            Start::Last(count) => (self.next.saturating_sub(count as u64).max(self.first()), true),
+            Start::After(position) => {
+                let follows = position.epoch == self.epoch && position.sequence < self.next;
+                let wanted = if follows { position.sequence + 1 } else { 0 };
+                (wanted.max(self.first()), wanted >= self.first())
+            }
+        }
+    }
+
+    /// Messages from a sequence on that is kept, each with its own, and whom its publisher left out.
+    pub(super) fn from(
+        &self,
+        sequence: u64,
+    ) -> impl Iterator<Item = (u64, &Prepared, Option<(usize, ConnId)>)> {
+        let skip = sequence.saturating_sub(self.first());
+        let kept = self.messages.iter().skip(usize::try_from(skip).unwrap_or(usize::MAX));
+        (sequence.max(self.first())..).zip(kept).map(|(at, kept)| (at, &kept.message, kept.except))
+    }
+}
+
+/// What a message costs beside its payload.
+const MESSAGE_COST: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(limits: &History, count: u64) -> Log {
+        let mut log = Log::new();
+        (1..=count).for_each(|number| log.append(Prepared::text(format!("{number:02}")), None, limits));
+        log
+    }
+
+    fn kept(log: &Log, from: u64) -> Vec<u64> {
+        for (sequence, message, _) in log.from(from) {
+            assert_eq!(message.payload(), format!("{sequence:02}").as_bytes());
+        }
+        log.from(from).map(|(sequence, ..)| sequence).collect()
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten_whatever_limit_they_exceed() {
+        for limits in [History::new(3), History::new(100).with_max_bytes(7)] {
+            let log = log(&limits, 10);
+            assert_eq!((log.first(), log.position().sequence, kept(&log, 0)), (8, 10, vec![8, 9, 10]));
+            assert_eq!((kept(&log, 10), kept(&log, 11), kept(&log, 50)), (vec![10], vec![], vec![]));
+        }
+        let large = log(&History::new(3).with_max_bytes(1), 2);
+        assert_eq!(kept(&large, 0), [2], "the last is kept however large it is");
+        let mut old = log(&History::new(3), 2);
+        old.trim(&History::new(3).with_max_age(Duration::ZERO));
+        assert_eq!((kept(&old, 0), old.first(), old.cost()), (vec![], 3, 0));
+    }
+
+    #[test]
+    fn a_start_says_whether_something_is_missing() {
+        let log = log(&History::new(3), 10);
+        let after = |sequence| log.start(Start::After(Position { epoch: log.epoch, sequence }));
+        assert_eq!((after(10), after(9), after(7)), ((11, true), (10, true), (8, true)));
+        assert_eq!((after(6), after(0)), ((8, false), (8, false)));
+        assert_eq!(after(11), (8, false), "of a run that was longer");
+        assert_eq!(log.start(Start::After(Position { epoch: log.epoch ^ 1, sequence: 9 })), (8, false));
+        assert_eq!(log.start(Start::Last(1)), (10, true));
+        assert_eq!((log.start(Start::Last(0)), log.start(Start::Last(usize::MAX))), ((11, true), (8, true)));
+        assert!(log.epoch < 1 << 53);
+        let empty = Log::new();
+        assert_eq!((empty.start(Start::Last(5)), empty.position().sequence), ((1, true), 0));
+        assert_ne!(empty.epoch, log.epoch);
+    }
+}

@@ -1,0 +1,107 @@
+//! What may name a topic, and what may be subscribed to.
+
+use std::fmt;
+
+use super::Topics;
+
+/// A name that is none for its purpose, or a subscription that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InvalidTopic {
+    /// Empty, longer than [`Topics::NAME_MAX`] bytes, or with a control character.
+    Name,
+    /// A wildcard where none may be: in what is published to, or `>` before the end of a pattern.
+    Wildcard,
+    /// Nothing of it is kept: no [`TopicRule`](crate::TopicRule) says so, or it is a pattern.
+    NotKept,
+    /// More than [`Topics::SUBSCRIPTIONS_MAX`] on one connection.
+    TooMany,
+}
+
+impl fmt::Display for InvalidTopic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name => {
+                write!(f, "a topic name has 1 to {} bytes and no control characters", Topics::NAME_MAX)
+            }
+            Self::Wildcard => f.write_str(
+                "the wildcards `*` and `>` may stand in subscriptions only, and `>` only at the end",
+            ),
+            Self::NotKept => f.write_str("no history is kept of this topic; patterns have none"),
+            Self::TooMany => {
+                write!(f, "a connection has at most {} subscriptions", Topics::SUBSCRIPTIONS_MAX)
+            }
+        }
+    }
+}
+
+impl std::error::Error for InvalidTopic {}
+
+/// Stands for one token.
+pub(crate) const ONE: &str = "*";
+
+/// Stands for one or more tokens at the end.
+pub(crate) const REST: &str = ">";
+
+/// Whether `name` may be published to.
+pub(crate) fn check(name: &str) -> Result<(), InvalidTopic> {
+    if is_pattern(name) { Err(InvalidTopic::Wildcard) } else { check_text(name) }
+}
+
+/// Whether `name` may be subscribed to.
+pub(crate) fn check_subscription(name: &str) -> Result<(), InvalidTopic> {
+    check_text(name)?;
+    let before_last = name.rsplit('.').skip(1);
+    if before_last.into_iter().any(|token| token == REST) { Err(InvalidTopic::Wildcard) } else { Ok(()) }
+}
+
+fn check_text(name: &str) -> Result<(), InvalidTopic> {
+    let fits = (1..=Topics::NAME_MAX).contains(&name.len()) && !name.chars().any(char::is_control);
+    if fits { Ok(()) } else { Err(InvalidTopic::Name) }
+}
+
+/// Whether a token of it is a wildcard.
+pub(crate) fn is_pattern(name: &str) -> bool {
+    // Most names have neither character.
+    name.contains(['*', '>']) && name.split('.').any(|token| token == ONE || token == REST)
+}
+
+/// Whether a pattern matches a name. For few of either; many patterns are in a trie.
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+    let (mut pattern, mut name) = (pattern.split('.'), name.split('.'));
+    loop {
+        match (pattern.next(), name.next()) {
+            (Some(REST), Some(_)) | (None, None) => return true,
+            (Some(ONE), Some(_)) => {}
+            (Some(literal), Some(token)) if literal == token => {}
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wildcards_are_whole_tokens() {
+        for name in ["a", "a.b", "a b", "a*", "*a.b", "a.>b", "a->b", "**", "a..b", ".", "hello."] {
+            assert_eq!((check(name), check_subscription(name)), (Ok(()), Ok(())), "{name}");
+        }
+        for pattern in ["*", ">", "a.*", "*.a", "a.>", "*.*.>", "a.*.b"] {
+            assert_eq!((check(pattern), check_subscription(pattern)), (Err(InvalidTopic::Wildcard), Ok(())));
+        }
+        for neither in [">.a", "a.>.b", ">.>"] {
+            assert_eq!(check(neither), Err(InvalidTopic::Wildcard));
+            assert_eq!(check_subscription(neither), Err(InvalidTopic::Wildcard));
+        }
+        let long = "a".repeat(Topics::NAME_MAX);
+        assert_eq!(check(&long), Ok(()));
+        for bad in ["", "a\n", "\0", &(long + "a")] {
+            assert_eq!(
+                (check(bad), check_subscription(bad)),
+                (Err(InvalidTopic::Name), Err(InvalidTopic::Name))
+            );
+        }
+    }
+}

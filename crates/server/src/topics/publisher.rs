@@ -1,0 +1,142 @@
+//! Publishing from threads that are none of the server's.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sinews_engine::Post;
+use sinews_session::Prepared;
+
+use super::directory::{Audience, Directory};
+use super::history::Position;
+use super::name::{self, InvalidTopic};
+use super::shelf::Origin;
+use crate::mail::Mail;
+
+/// Publishes from any thread, for instance what comes from a database or a queue. Clones are cheap.
+///
+/// ```
+/// use sinews_server::{Prepared, Router, Server};
+///
+/// let server = Server::new(Router::new()).listen("127.0.0.1:0".parse()?).threads(1).bind()?;
+/// let publisher = server.publisher();
+/// assert_eq!(publisher.publish("news", &Prepared::text("nobody hears this"))?, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Publisher {
+    directory: Arc<Directory>,
+    posts: Arc<[Post<Mail>]>,
+}
+
+impl Publisher {
+    pub(crate) fn new(directory: Arc<Directory>, posts: Arc<[Post<Mail>]>) -> Self {
+        Self { directory, posts }
+    }
+
+    /// Publishes to every subscriber of a topic; those of one thread of the caller's get its messages in order.
+    /// Answers how many there are. Nothing holds this publisher back but this result.
+    ///
+    /// # Errors
+    /// [`PublishError`]: the name, or the mailbox of a thread with subscribers is full, or the server has ended.
+    pub fn publish(&self, topic: &str, message: &Prepared) -> Result<usize, PublishError> {
+        if self.directory.rules.keep() && self.directory.rules.history(topic).is_some() {
+            return self.publish_with(topic, |_| message.clone());
+        }
+        name::check(topic)?;
+        let exact = self.directory.find(topic);
+        let patterns = self.directory.matching(topic);
+        if exact.is_none() && patterns.is_empty() {
+            return Ok(0);
+        }
+        let name = exact.as_ref().map_or_else(|| topic.into(), |entry| entry.name.clone());
+        let audience = Audience { name: &name, exact: exact.as_deref(), patterns: &patterns };
+        told(audience.post(message, &self.posts, None))
+    }
+
+    /// Publishes what is made of where it will stand in its topic ([`Topics::publish_with`](crate::Topics::publish_with)).
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_with(
+        &self,
+        topic: &str,
+        make: impl FnOnce(Option<Position>) -> Prepared,
+    ) -> Result<usize, PublishError> {
+        name::check(topic)?;
+        if self.directory.rules.history(topic).is_none() {
+            return self.publish(topic, &make(None));
+        }
+        let patterns = self.directory.matching(topic);
+        let from = Origin { posts: &self.posts, except: None };
+        let make = |position| make(Some(position));
+        told(self.directory.publish_kept(topic, &patterns, make, from).unwrap_or_default())
+    }
+}
+
+fn told((reached, lost): (usize, usize)) -> Result<usize, PublishError> {
+    if lost == 0 { Ok(reached) } else { Err(Unreached { reached, lost }.into()) }
+}
+
+/// A publication did not get to every thread: a mailbox is full
+/// ([`EngineConfig::mailbox`](crate::EngineConfig::mailbox)), or the server has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unreached {
+    /// Subscribers that it will reach.
+    pub reached: usize,
+    /// Subscribers that it will not.
+    pub lost: usize,
+}
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { reached, lost } = self;
+        write!(
+            f,
+            "{lost} of {} subscribers are on threads that are gone or whose `EngineConfig::mailbox` is full",
+            reached + lost
+        )
+    }
+}
+
+impl std::error::Error for Unreached {}
+
+/// Why a [`Publisher`] could not publish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// The name may not be published to.
+    Topic(InvalidTopic),
+    /// Not every thread got it.
+    Unreached(Unreached),
+}
+
+impl From<InvalidTopic> for PublishError {
+    fn from(invalid: InvalidTopic) -> Self {
+        Self::Topic(invalid)
+    }
+}
+
+impl From<Unreached> for PublishError {
+    fn from(unreached: Unreached) -> Self {
+        Self::Unreached(unreached)
+    }
+}
+
+impl fmt::Display for PublishError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Topic(invalid) => invalid.fmt(f),
+            Self::Unreached(unreached) => unreached.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for PublishError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Topic(invalid) => Some(invalid),
+            Self::Unreached(unreached) => Some(unreached),
+        }
+    }
+}

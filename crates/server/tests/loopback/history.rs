@@ -1,0 +1,373 @@
+//! Topics that are kept: those who come later, or come back, miss nothing and hear nothing twice.
+
+use std::time::Duration;
+
+use sinews_proto::Role;
+use sinews_server::{
+    Config, Context, DropReason, History, InvalidTopic, Kind, Position, Prepared, Publisher, Response,
+    Router, Server, Start, TopicConfig, TopicRule, WebSocketRoute,
+};
+use sinews_testkit::{Frame, Reply};
+
+use crate::backend;
+use crate::support::{Ear, Heard, Peer, Running, post, scripted};
+
+const THREADS: usize = 3;
+
+/// What is published says where it stands.
+fn numbered(position: Option<Position>) -> Prepared {
+    Prepared::binary(position.expect("the topic is kept").sequence.to_be_bytes().to_vec())
+}
+
+/// `last n` and `after epoch sequence` subscribe to the topic, `+` and `-` plainly; `n times` publishes numbers.
+fn obey(text: &str, cx: &mut Context<'_>) -> String {
+    let words: Vec<&str> = text.split(' ').collect();
+    let join = |cx: &mut Context<'_>, start| match cx.subscribe_from("kept.a", start) {
+        Ok(joined) => {
+            let Position { epoch, sequence } = joined.position;
+            format!("{epoch} {sequence} {} {}", joined.replayed, joined.complete)
+        }
+        Err(invalid) => invalid.to_string(),
+    };
+    match words[..] {
+        ["last", count] => join(cx, Start::Last(count.parse().unwrap())),
+        ["after", epoch, sequence] => {
+            let position = Position { epoch: epoch.parse().unwrap(), sequence: sequence.parse().unwrap() };
+            join(cx, Start::After(position))
+        }
+        [count, "times"] => {
+            for _ in 0..count.parse().unwrap() {
+                cx.publish_with("kept.a", numbered).unwrap();
+            }
+            "published".to_owned()
+        }
+        [name] if name.starts_with('-') => cx.unsubscribe(&name[1..]).to_string(),
+        [name] => cx.subscribe(name).map_or_else(|invalid| invalid.to_string(), |()| "subscribed".to_owned()),
+        _ => panic!("{text}"),
+    }
+}
+
+fn member(config: Config) -> (WebSocketRoute, Ear) {
+    let (route, ear) = scripted(|heard, cx| {
+        if let Heard::Message(Kind::Text, text) = heard {
+            let answer = obey(std::str::from_utf8(text).unwrap(), cx);
+            cx.send_text(&answer).unwrap();
+        }
+    });
+    (route.with_config(config), ear)
+}
+
+struct World {
+    server: Running,
+    publisher: Publisher,
+    ear: Ear,
+}
+
+fn world_with(history: History, config: Config, change: impl FnOnce(Server) -> Server) -> World {
+    let (route, ear) = member(config);
+    let router = Router::new().websocket("/", route).post("/publish", |request| {
+        Response::text(request.topics().publish_with("kept.a", numbered, None).unwrap().to_string())
+    });
+    let router = router.post("/kept", |request| {
+        let topics = request.topics();
+        let kept = topics.history("kept.a", Start::Last(usize::MAX));
+        let kept: Vec<String> = kept.iter().map(|(sequence, _)| sequence.to_string()).collect();
+        assert_eq!(topics.position("kept.b"), None);
+        Response::text(kept.join(" "))
+    });
+    let server = Server::new(router).threads(THREADS).engine(backend::engine());
+    let server = change(server.topic_rule(TopicRule::new("kept.*").with_history(history)));
+    let bound = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+    let publisher = bound.publisher();
+    World { server: Running::bound(bound), publisher, ear }
+}
+
+fn world(history: History) -> World {
+    world_with(history, Config::default(), |server| server)
+}
+
+/// What several threads may use.
+#[derive(Clone, Copy)]
+struct Shared<'a> {
+    server: &'a Running,
+    publisher: &'a Publisher,
+}
+
+impl World {
+    fn peer(&self) -> Peer {
+        self.server.websocket("/")
+    }
+
+    fn publish(&self, times: u64) {
+        Shared { server: &self.server, publisher: &self.publisher }.publish(times);
+    }
+}
+
+impl Shared<'_> {
+    /// Publishes from a thread that is none of the server's, or by a request.
+    fn publish(&self, times: u64) {
+        for number in 0..times {
+            if number % 2 == 0 {
+                self.publisher.publish_with("kept.a", numbered).unwrap();
+            } else {
+                assert_eq!(self.server.connect().send(post("/publish", "")).answer().status, 200);
+            }
+        }
+    }
+}
+
+fn sequence(reply: &Reply) -> Option<u64> {
+    match reply {
+        Reply::Message(Kind::Binary, payload) => Some(u64::from_be_bytes(payload[..].try_into().unwrap())),
+        _ => None,
+    }
+}
+
+/// What a join was answered with: epoch, sequence, how many follow, whether nothing is missing.
+fn join(peer: &mut Peer, command: &str) -> (u64, u64, u64, bool) {
+    peer.send(&Frame::text(command));
+    loop {
+        if let Some(Reply::Message(Kind::Text, answer)) = peer.next() {
+            let answer = String::from_utf8(answer).unwrap();
+            let words: Vec<&str> = answer.split(' ').collect();
+            let [epoch, sequence, replayed, complete] = words[..] else { panic!("{answer}") };
+            let number = |word: &str| word.parse::<u64>().unwrap();
+            return (number(epoch), number(sequence), number(replayed), complete == "true");
+        }
+    }
+}
+
+fn expect_all(peer: &mut Peer, sequences: std::ops::RangeInclusive<u64>) {
+    for expected in sequences {
+        let reply = peer.next().unwrap();
+        assert_eq!(sequence(&reply), Some(expected), "{reply:?}");
+    }
+}
+
+#[test]
+fn one_that_joins_gets_the_last_value_or_more() {
+    let world = world(History::new(10));
+    let mut early = world.peer();
+    let (epoch, position, replayed, complete) = join(&mut early, "last 5");
+    assert_eq!((position, replayed, complete), (0, 0, true));
+    world.publish(20);
+    expect_all(&mut early, 1..=20);
+    for (command, first, complete) in [
+        ("last 1".to_owned(), 20, true),
+        ("last 3".to_owned(), 18, true),
+        ("last 99".to_owned(), 11, true),
+        (format!("after {epoch} 15"), 16, true),
+        (format!("after {epoch} 20"), 21, true),
+        (format!("after {epoch} 3"), 11, false),
+        (format!("after {} 20", epoch ^ 1), 11, false),
+    ] {
+        let mut peer = world.peer();
+        assert_eq!(join(&mut peer, &command), (epoch, 20, 21 - first, complete), "{command}");
+        expect_all(&mut peer, first..=20);
+        peer.sync();
+    }
+    let answer = world.server.connect().send(post("/kept", "")).answer();
+    assert_eq!(answer.text(), "11 12 13 14 15 16 17 18 19 20");
+    // Each of them goes on.
+    let mut late = world.peer();
+    join(&mut late, "last 2");
+    world.publish(10);
+    expect_all(&mut late, 19..=30);
+    expect_all(&mut early, 21..=30);
+}
+
+#[test]
+fn what_is_not_kept_has_no_history() {
+    let (route, _ear) = scripted(|heard, cx| {
+        if *heard == Heard::Open {
+            for name in ["other", "kept.*", ">"] {
+                assert_eq!(cx.subscribe_from(name, Start::Last(1)), Err(InvalidTopic::NotKept));
+            }
+            assert_eq!(cx.subscribe_from("kept.>.a", Start::Last(1)), Err(InvalidTopic::Wildcard));
+            let message = |position: Option<Position>| {
+                assert_eq!(position, None);
+                Prepared::text("x")
+            };
+            assert_eq!(cx.publish_with("other", message), Ok(0));
+            assert_eq!(cx.publish("kept.a", &Prepared::text("x")), Ok(0));
+            assert!(cx.topics().history("other", Start::Last(1)).is_empty());
+            assert_eq!(cx.topics().position("kept.a").map(|position| position.sequence), Some(1));
+            cx.send_text("done").unwrap();
+        }
+    });
+    let rule = TopicRule::new("kept.*").with_history(History::new(1));
+    let server = Running::server(Server::new(Router::new().websocket("/", route)).topic_rule(rule));
+    server.websocket("/").expect(&Reply::text("done"));
+}
+
+/// Publishers on every thread and beside, subscribers that come and go all the time.
+fn nothing_is_lost_or_heard_twice(change: impl FnOnce(Server) -> Server, rounds: u64) {
+    let world = world_with(History::new(100_000), Config::default(), change);
+    let mut publishers: Vec<Peer> = (0..6).map(|_| world.server.websocket("/")).collect();
+    // Whoever was told of something is another test's matter.
+    drop(world.ear);
+    let world = Shared { server: &world.server, publisher: &world.publisher };
+    let total = rounds * 10 * publishers.len() as u64 + rounds * 10;
+    std::thread::scope(|scope| {
+        for publisher in &mut publishers {
+            scope.spawn(move || {
+                for _ in 0..rounds {
+                    publisher.send(&Frame::text("10 times")).expect(&Reply::text("published"));
+                }
+            });
+        }
+        scope.spawn(move || world.publish(rounds * 10));
+        for _ in 0..8 {
+            scope.spawn(move || {
+                let (mut next, mut epoch) = (1, 0);
+                while next <= total {
+                    let mut peer = world.server.websocket("/");
+                    let (of, at, replayed, complete) =
+                        join(&mut peer, &format!("after {epoch} {}", next - 1));
+                    assert!(epoch == 0 || complete && of == epoch, "{epoch}, then {of}");
+                    assert_eq!(at + 1 - replayed, next);
+                    epoch = of;
+                    // It stays for a while beyond what it had missed.
+                    for _ in 0..replayed + 37 {
+                        if next > total {
+                            break;
+                        }
+                        let reply = peer.next().unwrap();
+                        assert_eq!(sequence(&reply), Some(next), "{reply:?}");
+                        next += 1;
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn one_that_comes_back_misses_nothing_and_hears_nothing_twice() {
+    nothing_is_lost_or_heard_twice(|server| server, 20);
+}
+
+#[test]
+fn a_tight_budget_and_a_full_mailbox_lose_nothing() {
+    let tight = TopicConfig::default().with_deliveries_per_turn(3).with_max_waiting_messages(5);
+    nothing_is_lost_or_heard_twice(|server| server.topics(tight), 5);
+    nothing_is_lost_or_heard_twice(|server| server.engine(backend::engine().mailbox(1).unwrap()), 5);
+    let both = |server: Server| server.engine(backend::engine().mailbox(2).unwrap()).topics(tight);
+    nothing_is_lost_or_heard_twice(both, 5);
+}
+
+#[test]
+fn a_publisher_hears_itself_once_and_may_leave_itself_out() {
+    let (route, _ear) = scripted(|heard, cx| match heard {
+        Heard::Open => cx.subscribe("kept.a").unwrap(),
+        Heard::Message(_, payload) => {
+            let message = Prepared::text(std::str::from_utf8(payload).unwrap());
+            let reached = match payload.first() {
+                Some(b'+') => cx.publish("kept.a", &message),
+                _ => cx.publish_to_others("kept.a", &message),
+            };
+            cx.send_text(&format!("to {}", reached.unwrap())).unwrap();
+        }
+        _ => {}
+    });
+    let rule = TopicRule::new("kept.*").with_history(History::new(1));
+    let server =
+        Running::server(Server::new(Router::new().websocket("/", route)).threads(1).topic_rule(rule));
+    let (mut one, mut other) = (server.websocket("/"), server.websocket("/"));
+    other.sync();
+    one.send(&Frame::text("+both")).expect(&Reply::text("to 2"));
+    one.expect(&Reply::text("+both"));
+    one.send(&Frame::text("other")).expect(&Reply::text("to 1"));
+    one.sync();
+    other.expect(&Reply::text("+both"));
+    other.expect(&Reply::text("other"));
+}
+
+#[test]
+fn a_pattern_hears_topics_that_are_kept_once_beside_the_name() {
+    let world = world(History::new(10));
+    let mut pattern = world.peer();
+    pattern.send(&Frame::text("kept.*")).expect(&Reply::text("subscribed"));
+    world.publish(5);
+    expect_all(&mut pattern, 1..=5);
+    // From the history, and then by two ways.
+    join(&mut pattern, "last 2");
+    expect_all(&mut pattern, 4..=5);
+    world.publish(5);
+    expect_all(&mut pattern, 6..=10);
+    pattern.send(&Frame::text("-kept.a")).expect(&Reply::text("true"));
+    world.publish(2);
+    expect_all(&mut pattern, 11..=12);
+    pattern.sync();
+}
+
+#[test]
+fn joining_again_begins_anew_and_leaving_ends_it() {
+    let world = world(History::new(100));
+    let mut peer = world.peer();
+    world.publish(10);
+    for _ in 0..3 {
+        assert_eq!(join(&mut peer, "last 4").2, 4);
+        expect_all(&mut peer, 7..=10);
+    }
+    peer.send(&Frame::text("-kept.a")).expect(&Reply::text("true"));
+    world.publish(1);
+    peer.sync();
+    join(&mut peer, "last 0");
+    world.publish(1);
+    expect_all(&mut peer, 12..=12);
+}
+
+/// What it has not read when it is forgotten is told, and nothing else is missing.
+#[test]
+fn a_slow_one_is_told_of_what_was_forgotten_before_it_came_to_it() {
+    const SIZE: usize = 64 << 10;
+    let large = |position: Option<Position>| {
+        let mut payload = vec![0; SIZE];
+        payload[..8].copy_from_slice(&position.unwrap().sequence.to_be_bytes());
+        Prepared::binary(payload)
+    };
+    let history = History::new(200).with_max_bytes(usize::MAX);
+    let bytes = TopicConfig::default().with_max_history_bytes(usize::MAX);
+    let world = world_with(history, Config::default(), |server| server.topics(bytes).threads(1));
+    let publish = |count| {
+        for _ in 0..count {
+            world.publisher.publish_with("kept.a", large).unwrap();
+        }
+    };
+    publish(200);
+    let mut slow = world.peer();
+    slow.client.send(Frame::text("last 200").encode(Role::Client));
+    // Others are served: the slow one's history waits where it is.
+    world.peer().sync();
+    publish(1_000);
+    let (mut expected, mut gap) = (1, 0);
+    while expected <= 1_200 {
+        let Some(Reply::Message(Kind::Binary, payload)) = slow.next() else { continue };
+        let sequence = u64::from_be_bytes(payload[..8].try_into().unwrap());
+        assert!(sequence >= expected, "{sequence} behind {expected}");
+        gap += sequence - expected;
+        expected = sequence + 1;
+    }
+    assert!(gap > 0);
+    let mut told = 0;
+    while told < gap {
+        if let Heard::Dropped(dropped) = world.ear.next() {
+            assert_eq!((dropped.topic(), dropped.why()), (Some("kept.a"), DropReason::Forgotten));
+            told += dropped.messages();
+        }
+    }
+    assert_eq!(told, gap);
+}
+
+#[test]
+fn old_messages_are_not_replayed() {
+    let world = world(History::new(10).with_max_age(Duration::ZERO));
+    // Somebody is there, or the topic itself would be forgotten.
+    let mut early = world.peer();
+    join(&mut early, "last 5");
+    world.publish(3);
+    expect_all(&mut early, 1..=3);
+    let (_, position, replayed, complete) = join(&mut world.peer(), "last 5");
+    assert_eq!((position, replayed, complete), (3, 0, true));
+}

@@ -1,0 +1,258 @@
+//! Slow subscribers beside fast ones, and the rules for their topics.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sinews_server::{
+    Cause, CloseCode, Config, DropReason, Kind, Prepared, Response, Router, Server, SlowConsumer, TopicRule,
+};
+use sinews_testkit::{Frame, Reply};
+
+use crate::support::{Ear, Heard, Peer, Running, post, scripted};
+
+const SIZE: usize = 64 << 10;
+
+/// Far more than the sockets' buffers hold.
+const COUNT: u64 = 1_000;
+
+/// How many messages may wait.
+const WAITING: usize = 20;
+
+fn numbered(number: u64) -> Prepared {
+    let mut payload = vec![0; SIZE];
+    payload[..8].copy_from_slice(&number.to_be_bytes());
+    Prepared::binary(payload)
+}
+
+struct World {
+    server: Running,
+    ear: Ear,
+    /// Messages that the handler of the slow one was told of.
+    told: Arc<AtomicU64>,
+}
+
+/// Subscribers of `all.0` to `all.9`, to which numbers are published in turn, and words to the first.
+fn world(threads: usize, slow: SlowConsumer) -> World {
+    let told = Arc::new(AtomicU64::new(0));
+    let telling = told.clone();
+    let (route, ear) = scripted(move |heard, cx| match heard {
+        Heard::Open => cx.subscribe("all.*").unwrap(),
+        Heard::Message(Kind::Binary, payload) => {
+            let number = u64::from_be_bytes(payload[..].try_into().unwrap());
+            cx.publish_to_others(&format!("all.{}", number % 10), &numbered(number)).unwrap();
+        }
+        Heard::Message(Kind::Text, word) => {
+            cx.publish_to_others("all.0", &Prepared::new(Kind::Text, word.clone().into())).unwrap();
+        }
+        Heard::Dropped(dropped) => {
+            telling.fetch_add(dropped.messages(), Ordering::SeqCst);
+        }
+        _ => {}
+    });
+    let counters = |topics: &mut sinews_server::Topics| {
+        let c = topics.counters();
+        format!("{} {} {} {}", c.dropped_newest, c.dropped_oldest, c.conflated, c.closed_slow)
+    };
+    let router = Router::new()
+        .websocket("/", route.with_config(Config::default().with_max_outbound(1)))
+        .post("/counters", move |request| Response::text(counters(request.topics())));
+    let rule = TopicRule::new("all.*").with_slow_consumer(slow).with_max_waiting_messages(WAITING);
+    let rule = rule.with_max_waiting_bytes(usize::MAX);
+    World { server: Running::server(Server::new(router).threads(threads).topic_rule(rule)), ear, told }
+}
+
+impl World {
+    /// A subscriber that does not read while everything is published. One that reads misses nothing meanwhile.
+    fn flood(&self) -> Peer {
+        let mut slow = self.server.websocket("/");
+        let mut fast = self.server.websocket("/");
+        let mut publisher = self.server.websocket("/");
+        [&mut slow, &mut fast, &mut publisher].into_iter().for_each(Peer::sync);
+        for number in 0..COUNT {
+            publisher.send(&Frame::binary(number.to_be_bytes()));
+            assert_eq!(number_of(fast.next()), number);
+        }
+        publisher.send(&Frame::text("end"));
+        fast.expect(&Reply::text("end"));
+        slow
+    }
+
+    /// Newest, oldest, conflated, closed: of one thread.
+    fn counters(&self) -> [u64; 4] {
+        let answer = self.server.connect().send(post("/counters", "")).answer();
+        let numbers: Vec<u64> = answer.text().split(' ').map(|number| number.parse().unwrap()).collect();
+        numbers.try_into().unwrap()
+    }
+}
+
+fn number_of(reply: Option<Reply>) -> u64 {
+    match reply {
+        Some(Reply::Message(Kind::Binary, payload)) => u64::from_be_bytes(payload[..8].try_into().unwrap()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The numbers up to the end.
+fn collect(peer: &mut Peer) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    loop {
+        match peer.next() {
+            Some(Reply::Ping(_)) => {}
+            Some(Reply::Message(Kind::Text, _)) => return numbers,
+            other => numbers.push(number_of(other)),
+        }
+    }
+}
+
+/// A subscriber that has not kept pace gets some from the beginning, of which the last were waiting.
+fn begins_without_a_gap(heard: &[u64]) -> usize {
+    let whole = heard.iter().zip(0..).take_while(|(heard, number)| **heard == *number).count();
+    assert!(whole > 0 && whole < COUNT as usize, "{whole}");
+    whole
+}
+
+#[test]
+fn the_newest_are_dropped_and_each_is_counted_and_told() {
+    let world = world(1, SlowConsumer::DropNewest);
+    let mut slow = world.flood();
+    let [newest, oldest, conflated, closed] = world.counters();
+    assert_eq!((oldest, conflated, closed), (0, 0, 0));
+    assert_eq!(world.told.load(Ordering::SeqCst), newest);
+    // The end was dropped like the others.
+    let heard: Vec<u64> = (0..COUNT + 1 - newest).map(|_| number_of(slow.next())).collect();
+    assert_eq!(begins_without_a_gap(&heard), heard.len());
+    let mut publisher = world.server.websocket("/");
+    publisher.send(&Frame::text("now there is room"));
+    assert_eq!(collect(&mut slow), [0; 0]);
+}
+
+#[test]
+fn the_oldest_are_dropped_and_each_is_counted_and_told() {
+    let world = world(1, SlowConsumer::DropOldest);
+    let mut slow = world.flood();
+    let heard = collect(&mut slow);
+    let begin = begins_without_a_gap(&heard);
+    // Behind the gap are those that waited to the last; the end is one of them.
+    let last: Vec<u64> = (COUNT + 1 - WAITING as u64..COUNT).collect();
+    assert_eq!(heard[begin..], last);
+    let [newest, oldest, conflated, closed] = world.counters();
+    assert_eq!((newest, conflated, closed), (0, 0, 0));
+    assert_eq!(oldest, COUNT - heard.len() as u64);
+    assert_eq!(world.told.load(Ordering::SeqCst), oldest);
+}
+
+#[test]
+fn a_slow_one_gets_the_last_value_of_each_topic() {
+    let world = world(1, SlowConsumer::Conflate);
+    let mut slow = world.flood();
+    let [newest, oldest, conflated, closed] = world.counters();
+    assert_eq!((newest, oldest, closed), (0, 0, 0));
+    // The last value of `all.0` is the end, which stands where its values stood.
+    let delivered = COUNT - conflated;
+    let mut heard = collect(&mut slow);
+    heard.extend((heard.len() as u64..delivered).map(|_| number_of(slow.next())));
+    let begin = heard.len() - 9;
+    assert_eq!(begins_without_a_gap(&heard), begin);
+    heard[begin..].sort_unstable();
+    assert_eq!(heard[begin..], (COUNT - 9..COUNT).collect::<Vec<u64>>());
+    slow.sync();
+}
+
+#[test]
+fn a_slow_one_is_closed_as_the_rule_says_and_the_fast_goes_on() {
+    let code = CloseCode::new(4_008).unwrap();
+    let world = world(1, SlowConsumer::Close(code, "too slow for this".to_owned()));
+    let mut slow = world.flood();
+    let mut heard = Vec::new();
+    let close = loop {
+        match slow.next() {
+            Some(Reply::Message(_, payload)) => {
+                heard.push(u64::from_be_bytes(payload[..8].try_into().unwrap()))
+            }
+            other => break other.expect("a Close"),
+        }
+    };
+    assert_eq!(close, Reply::Close(Some(4_008), "too slow for this".to_owned()));
+    assert_eq!(begins_without_a_gap(&heard), heard.len());
+    assert!(heard.len() > WAITING, "what waited comes before the Close");
+    let closed = world.ear.closed();
+    assert_eq!((closed.cause(), closed.status()), (Cause::Overflow, 4_008));
+    assert_eq!(world.counters()[3], 1);
+}
+
+/// What the connection sends is in order with what is published, however slow it is.
+#[test]
+fn a_slow_publisher_hears_itself_in_order() {
+    let (route, _ear) = scripted(move |heard, cx| match heard {
+        Heard::Open => cx.subscribe("own").unwrap(),
+        Heard::Message(..) => {
+            for number in 0..200_u64 {
+                cx.publish("own", &numbered(2 * number)).unwrap();
+                if number % 3 == 0 {
+                    let mut own = vec![0; 16];
+                    own[..8].copy_from_slice(&(2 * number + 1).to_be_bytes());
+                    cx.send_binary(&own).unwrap();
+                }
+            }
+            cx.publish("own", &Prepared::text("end")).unwrap();
+        }
+        _ => {}
+    });
+    let rule =
+        TopicRule::new("own").with_slow_consumer(SlowConsumer::DropOldest).with_max_waiting_messages(5);
+    let router = Router::new().websocket("/", route);
+    let server = Running::server(Server::new(router).threads(1).topic_rule(rule));
+    let mut peer = server.websocket("/");
+    peer.send(&Frame::text("go"));
+    let heard = collect(&mut peer);
+    assert!(heard.is_sorted(), "{heard:?}");
+    let own: Vec<u64> = heard.iter().copied().filter(|number| number % 2 == 1).collect();
+    assert_eq!(
+        own,
+        (0..200).filter(|number| number % 3 == 0).map(|number| 2 * number + 1).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn what_waits_for_a_slow_one_comes_before_the_close_of_a_stop() {
+    let world = world(1, SlowConsumer::DropNewest);
+    let mut slow = world.flood();
+    world.server.stop.stop();
+    let mut heard = 0;
+    loop {
+        match slow.next() {
+            Some(Reply::Message(..)) => heard += 1,
+            close => {
+                assert_eq!(close.and_then(|close| close.close_code()), Some(1001));
+                break;
+            }
+        }
+    }
+    assert!(heard > WAITING);
+}
+
+#[test]
+fn several_threads_have_slow_ones_too() {
+    let world = world(3, SlowConsumer::DropOldest);
+    let mut slow: Vec<Peer> = (0..6).map(|_| world.server.websocket("/")).collect();
+    slow.iter_mut().for_each(Peer::sync);
+    let mut publisher = world.server.websocket("/");
+    for number in 0..COUNT {
+        publisher.send(&Frame::binary(number.to_be_bytes()));
+    }
+    publisher.send(&Frame::text("end")).sync();
+    for peer in &mut slow {
+        let heard = collect(peer);
+        assert!(heard.is_sorted() && heard.len() >= WAITING - 1, "{heard:?}");
+    }
+    while !matches!(world.ear.next(), Heard::Dropped(dropped) if dropped.why() == DropReason::Oldest) {}
+}
+
+#[test]
+fn rules_that_make_no_sense_are_refused() {
+    for rule in [TopicRule::new("a.>.b"), TopicRule::new("a").with_max_waiting_bytes(0)] {
+        let server = Server::new(Router::new()).topic_rule(TopicRule::new("sound")).topic_rule(rule);
+        let refused = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap_err();
+        assert!(refused.to_string().contains("`TopicRule` of \"a"), "{refused}");
+    }
+}
