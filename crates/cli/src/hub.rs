@@ -25,7 +25,14 @@ pub(crate) struct Hub {
     /// Subscriptions to messages of the protocol.
     framed: AtomicUsize,
     rooms: Mutex<HashMap<String, Room>>,
+    /// Those who look at the dashboard.
+    watching: AtomicUsize,
+    /// Publications of each topic since somebody asked last; counted while somebody looks.
+    rates: Mutex<HashMap<String, u64>>,
 }
+
+/// Topics that are counted at once: one more is one more only.
+const RATES_MAX: usize = 1_024;
 
 /// Who is at one topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,6 +125,7 @@ impl Hub {
         payload: (Kind, Bytes),
         include_self: bool,
     ) -> usize {
+        self.count(topic);
         let (kind, bytes) = payload;
         let mut reached = 0;
         if self.framed.load(Ordering::Acquire) > 0 {
@@ -140,6 +148,7 @@ impl Hub {
 
     /// Publishes JSON: a string is heard as its text in the plain form, anything else as it is written.
     pub(crate) fn publish_json(&self, out: &mut impl Outlet, topic: &str, data: &RawValue) -> usize {
+        self.count(topic);
         let mut reached = 0;
         if self.plain.load(Ordering::Acquire) > 0 {
             let text = serde_json::from_str::<String>(data.get()).unwrap_or_else(|_| data.get().to_owned());
@@ -154,6 +163,7 @@ impl Hub {
 
     /// Publishes bytes.
     pub(crate) fn publish_binary(&self, out: &mut impl Outlet, topic: &str, bytes: Vec<u8>) -> usize {
+        self.count(topic);
         let mut reached = 0;
         if self.framed.load(Ordering::Acquire) > 0 {
             reached += out.publish(&Form::Framed.topic(topic), &framed(topic, &Content::Binary(&bytes)));
@@ -194,6 +204,40 @@ impl Hub {
     /// How many are subscribed to a topic by its name, and after how many changes.
     pub(crate) fn presence(&self, topic: &str) -> (usize, u64) {
         self.rooms().get(topic).map_or((0, 0), |room| (room.subscribers, room.changes))
+    }
+
+    /// Somebody begins to look at the dashboard, or ends.
+    pub(crate) fn watch(&self, begins: bool) {
+        if begins {
+            self.watching.fetch_add(1, Ordering::AcqRel);
+        } else if self.watching.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.take_rates(0);
+        }
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watching.load(Ordering::Acquire) > 0
+    }
+
+    /// The busiest topics, and how often each was published to since the last time.
+    pub(crate) fn take_rates(&self, most: usize) -> Vec<(String, u64)> {
+        let rates = std::mem::take(&mut *self.rates.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut rates: Vec<_> = rates.into_iter().collect();
+        rates.sort_unstable_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        rates.truncate(most);
+        rates
+    }
+
+    fn count(&self, topic: &str) {
+        if !self.is_watched() {
+            return;
+        }
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = rates.get_mut(topic) {
+            *count += 1;
+        } else if rates.len() < RATES_MAX {
+            rates.insert(topic.to_owned(), 1);
+        }
     }
 
     fn change(&self, out: &mut impl Outlet, topic: &str, change: impl FnOnce(&mut Room)) {

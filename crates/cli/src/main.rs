@@ -4,8 +4,10 @@
 mod args;
 mod auth;
 mod config;
+mod feed;
 mod hub;
 mod live;
+mod pages;
 mod protocol;
 mod routes;
 mod serve;

@@ -12,51 +12,22 @@ use sinews_server::{
 
 use crate::args::Deflate;
 use crate::auth::{Denied, Rights, Want};
+use crate::feed::Viewer;
 use crate::hub::{self, Form, Hub};
 use crate::live::{Live, Policy};
+use crate::pages;
 use crate::protocol::{self, Client};
 use crate::settings::Settings;
 
-/// The chat page: one file, no build step, nothing from elsewhere.
-const CHAT: &str = include_str!("../../../web/index.html");
-
-/// What the page may do: only what it brings, and connect to where it came from. `'self'` says so for WebSockets
-/// too: in CSP Level 3 it matches `ws:` and `wss:` of the same host and port, and so it does in Firefox, in
-/// Chromium since 2018 and in Safari since 16 (2022). Older ones show the page and do not connect; naming `ws: wss:`
-/// for them would let injected script talk to any host.
-const CHAT_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
-     img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; \
-     frame-ancestors 'none'";
-
-/// The browser's side of the protocol, and its types.
-const CLIENT: &str = include_str!("../../../web/sinews.js");
-const CLIENT_TYPES: &str = include_str!("../../../web/sinews.d.ts");
-
-/// A file that pages of any origin may load: whether they may connect is decided elsewhere.
-fn module(kind: &'static str, text: &'static str) -> Response {
-    Response::new(200)
-        .with_body(text)
-        .with_header("Content-Type", kind)
-        .with_header("X-Content-Type-Options", "nosniff")
-        .with_header("Access-Control-Allow-Origin", "*")
-        .with_header("Cache-Control", "no-cache")
-}
-
 /// The routes.
-pub(crate) fn router(settings: &Settings, live: &Live) -> Router {
+pub(crate) fn router(settings: &Settings, live: &Live, hub: &Arc<Hub>) -> Router {
     let (to_echo, to_subscribe, to_publish, to_talk) =
         (live.clone(), live.clone(), live.clone(), live.clone());
-    let hub = Arc::new(Hub::default());
-    let (of_subscribers, of_publishers, of_clients) = (Arc::clone(&hub), Arc::clone(&hub), hub);
+    let to_look = live.clone();
+    let (of_subscribers, of_publishers, of_clients, of_viewers) =
+        (Arc::clone(hub), Arc::clone(hub), Arc::clone(hub), Arc::clone(hub));
     let max_message = settings.max_message;
-    Router::new()
-        .get("/", |_| {
-            Response::html(CHAT)
-                .with_header("Content-Security-Policy", CHAT_POLICY)
-                .with_header("Cache-Control", "no-cache")
-        })
-        .get("/sinews.js", |_| module("text/javascript; charset=utf-8", CLIENT))
-        .get("/sinews.d.ts", |_| module("text/plain; charset=utf-8", CLIENT_TYPES))
+    pages::add_to(Router::new())
         .healthz("/healthz")
         .readyz("/readyz")
         .metrics("/metrics")
@@ -77,6 +48,12 @@ pub(crate) fn router(settings: &Settings, live: &Live) -> Router {
             "/ws",
             route(settings, protocol::NAME, move |request| {
                 Client::new(request, &to_talk.policy(), Arc::clone(&of_clients), max_message)
+            }),
+        )
+        .websocket(
+            "/dashboard/feed",
+            route(settings, RAW, move |request| {
+                Viewer::new(request, &to_look.policy(), Arc::clone(&of_viewers))
             }),
         )
         .post("/topics/{name}", move |request| {

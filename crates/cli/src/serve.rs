@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use sinews_server::{BackendChoice, BindError, EngineConfig, HttpConfig, Server, StopHandle};
 use tracing_subscriber::EnvFilter;
@@ -10,6 +11,8 @@ use tracing_subscriber::EnvFilter;
 use crate::args::{Backend, ConfigCommand, Deflate, ServeArgs};
 use crate::auth::crypto;
 use crate::config::keys;
+use crate::feed;
+use crate::hub::Hub;
 use crate::live::{Live, Policy};
 use crate::routes;
 use crate::settings::Settings;
@@ -20,13 +23,14 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     let settings = Settings::load(&args)?;
     let log = start_log(settings.log_filter()?);
     let live = Live::new(Policy::new(&settings)?);
+    let hub = Arc::new(Hub::default());
     let descriptors = raise_descriptor_limit();
     let backend = match settings.backend {
         Backend::Auto => BackendChoice::Auto,
         Backend::Poll => BackendChoice::Poll,
         Backend::Uring => BackendChoice::Uring,
     };
-    let mut server = Server::new(routes::router(&settings, &live))
+    let mut server = Server::new(routes::router(&settings, &live, &hub))
         .http(HttpConfig::default().with_max_body(settings.max_message))
         .engine(EngineConfig::default().backend(backend));
     if let Some(threads) = settings.threads {
@@ -37,6 +41,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     }
     let threads = server.thread_count();
     let server = server.bind().map_err(|error| explain(&error))?;
+    feed::start(server.monitor(), server.publisher(), hub)?;
     warn_if_open(server.addresses(), &live.policy());
     let table = table(server.addresses(), threads, server.backend(), settings.deflate, descriptors);
     watch_signals(server.stop_handle(), Reload { args, settings, live, log })?;
@@ -223,7 +228,7 @@ fn table(
     for address in addresses {
         let host = reachable(*address);
         table.push_str(&format!(
-            "\n  chat      http://{host}/\n  echo      ws://{host}/echo\n  topics    ws://{host}/topics/{{name}}\n  \
+            "\n  start     http://{host}/\n  chat      http://{host}/chat\n  echo      ws://{host}/echo\n  topics    ws://{host}/topics/{{name}}\n  \
              protocol  ws://{host}/ws\n  client    http://{host}/sinews.js\n  \
              publish   curl -d hello http://{host}/topics/lobby\n  health    http://{host}/healthz\n"
         ));

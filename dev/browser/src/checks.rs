@@ -62,8 +62,8 @@ const CHECKS: &[(&str, Check)] = &[
 pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<usize, Failure> {
     let server = Server::start(binary)?;
     let driver = Driver::start(tools)?;
-    let anna = Page::enter(&driver, &server.url(""), "Anna")?;
-    let ben = Page::enter(&driver, &server.url(""), "Ben")?;
+    let anna = Page::enter(&driver, &server.url("chat"), "Anna")?;
+    let ben = Page::enter(&driver, &server.url("chat"), "Ben")?;
     let mut world = World { server, driver: &driver, anna, ben };
     let mut failed = 0;
     for (name, check) in CHECKS {
@@ -228,7 +228,7 @@ fn lease_runs_out(w: &mut World<'_>) -> Result<(), Failure> {
 }
 
 fn closing_says_bye(w: &mut World<'_>) -> Result<(), Failure> {
-    let cleo = Page::enter(w.driver, &w.server.url("#lobby"), "Cleo")?;
+    let cleo = Page::enter(w.driver, &w.server.url("chat#lobby"), "Cleo")?;
     w.anna.until_people(&["Anna", "Ben", "Cleo"])?;
     cleo.until_people(&["Anna", "Ben", "Cleo"])?;
     cleo.session.close_window()?;

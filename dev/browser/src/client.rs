@@ -1,8 +1,8 @@
-//! What `/sinews.js` promises, driven in a page that holds nothing else.
+//! What `/sinews.js` promises, driven in a page that holds nothing else; then the pages that use it.
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     host::{Failure, Server, Tools, until},
@@ -26,6 +26,10 @@ const CHECKS: &[(&str, Check)] = &[
     ("what is published meanwhile waits, what was lost is told", nothing_is_lost_unnoticed),
     ("waits grow, and differ", waits_grow),
     ("close is for good", close_is_final),
+    ("the start page leads to the others", start_leads_on),
+    ("the console hears what it publishes, and says what was refused", console_talks),
+    ("the dashboard draws what happens", dashboard_draws),
+    ("no page is wider than a phone", phone_fits),
     ("the console holds no error", console_is_clean),
 ];
 
@@ -195,6 +199,74 @@ fn close_is_final(w: &mut World<'_>) -> Result<(), Failure> {
     )?;
     w.until_noted("closed")?;
     w.until_noted("publish: closed")
+}
+
+fn start_leads_on(w: &mut World<'_>) -> Result<(), Failure> {
+    for (link, page) in [("to-chat", "/chat"), ("to-console", "/console"), ("to-dashboard", "/dashboard")] {
+        w.session.open(&w.server.url(""))?;
+        w.session.click(&format!("[data-testid={link}]"))?;
+        until(&format!("the link leads to {page}"), || {
+            Ok(w.session.script("return location.pathname", &[])? == page)
+        })?;
+    }
+    Ok(())
+}
+
+fn console_talks(w: &mut World<'_>) -> Result<(), Failure> {
+    w.session.open(&w.server.url("console"))?;
+    until("the console is connected", || Ok(w.session.text("#state")? == "connected"))?;
+    w.session.press("#hear-topic", "prices\u{E007}")?;
+    until("the subscription is shown", || Ok(w.session.text("#chips")?.starts_with("prices")))?;
+    let heard = |words: &str| {
+        until(&format!("the console shows {words:?}"), || Ok(w.session.text("#log")?.contains(words)))
+    };
+    w.session.press("#say-topic", "prices")?;
+    w.session.press("#say-text", "{\"gold\": 1}")?;
+    w.session.click("#say button")?;
+    heard("\"gold\": 1")?;
+    w.server.publish(&w.server.url("topics/prices"), "<b>from outside</b>")?;
+    heard("<b>from outside</b>")?;
+    w.session.press("#hear-topic", "a.>.b\u{E007}")?;
+    heard("the wildcard > stands at the end of a pattern only")?;
+    w.session.click("#chips button")?;
+    until("no subscription is left", || Ok(w.session.text("#chips")?.is_empty()))
+}
+
+fn dashboard_draws(w: &mut World<'_>) -> Result<(), Failure> {
+    w.session.open(&w.server.url("dashboard"))?;
+    until("the dashboard is live", || Ok(w.session.text("#state")? == "live"))?;
+    let shown = |chart: &str| w.session.text(&format!("[data-testid={chart}] output"));
+    until("it counts its own connection", || {
+        Ok(shown("connections")?.parse::<u32>().is_ok_and(|count| count >= 1))
+    })?;
+    until("the round trip is measured", || {
+        let words = shown("latency")?;
+        Ok(words.ends_with(" ms") && words != "0.0 ms")
+    })?;
+    until("it knows the memory", || Ok(shown("memory")?.ends_with("iB")))?;
+    until("a line is drawn", || {
+        let line = "return document.querySelector('[data-testid=memory] .line').getAttribute('d') ?? ''";
+        Ok(w.session.script(line, &[])?.as_str().is_some_and(|line| line.contains('L')))
+    })?;
+    until("the topic is listed with its rate", || {
+        w.server.publish(&w.server.url("topics/prices"), "1")?;
+        let rates = w.session.text("#rates")?;
+        Ok(rates.starts_with("prices") && rates.ends_with("/s"))
+    })
+}
+
+fn phone_fits(w: &mut World<'_>) -> Result<(), Failure> {
+    let phone = json!({"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": true});
+    w.session.devtools("Emulation.setDeviceMetricsOverride", &phone)?;
+    for page in ["", "console", "dashboard"] {
+        w.session.open(&w.server.url(page))?;
+        let wider = "const page = document.documentElement; return page.scrollWidth - page.clientWidth";
+        let wider = w.session.script(wider, &[])?;
+        if wider != 0 {
+            return Err(Failure::new(format!("/{page} is {wider} px too wide")));
+        }
+    }
+    w.session.devtools("Emulation.clearDeviceMetricsOverride", &phone).map(drop)
 }
 
 fn console_is_clean(w: &mut World<'_>) -> Result<(), Failure> {

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use crate::{
     host::{Failure, Server, Tools},
-    page::Page,
-    webdriver::Driver,
+    page::{ENTER, Page},
+    webdriver::{Driver, Session},
 };
 
 /// (who speaks, what they say); "" is a terminal.
@@ -28,7 +28,8 @@ pub(crate) fn take(binary: &Path, tools: &Tools, directory: &Path) -> Result<(),
     fs::create_dir_all(directory)?;
     let server = Server::start(binary)?;
     let driver = Driver::start(tools)?;
-    let url = server.url("#harbour");
+    pages(&server, &driver, directory)?;
+    let url = server.url("chat#harbour");
     let [mara, jonas, ines] = [
         actor(&driver, &url, "Mara", 185)?,
         actor(&driver, &url, "Jonas", 45)?,
@@ -77,6 +78,51 @@ fn actor<'d>(driver: &'d Driver, url: &str, name: &'static str, hue: u16) -> Res
     Ok(page)
 }
 
+/// The other pages, with something going on.
+fn pages(server: &Server, driver: &Driver, directory: &Path) -> Result<(), Failure> {
+    let page = Page { name: "nobody", session: Session::start(driver, 1180, 760)? };
+    for name in ["start", "console", "dashboard"] {
+        page.session.open(&server.url(if name == "start" { "" } else { name }))?;
+        if name == "console" {
+            page.until("it is connected", || Ok(page.session.text("#state")? == "connected"))?;
+            page.session.press("#hear-topic", &format!("prices.gold{ENTER}"))?;
+            page.until("it is subscribed", || Ok(!page.session.text("#chips")?.is_empty()))?;
+            page.session.press("#say-topic", "prices.gold")?;
+            for price in ["{\"eur\": 3712.4}", "{\"eur\": 3713.1}"] {
+                server.publish(&server.url("topics/prices.gold"), price)?;
+            }
+        }
+        if name == "dashboard" {
+            // Until there is a curve to see; each round of a different size.
+            page.until("there is a curve", || {
+                for _ in 0..40 {
+                    server.publish(&server.url("topics/prices.gold"), "1")?;
+                    server.publish(&server.url("topics/weather"), "2")?;
+                    server.publish(&server.url("topics/prices.gold"), "3")?;
+                }
+                let line =
+                    "return (document.querySelector('[data-testid=messages] .line').getAttribute('d') ?? '')
+                    .split('L').length";
+                Ok(page.session.script(line, &[])?.as_u64().is_some_and(|points| points > 10))
+            })?;
+        }
+        show_both(&page, directory, name)?;
+    }
+    Ok(())
+}
+
+/// On a desktop and on a phone, light and dark.
+fn show_both(page: &Page<'_>, directory: &Path, name: &str) -> Result<(), Failure> {
+    for (prefix, device) in [("", DESKTOP), ("phone-", PHONE)] {
+        show_on(page, device)?;
+        for (scheme, suffix) in [("dark", "-dark"), ("light", "")] {
+            scheme_is(page, scheme)?;
+            write(page, directory, &format!("{prefix}{name}{suffix}"))?;
+        }
+    }
+    show_on(page, DESKTOP)
+}
+
 /// Width, height, whether fingers touch it.
 const DESKTOP: (u32, u32, bool) = (1180, 740, false);
 const PHONE: (u32, u32, bool) = (390, 844, true);
@@ -85,17 +131,21 @@ fn shoot(page: &Page<'_>, directory: &Path) -> Result<(), Failure> {
     for (name, device) in [("chat", DESKTOP), ("phone", PHONE)] {
         show_on(page, device)?;
         for (scheme, suffix) in [("dark", "-dark"), ("light", "")] {
-            // Without motion, so that no picture is taken halfway.
-            let features = json!([
-                {"name": "prefers-color-scheme", "value": scheme},
-                {"name": "prefers-reduced-motion", "value": "reduce"},
-            ]);
-            page.session.devtools("Emulation.setEmulatedMedia", &json!({ "features": features }))?;
+            scheme_is(page, scheme)?;
             write(page, directory, &format!("{name}{suffix}"))?;
         }
     }
     page.session.click("#menu")?;
     write(page, directory, "phone-menu")
+}
+
+/// Without motion, so that no picture is taken halfway.
+fn scheme_is(page: &Page<'_>, scheme: &str) -> Result<(), Failure> {
+    let features = json!([
+        {"name": "prefers-color-scheme", "value": scheme},
+        {"name": "prefers-reduced-motion", "value": "reduce"},
+    ]);
+    page.session.devtools("Emulation.setEmulatedMedia", &json!({ "features": features })).map(drop)
 }
 
 fn show_on(page: &Page<'_>, (width, height, mobile): (u32, u32, bool)) -> Result<(), Failure> {

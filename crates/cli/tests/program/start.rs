@@ -14,10 +14,16 @@ fn a_bare_start_serves_everything_in_the_table() {
     for line in ["/echo", "/topics/{name}", "curl -d hello", "/healthz", "deflate shared", "descriptors"] {
         assert!(server.table.contains(line), "{line} in {}", server.table);
     }
-    let page = server.get("/");
-    assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("\r\nContent-Security-Policy: "));
-    assert!(page.contains(" connect-src 'self';"), "nowhere else");
-    assert!(page.contains("<!doctype html>") || page.contains("<!DOCTYPE html>"));
+    for path in ["/", "/chat", "/console", "/dashboard"] {
+        let page = server.get(path);
+        assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("\r\nContent-Security-Policy: "));
+        assert!(page.contains(" connect-src 'self';"), "nowhere else");
+        assert!(page.contains("<!doctype html>"), "{page}");
+        assert_eq!(page.contains("'unsafe-inline'"), path == "/chat", "{path}");
+    }
+    for path in ["/console.js", "/dashboard.js", "/pages.css"] {
+        assert!(server.get(path).contains("\r\nX-Content-Type-Options: nosniff\r\n"), "{path}");
+    }
     let client = server.get("/sinews.js");
     assert!(client.contains("\r\nContent-Type: text/javascript; charset=utf-8\r\n"), "{client}");
     assert!(client.contains("export function connect(") && server.get("/sinews.d.ts").contains("connect("));

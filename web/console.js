@@ -1,0 +1,99 @@
+// The console at /console: subscribe and publish by hand.
+import { connect } from "/sinews.js";
+
+/** Entries of the log; older ones go. */
+const LOG_MAX = 500;
+
+const at = (id) => document.getElementById(id);
+const subscriptions = new Map();
+let client = null;
+
+function open(token) {
+  client?.close();
+  client = connect("/ws", { token: token || undefined });
+  client.onstatus = ({ status, delay, reason }) => {
+    const words = { open: "connected", connecting: "connecting", closed: reason || "closed" };
+    at("state").textContent = words[status] ?? `trying again in ${Math.ceil(delay / 1000)} s`;
+    at("state").dataset.status = status;
+  };
+  for (const topic of subscriptions.keys()) subscribe(topic);
+}
+
+function subscribe(topic) {
+  const subscription = client.subscribe(topic, hear, { onerror: (error) => refused(topic, error) });
+  subscriptions.set(topic, subscription);
+  show();
+}
+
+function refused(topic, error) {
+  if (error.code === "closed") return;
+  subscriptions.delete(topic);
+  show();
+  note(topic, error.message, true);
+}
+
+function show() {
+  at("chips").replaceChildren(...[...subscriptions].map(([topic, subscription]) => {
+    const item = document.createElement("li");
+    const button = document.createElement("button");
+    button.className = "plain";
+    button.textContent = "×";
+    button.setAttribute("aria-label", `Unsubscribe from ${topic}`);
+    button.onclick = () => {
+      subscription.unsubscribe();
+      subscriptions.delete(topic);
+      show();
+    };
+    item.append(topic, button);
+    return item;
+  }));
+}
+
+function hear({ topic, data }) {
+  const bytes = data instanceof Uint8Array;
+  note(topic, bytes ? `${data.length} bytes: ${[...data.subarray(0, 64)].map((byte) => byte.toString(16).padStart(2, "0")).join(" ")}`
+    : typeof data === "string" ? data : JSON.stringify(data, null, 1));
+}
+
+function note(topic, text, fault = false) {
+  const log = at("log");
+  log.querySelector(".empty")?.remove();
+  const [item, time, name, words] = ["li", "time", "b", "pre"].map((kind) => document.createElement(kind));
+  time.textContent = new Date().toLocaleTimeString();
+  name.textContent = topic;
+  words.textContent = text;
+  words.classList.toggle("fault", fault);
+  item.append(time, name, words);
+  const follows = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+  log.append(item);
+  while (log.children.length > LOG_MAX) log.firstElementChild.remove();
+  if (follows) log.scrollTop = log.scrollHeight;
+}
+
+at("hear").onsubmit = (event) => {
+  event.preventDefault();
+  const topic = at("hear-topic").value.trim();
+  if (topic && !subscriptions.has(topic)) subscribe(topic);
+  at("hear-topic").value = "";
+};
+
+at("say").onsubmit = async (event) => {
+  event.preventDefault();
+  const [topic, text] = [at("say-topic").value.trim(), at("say-text").value];
+  let data = text;
+  // A number or a word is more likely meant as text.
+  try { if (/^\s*[[{]/.test(text)) data = JSON.parse(text); } catch { /* Then it is text. */ }
+  try {
+    const { reached } = await client.publish(topic, data);
+    if (reached === 0) note(topic, "published; nobody is subscribed");
+  } catch (error) {
+    note(topic, error.message, true);
+  }
+};
+
+at("auth").onsubmit = (event) => {
+  event.preventDefault();
+  open(at("token").value.trim());
+};
+
+open(new URLSearchParams(location.hash.slice(1)).get("token"));

@@ -1,0 +1,143 @@
+// The dashboard at /dashboard: what the server tells of itself each second, drawn.
+
+/** Seconds that the charts show. */
+const SPAN = 60;
+const SVG = "http://www.w3.org/2000/svg";
+
+const number = new Intl.NumberFormat(undefined, { maximumFractionDigits: 1, notation: "compact" });
+const bytes = (value) => {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const unit = value < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(value) / 10));
+  return `${(value / 1024 ** unit).toFixed(unit && value / 1024 ** unit < 100 ? 1 : 0)} ${units[unit]}`;
+};
+const rate = (value) => `${number.format(value)}/s`;
+const ms = (value) => (value < 10 ? `${value.toFixed(1)} ms` : `${Math.round(value)} ms`);
+const percent = (value) => `${Math.round(value * 100)} %`;
+
+/** [name, what is shown of it, how it is written, what the second line is and its name] */
+const CHARTS = [
+  ["connections", "Connections", (now) => now.connections, number.format.bind(number), (now) => now.websockets, "WebSockets"],
+  ["messages", "Messages out", (now, d) => d("messages_sent"), rate, (_, d) => d("messages_received"), "in"],
+  ["bytes", "Bytes out", (now, d) => d("sent_bytes"), (value) => `${bytes(value)}/s`, (_, d) => d("received_bytes"), "in"],
+  ["latency", "Round trip from here", (now) => now.latency, ms],
+  ["busy", "Busiest loop", (now) => now.busy, percent],
+  ["memory", "Memory", (now) => now.resident_bytes ?? 0, bytes, (now) => now.queued_bytes, "in queues"],
+  ["dropped", "Messages dropped", (now, d) => d("dropped"), rate],
+  ["refused", "Refused", (now, d) => d("refused"), rate],
+];
+
+class Chart {
+  constructor([name, title, first, write, second, key]) {
+    Object.assign(this, { first, write, second, values: [], seconds: [] });
+    this.figure = document.createElement("figure");
+    this.figure.className = "chart";
+    this.figure.dataset.testid = name;
+    const caption = document.createElement("figcaption");
+    this.output = document.createElement("output");
+    this.output.textContent = "–";
+    caption.append(title);
+    if (key) {
+      this.small = document.createElement("small");
+      this.small.className = "key";
+      this.key = key;
+      caption.append(this.small);
+    }
+    caption.append(this.output);
+    this.svg = document.createElementNS(SVG, "svg");
+    this.svg.setAttribute("viewBox", `0 0 ${SPAN} 100`);
+    this.svg.setAttribute("preserveAspectRatio", "none");
+    this.svg.setAttribute("aria-hidden", "true");
+    const shape = (kind, of) => {
+      const made = document.createElementNS(SVG, kind);
+      made.setAttribute("class", of);
+      this.svg.append(made);
+      return made;
+    };
+    const rule = shape("line", "rule");
+    for (const [key, value] of [["x1", 0], ["x2", SPAN], ["y1", 100], ["y2", 100]]) rule.setAttribute(key, value);
+    [this.area, this.line] = [shape("path", "area"), shape("path", "line")];
+    this.other = second && shape("path", "line second");
+    this.figure.append(caption, this.svg);
+  }
+
+  add(now, difference) {
+    const value = this.first(now, difference);
+    const push = (list, value) => list.push(value) > SPAN && list.shift();
+    push(this.values, value);
+    if (this.second) {
+      const second = this.second(now, difference);
+      push(this.seconds, second);
+      this.small.textContent = `${this.key} ${this.write(second)}`;
+    }
+    this.output.textContent = this.write(value);
+    this.draw();
+  }
+
+  draw() {
+    const most = Math.max(...this.values, ...this.seconds, 1e-9) * 1.1;
+    const path = (values) => values.map((value, at) =>
+      `${at ? "L" : "M"}${SPAN - values.length + at + 1} ${(100 - (value / most) * 100).toFixed(2)}`).join("");
+    const line = path(this.values);
+    this.line.setAttribute("d", line);
+    this.area.setAttribute("d", `${line}L${SPAN} 100L${SPAN - this.values.length + 1} 100Z`);
+    this.other?.setAttribute("d", path(this.seconds));
+  }
+}
+
+const charts = CHARTS.map((chart) => new Chart(chart));
+document.getElementById("charts").append(...charts.map((chart) => chart.figure));
+
+function rates(topics) {
+  const most = Math.max(...topics.map(([, count]) => count), 1);
+  document.getElementById("rates").replaceChildren(...topics.map(([topic, count]) => {
+    const row = document.createElement("tr");
+    const meter = document.createElement("meter");
+    meter.max = most;
+    meter.value = count;
+    for (const content of [topic, meter, rate(count)]) row.insertCell().append(content);
+    return row;
+  }));
+  document.getElementById("rates-none").hidden = topics.length > 0;
+}
+
+const state = document.getElementById("state");
+const token = new URLSearchParams(location.hash.slice(1)).get("token");
+let attempts = 0;
+
+function open() {
+  const url = new URL("/dashboard/feed", location.href.replace(/^http/, "ws"));
+  const socket = new WebSocket(url, token ? ["sinews.raw", `sinews.bearer.${token}`] : ["sinews.raw"]);
+  let last = null;
+  let asked = 0;
+  let latency = 0;
+  socket.onopen = () => {
+    attempts = 0;
+    [state.textContent, state.dataset.status] = ["live", "open"];
+  };
+  socket.onmessage = ({ data }) => {
+    if (data === "pong") {
+      latency = performance.now() - asked;
+      return;
+    }
+    const now = { ...JSON.parse(data), latency };
+    const seconds = last ? (now.at - last.at) / 1000 : 0;
+    const difference = (key) => (last && seconds > 0 ? Math.max(0, now[key] - last[key]) / seconds : 0);
+    if (last) {
+      for (const chart of charts) chart.add(now, difference);
+      rates(now.topics);
+    }
+    last = now;
+    asked = performance.now();
+    socket.send("ping");
+  };
+  socket.onclose = ({ code, reason }) => {
+    state.dataset.status = "waiting";
+    state.textContent = code === 4401 ? "the token has expired" : reason || "the server cannot be reached";
+    if (code === 4401) return;
+    attempts += 1;
+    const most = Math.min(30_000, 500 * 2 ** Math.min(attempts, 10));
+    setTimeout(open, most / 2 + (Math.random() * most) / 2);
+  };
+}
+
+open();
