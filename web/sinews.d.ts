@@ -44,7 +44,7 @@ export interface SubscribeOptions {
   last?: number;
   /** Called with the number of subscribers, whenever it changes. Not for patterns. */
   presence?: (subscribers: number) => void;
-  /** Called after a reconnect if the server has forgotten messages that were not heard. */
+  /** Called if messages were lost: forgotten before a reconnect, or dropped since this page is too slow. */
   ongap?: () => void;
   /** Called if the server refuses the subscription, at first or after a reconnect. */
   onerror?: (error: SinewsError) => void;
@@ -73,6 +73,8 @@ export class Client {
   subscribe(topic: string, onmessage: (message: Message) => void, options?: SubscribeOptions): Subscription;
   /** Publishes JSON or bytes; resolves when the server has it. */
   publish(topic: string, data: Json | ArrayBuffer | ArrayBufferView): Promise<{ reached: number }>;
+  /** What the server keeps of a topic: the last so many messages, 100 if that is not told. */
+  history(topic: string, last?: number): Promise<Message[]>;
   /** How many are subscribed to a topic by its name. */
   presence(topic: string): Promise<number>;
   /** Ends the connection, for good. */

@@ -93,6 +93,13 @@ export class Client {
     return this.#request(bytes ? { op: "publish", topic, b64: toBase64(bytes) } : { op: "publish", topic, data });
   }
 
+  /** What the server keeps of a topic: the last so many messages. */
+  async history(topic, last = 100) {
+    const { messages } = await this.#request({ op: "history", topic, last });
+    for (const message of messages) if ("b64" in message) message.data = fromBase64(message.b64);
+    return messages;
+  }
+
   /** How many are subscribed to a topic by its name. */
   async presence(topic) {
     return (await this.#request({ op: "presence", topic })).subscribers;
@@ -185,6 +192,9 @@ export class Client {
       case "message":
         if ("b64" in message) message.data = fromBase64(message.b64);
         for (const subscription of this.#subscriptions) subscription._hear(message);
+        return;
+      case "dropped":
+        for (const subscription of this.#subscriptions) subscription._miss(message.topic);
         return;
       case "presence":
         for (const subscription of this.#subscriptions) subscription._present(message);
@@ -298,6 +308,10 @@ class Subscription {
       this.#position = { epoch, seq };
     }
     this.#onmessage(message);
+  }
+
+  _miss(topic) {
+    if (topic === undefined || this.#matches(topic)) this.#options.ongap?.();
   }
 
   _present({ topic, subscribers, at }) {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Deserialize;
 
-use crate::config::units::{Bytes, Wait};
+use crate::config::units::{Bytes, Keep, Wait};
 use crate::token::TokenArgs;
 
 /// A real-time server: HTTP and WebSocket, topics, a chat page.
@@ -80,6 +80,11 @@ pub(crate) struct ServeArgs {
     /// origins such as `https://example.com`; may be given several times [default: same]
     #[arg(long, value_name = "ORIGIN", env = "SINEWS_ORIGIN", value_delimiter = ',')]
     pub(crate) origin: Option<Vec<String>>,
+
+    /// Topics whose last messages are kept for those who come back, as a pattern and how many: `chat.>=100`;
+    /// may be given several times
+    #[arg(long, value_name = "PATTERN=N", env = "SINEWS_HISTORY", value_delimiter = ',')]
+    pub(crate) history: Option<Vec<Keep>>,
 
     /// What is logged: error, warn, info, debug, trace, or a filter such as `sinews_engine=debug` [default:
     /// info]

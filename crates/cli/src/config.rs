@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::de::{DeTable, DeValue};
 
-use self::units::{Bytes, OneOrMore, Wait};
+use self::units::{Bytes, Keep, OneOrMore, Wait};
 use crate::args::{Backend, Deflate};
 
 /// What a file says. What it does not say is `None`.
@@ -26,6 +26,7 @@ pub(crate) struct Values {
     pub(crate) max_message: Option<Bytes>,
     pub(crate) deflate: Option<Deflate>,
     pub(crate) origin: Option<OneOrMore<String>>,
+    pub(crate) history: Option<OneOrMore<Keep>>,
     pub(crate) log: Option<String>,
     pub(crate) auth: AuthValues,
 }

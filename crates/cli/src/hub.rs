@@ -13,7 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::json;
 use serde_json::value::RawValue;
-use sinews_server::{Context, Kind, Prepared, Topics};
+use sinews_server::{Context, Kind, Position, Prepared, Topics};
 
 use crate::auth::pattern;
 
@@ -29,6 +29,8 @@ pub(crate) struct Hub {
     watching: AtomicUsize,
     /// Publications of each topic since somebody asked last; counted while somebody looks.
     rates: Mutex<HashMap<String, u64>>,
+    /// Patterns of the topics whose last messages are kept.
+    kept: Vec<String>,
 }
 
 /// Topics that are counted at once: one more is one more only.
@@ -54,13 +56,21 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    fn topic(self, name: &str) -> String {
+    /// As the server below knows it.
+    pub(crate) fn topic(self, name: &str) -> String {
         let prefix = match self {
             Self::Plain => "r.",
             Self::Framed => "j.",
             Self::Presence => "p.",
         };
         [prefix, name].concat()
+    }
+}
+
+impl Form {
+    /// The name of a topic of the server below.
+    pub(crate) fn name(topic: &str) -> Option<&str> {
+        ["r.", "j.", "p."].iter().find_map(|prefix| topic.strip_prefix(prefix))
     }
 }
 
@@ -91,14 +101,21 @@ pub(crate) trait Outlet {
     /// Publishes to everybody, the publisher too; answers how many that are.
     fn publish(&mut self, topic: &str, message: &Prepared) -> usize;
 
+    /// Publishes to everybody what is made of where it will stand in its topic, if that is kept.
+    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize;
+
     /// Publishes to everybody else.
     fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize;
 }
 
 impl Outlet for Context<'_> {
     fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
-        // No name with a wildcard comes so far.
+        // The name was checked, and is no pattern.
         Context::publish(self, topic, message).unwrap_or(0)
+    }
+
+    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize {
+        Context::publish_with(self, topic, make).unwrap_or(0)
     }
 
     fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
@@ -111,12 +128,36 @@ impl Outlet for Topics {
         Self::publish(self, topic, message, None).unwrap_or(0)
     }
 
+    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize {
+        Self::publish_with(self, topic, make, None).unwrap_or(0)
+    }
+
     fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
         Self::publish(self, topic, message, None).unwrap_or(0)
     }
 }
 
 impl Hub {
+    /// With the patterns of the topics that are kept.
+    pub(crate) fn new(kept: Vec<String>) -> Self {
+        Self { kept, ..Self::default() }
+    }
+
+    /// Whether the last messages of a topic are kept.
+    pub(crate) fn keeps(&self, topic: &str) -> bool {
+        self.kept.iter().any(|pattern| pattern::covers(pattern, topic))
+    }
+
+    /// Publishes a message of the protocol.
+    fn publish_framed(&self, out: &mut impl Outlet, topic: &str, content: &Content<'_>) -> usize {
+        out.publish_with(&Form::Framed.topic(topic), |position| framed(topic, content, position))
+    }
+
+    /// Whether somebody hears the protocol's form, now or later.
+    fn is_framed(&self, topic: &str) -> bool {
+        self.framed.load(Ordering::Acquire) > 0 || self.keeps(topic)
+    }
+
     /// Publishes a payload as it came.
     pub(crate) fn publish_payload(
         &self,
@@ -128,12 +169,12 @@ impl Hub {
         self.count(topic);
         let (kind, bytes) = payload;
         let mut reached = 0;
-        if self.framed.load(Ordering::Acquire) > 0 {
+        if self.is_framed(topic) {
             let content = match std::str::from_utf8(&bytes) {
                 Ok(text) if kind == Kind::Text => Content::Json(json!(text).to_string()),
                 _ => Content::Binary(&bytes),
             };
-            reached += out.publish_to_others(&Form::Framed.topic(topic), &framed(topic, &content));
+            reached += self.publish_framed(out, topic, &content);
         }
         if self.plain.load(Ordering::Acquire) > 0 {
             let (topic, message) = (Form::Plain.topic(topic), Prepared::new(kind, bytes));
@@ -154,9 +195,8 @@ impl Hub {
             let text = serde_json::from_str::<String>(data.get()).unwrap_or_else(|_| data.get().to_owned());
             reached += out.publish(&Form::Plain.topic(topic), &Prepared::text(text));
         }
-        if self.framed.load(Ordering::Acquire) > 0 {
-            let message = framed(topic, &Content::Json(data.get().to_owned()));
-            reached += out.publish(&Form::Framed.topic(topic), &message);
+        if self.is_framed(topic) {
+            reached += self.publish_framed(out, topic, &Content::Json(data.get().to_owned()));
         }
         reached
     }
@@ -165,18 +205,13 @@ impl Hub {
     pub(crate) fn publish_binary(&self, out: &mut impl Outlet, topic: &str, bytes: Vec<u8>) -> usize {
         self.count(topic);
         let mut reached = 0;
-        if self.framed.load(Ordering::Acquire) > 0 {
-            reached += out.publish(&Form::Framed.topic(topic), &framed(topic, &Content::Binary(&bytes)));
+        if self.is_framed(topic) {
+            reached += self.publish_framed(out, topic, &Content::Binary(&bytes));
         }
         if self.plain.load(Ordering::Acquire) > 0 {
             reached += out.publish(&Form::Plain.topic(topic), &Prepared::binary(bytes));
         }
         reached
-    }
-
-    /// The topic of the server below for a subscription, which [`joined`](Self::joined) counts.
-    pub(crate) fn subscription(form: Form, topic: &str) -> String {
-        form.topic(topic)
     }
 
     /// Counts a subscription that was made, and tells who wants to hear of it.
@@ -280,13 +315,16 @@ enum Content<'a> {
     Binary(&'a [u8]),
 }
 
-fn framed(topic: &str, content: &Content<'_>) -> Prepared {
+fn framed(topic: &str, content: &Content<'_>, position: Option<Position>) -> Prepared {
     let topic = json!(topic);
+    let place = position.map_or_else(String::new, |Position { epoch, sequence }| {
+        format!(",\"epoch\":{epoch},\"seq\":{sequence}")
+    });
     Prepared::text(match content {
-        Content::Json(json) => format!("{{\"op\":\"message\",\"topic\":{topic},\"data\":{json}}}"),
+        Content::Json(json) => format!("{{\"op\":\"message\",\"topic\":{topic}{place},\"data\":{json}}}"),
         Content::Binary(bytes) => {
             let encoded = STANDARD.encode(bytes);
-            format!("{{\"op\":\"message\",\"topic\":{topic},\"b64\":\"{encoded}\"}}")
+            format!("{{\"op\":\"message\",\"topic\":{topic}{place},\"b64\":\"{encoded}\"}}")
         }
     })
 }

@@ -8,7 +8,10 @@ use std::time::Instant;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use sinews_server::{Closed, Context, Handler, InvalidTopic, Kind, Payload, Refusal, Request, Topics};
+use sinews_server::{
+    Closed, Context, Handler, InvalidTopic, Joined, Kind, Missed, Payload, Position, Refusal, Request, Start,
+    Topics,
+};
 
 use self::incoming::{Incoming, Op};
 use crate::auth::{Denied, Rights, Want};
@@ -52,6 +55,8 @@ mod code {
     pub(super) const UNKNOWN_OP: u16 = 404;
     /// Nothing is subscribed to by that name.
     pub(super) const NOT_SUBSCRIBED: u16 = 409;
+    /// Nothing is kept of the topic.
+    pub(super) const NOT_KEPT: u16 = 410;
     /// No name or pattern of topics, or a pattern where one topic is meant.
     pub(super) const TOPIC: u16 = 422;
     /// More subscriptions than one connection may have.
@@ -83,7 +88,8 @@ impl Client {
     /// Does what is asked; answers what the acknowledgement says beside the id.
     fn obey(&mut self, op: Op<'_>, cx: &mut Context<'_>) -> Result<Answer, Problem> {
         match op {
-            Op::Subscribe { topic, presence } => self.subscribe(&topic, presence, cx),
+            Op::Subscribe { topic, presence, start } => self.subscribe(&topic, presence, start, cx),
+            Op::History { topic, start } => self.history(&topic, start, cx),
             Op::Unsubscribe { topic } => self.unsubscribe(&topic, cx),
             Op::Publish { topic, data } => {
                 self.may_publish(&topic)?;
@@ -115,28 +121,74 @@ impl Client {
         Ok(self.rights.check(Want::Publish(topic))?)
     }
 
-    fn subscribe(&mut self, topic: &str, presence: bool, cx: &mut Context<'_>) -> Result<Answer, Problem> {
+    fn subscribe(
+        &mut self,
+        topic: &str,
+        presence: bool,
+        start: Option<Start>,
+        cx: &mut Context<'_>,
+    ) -> Result<Answer, Problem> {
         let check = if presence { hub::check_name } else { hub::check_subscription };
         check(topic).map_err(|text| problem(code::TOPIC, text))?;
         self.rights.check(Want::Subscribe(topic))?;
-        let place = match self.subscriptions.iter().position(|known| known.topic == topic) {
-            Some(place) => place,
-            None => {
-                join(&self.hub, Form::Framed, topic, cx)?;
-                self.subscriptions.push(Subscription { topic: topic.to_owned(), presence: false });
-                self.subscriptions.len() - 1
+        let mut ack = json!({ "topic": topic });
+        let place = self.subscriptions.iter().position(|known| known.topic == topic);
+        if place.is_none() || start.is_some() {
+            match join_from(topic, start, cx)? {
+                Some(joined) => {
+                    let Position { epoch, sequence } = joined.position;
+                    ack["epoch"] = json!(epoch);
+                    ack["seq"] = json!(sequence);
+                    ack["replayed"] = json!(joined.replayed);
+                    ack["complete"] = json!(joined.complete);
+                }
+                // It is not kept, so nobody knows what came before.
+                None if start.is_some() => ack["complete"] = json!(false),
+                None => {}
             }
-        };
+        }
+        let place = place.unwrap_or_else(|| {
+            self.hub.joined(cx, Form::Framed, topic);
+            self.subscriptions.push(Subscription { topic: topic.to_owned(), presence: false });
+            self.subscriptions.len() - 1
+        });
         let known = &mut self.subscriptions[place];
         if presence && !known.presence {
-            join(&self.hub, Form::Presence, topic, cx)?;
+            cx.subscribe(&Form::Presence.topic(topic)).map_err(refused)?;
+            self.hub.joined(cx, Form::Presence, topic);
             known.presence = true;
         }
-        if !known.presence {
-            return Ok(Answer::Ack(json!({ "topic": topic })));
+        if known.presence {
+            let (subscribers, at) = self.hub.presence(topic);
+            ack["subscribers"] = json!(subscribers);
+            ack["at"] = json!(at);
         }
-        let (subscribers, at) = self.hub.presence(topic);
-        Ok(Answer::Ack(json!({ "topic": topic, "subscribers": subscribers, "at": at })))
+        Ok(Answer::Ack(ack))
+    }
+
+    fn history(&self, topic: &str, start: Start, cx: &Context<'_>) -> Result<Answer, Problem> {
+        hub::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
+        self.rights.check(Want::Subscribe(topic))?;
+        if !self.hub.keeps(topic) {
+            return Err(problem(code::NOT_KEPT, format!("nothing is kept of {topic}")));
+        }
+        let start = match start {
+            Start::Last(count) => Start::Last(count.min(HISTORY_MAX)),
+            other => other,
+        };
+        let mut left = HISTORY_BYTES_MAX;
+        let kept = cx.topics().history(&Form::Framed.topic(topic), start).into_iter().take(HISTORY_MAX);
+        // At least one, however large.
+        let kept = kept.enumerate().take_while(|(at, (_, message))| {
+            let len = message.payload().len();
+            let fits = *at == 0 || len <= left;
+            left = left.saturating_sub(len);
+            fits
+        });
+        // They are messages of the protocol, so this fails for none.
+        let messages: Vec<Value> =
+            kept.filter_map(|(_, (_, message))| serde_json::from_slice(message.payload()).ok()).collect();
+        Ok(Answer::Own(json!({ "op": "history", "topic": topic, "messages": messages })))
     }
 
     fn unsubscribe(&mut self, topic: &str, cx: &mut Context<'_>) -> Result<Answer, Problem> {
@@ -145,7 +197,7 @@ impl Client {
         };
         let gone = self.subscriptions.swap_remove(place);
         for form in gone.forms() {
-            cx.unsubscribe(&Hub::subscription(form, topic));
+            cx.unsubscribe(&form.topic(topic));
             self.hub.left(cx, form, topic);
         }
         Ok(Answer::Ack(json!({ "topic": topic })))
@@ -160,14 +212,25 @@ impl Subscription {
     }
 }
 
-fn join(hub: &Hub, form: Form, topic: &str, cx: &mut Context<'_>) -> Result<(), Problem> {
-    cx.subscribe(&Hub::subscription(form, topic)).map_err(|error| match error {
-        InvalidTopic::TooMany => problem(code::TOO_MANY, error.to_string()),
-        _ => problem(code::TOPIC, error.to_string()),
-    })?;
-    hub.joined(cx, form, topic);
-    Ok(())
+/// Subscribes, from a message on if one is told and the topic is kept; `None` if it is not.
+fn join_from(topic: &str, start: Option<Start>, cx: &mut Context<'_>) -> Result<Option<Joined>, Problem> {
+    let topic = Form::Framed.topic(topic);
+    // Where it stands is told to those who want nothing of what was, too: for when they come back.
+    match cx.subscribe_from(&topic, start.unwrap_or(Start::Last(0))) {
+        Ok(joined) => Ok(Some(joined)),
+        Err(InvalidTopic::NotKept) => cx.subscribe(&topic).map(|()| None).map_err(refused),
+        Err(error) => Err(refused(error)),
+    }
 }
+
+fn refused(error: InvalidTopic) -> Problem {
+    let code = if error == InvalidTopic::TooMany { code::TOO_MANY } else { code::TOPIC };
+    problem(code, error.to_string())
+}
+
+/// Messages in one answer to `history`, at most, and their bytes.
+const HISTORY_MAX: usize = 1_000;
+const HISTORY_BYTES_MAX: usize = 1 << 20;
 
 /// What follows on what was asked.
 enum Answer {
@@ -214,6 +277,14 @@ impl Handler for Client {
             answer["id"] = id;
         }
         say(cx, &answer);
+    }
+
+    fn dropped(&mut self, missed: &Missed, cx: &mut Context<'_>) {
+        let mut words = json!({ "op": "dropped", "messages": missed.messages() });
+        if let Some(topic) = missed.topic().and_then(Form::name) {
+            words["topic"] = json!(topic);
+        }
+        say(cx, &words);
     }
 
     fn deadline(&self) -> Option<Instant> {

@@ -126,7 +126,7 @@ impl Subscriber {
 
 impl Handler for Subscriber {
     fn open(&mut self, cx: &mut Context<'_>) {
-        match cx.subscribe(&Hub::subscription(Form::Plain, &self.topic)) {
+        match cx.subscribe(&Form::Plain.topic(&self.topic)) {
             Ok(()) => {
                 self.joined = true;
                 self.hub.joined(cx, Form::Plain, &self.topic);

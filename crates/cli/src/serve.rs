@@ -5,14 +5,16 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use sinews_server::{BackendChoice, BindError, EngineConfig, HttpConfig, Server, StopHandle};
+use sinews_server::{
+    BackendChoice, BindError, EngineConfig, History, HttpConfig, Server, StopHandle, TopicRule,
+};
 use tracing_subscriber::EnvFilter;
 
 use crate::args::{Backend, ConfigCommand, Deflate, ServeArgs};
 use crate::auth::crypto;
 use crate::config::keys;
 use crate::feed;
-use crate::hub::Hub;
+use crate::hub::{Form, Hub};
 use crate::live::{Live, Policy};
 use crate::routes;
 use crate::settings::Settings;
@@ -23,7 +25,8 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     let settings = Settings::load(&args)?;
     let log = start_log(settings.log_filter()?);
     let live = Live::new(Policy::new(&settings)?);
-    let hub = Arc::new(Hub::default());
+    let kept = settings.history.iter().map(|keep| keep.pattern.clone());
+    let hub = Arc::new(Hub::new(kept.collect()));
     let descriptors = raise_descriptor_limit();
     let backend = match settings.backend {
         Backend::Auto => BackendChoice::Auto,
@@ -35,6 +38,11 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         .engine(EngineConfig::default().backend(backend));
     if let Some(threads) = settings.threads {
         server = server.threads(threads.get());
+    }
+    for keep in &settings.history {
+        // Only in the form that can tell where each message stands.
+        let pattern = Form::Framed.topic(&keep.pattern);
+        server = server.topic_rule(TopicRule::new(pattern).with_history(History::new(keep.messages)));
     }
     for address in &settings.listen {
         server = server.listen(*address);

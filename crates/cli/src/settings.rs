@@ -10,7 +10,7 @@ use sinews_server::OriginPolicy;
 use tracing_subscriber::EnvFilter;
 
 use crate::args::{AuthArgs, Backend, Deflate, ServeArgs};
-use crate::config::units::{Bytes, OneOrMore, Wait};
+use crate::config::units::{Bytes, Keep, OneOrMore, Wait};
 use crate::config::{AuthValues, File};
 
 /// Every setting of `sinews serve`.
@@ -22,6 +22,7 @@ pub(crate) struct Settings {
     pub(crate) max_message: usize,
     pub(crate) deflate: Deflate,
     pub(crate) origin: Vec<String>,
+    pub(crate) history: Vec<Keep>,
     pub(crate) log: String,
     pub(crate) auth: AuthSettings,
     names: Names,
@@ -88,6 +89,9 @@ impl Settings {
             origin: pick
                 .one("origin", &args.origin, strings(values.origin))
                 .unwrap_or_else(|| vec!["same".to_owned()]),
+            history: pick
+                .one("history", &args.history, values.history.map(|OneOrMore(list)| list))
+                .unwrap_or_default(),
             log: pick.one("log", &args.log, values.log).unwrap_or_else(|| "info".to_owned()),
             auth: AuthSettings::merge(&args.auth, values.auth, &mut pick)?,
             names: pick.names,
@@ -122,6 +126,7 @@ impl Settings {
             ("backend", self.backend != new.backend),
             ("max_message", self.max_message != new.max_message),
             ("deflate", self.deflate != new.deflate),
+            ("history", self.history != new.history),
         ];
         differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
@@ -306,6 +311,7 @@ mod tests {
                 "backend" => "backend = \"poll\"".to_owned(),
                 "max_message" => "max_message = 1".to_owned(),
                 "deflate" => "deflate = \"off\"".to_owned(),
+                "history" => "history = \"a=1\"".to_owned(),
                 other => panic!("a line for {other}"),
             };
             assert_eq!(old.needs_restart(&settings(&[], &line).unwrap()), [key.name]);

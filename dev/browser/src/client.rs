@@ -24,6 +24,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("presence is told as it changes", presence_is_told),
     ("a crashed server is waited for, and subscriptions are made again", survives_a_crash),
     ("what is published meanwhile waits, what was lost is told", nothing_is_lost_unnoticed),
+    ("a topic that is kept is resumed without loss or repetition", kept_topic_is_resumed),
     ("waits grow, and differ", waits_grow),
     ("close is for good", close_is_final),
     ("the start page leads to the others", start_leads_on),
@@ -165,6 +166,41 @@ fn nothing_is_lost_unnoticed(w: &mut World<'_>) -> Result<(), Failure> {
     w.until_noted("gone: lost")?;
     w.run("note('again ' + (await client.publish('room', 1)).reached);")?;
     w.until_noted("again 1")
+}
+
+fn kept_topic_is_resumed(w: &mut World<'_>) -> Result<(), Failure> {
+    let topic = w.server.url("topics/kept.room");
+    w.server.publish(&topic, "1")?;
+    w.run(
+        "notes.length = 0;
+         const heard = [];
+         client.subscribe('kept.room', ({ seq, data }) => note('kept ' + heard.push(data) + ': ' + heard), {
+             last: 5,
+             ongap: () => note('a gap'),
+         });
+         // Cut off, as by a cable: the next attempt waits until it is let through.
+         window.cut = () => {
+             const real = WebSocket;
+             window.WebSocket = class { close() {} };
+             window.mend = () => { window.WebSocket = real; };
+             const send = real.prototype.send;
+             real.prototype.send = function () { real.prototype.send = send; this.close(); };
+             client.publish('kept.room', 'lost').catch(() => note('cut'));
+         };",
+    )?;
+    w.until_noted("kept 1: 1")?;
+    w.run("cut();")?;
+    w.until_noted("cut")?;
+    for text in ["2", "3", "4"] {
+        w.server.publish(&topic, text)?;
+    }
+    // An attempt that hangs is given up after a while of the client's own; "online" does not wait for it.
+    w.run("mend(); dispatchEvent(new Event('online'));")?;
+    w.until_noted("kept 4: 1,2,3,4")?;
+    w.run("note('history ' + (await client.history('kept.room', 2)).map(({ data }) => data));")?;
+    w.until_noted("history 3,4")?;
+    let gaps = w.notes()?.iter().filter(|note| *note == "a gap").count();
+    if gaps == 0 { Ok(()) } else { Err(Failure::new("a gap was told where there was none")) }
 }
 
 fn waits_grow(w: &mut World<'_>) -> Result<(), Failure> {

@@ -142,7 +142,8 @@ impl Server {
 
     pub(crate) fn restart(&mut self) -> Result<(), Failure> {
         let mut command = Command::new(&self.binary);
-        let mut program = Program::start(command.args(["serve", "--listen", &self.address]))?;
+        let mut program =
+            Program::start(command.args(["serve", "--listen", &self.address, "--history", "kept.*=10"]))?;
         until("the server answers /healthz", || {
             if let Some(status) = program.0.try_wait()? {
                 return Err(Failure::new(format!("the server ended at once: {status}")));

@@ -82,6 +82,17 @@ pub(crate) const KEYS: &[Key] = &[
         reloads: true,
     },
     Key {
+        name: "history",
+        default: Some("[]"),
+        example: "",
+        expected: "a pattern of topics and a number of messages such as \"chat.>=100\", or a list of them",
+        about: &[
+            "Topics whose last messages are kept, for clients of /ws that come back or come later: a pattern and how many,",
+            "as \"chat.>=100\"; the first that matches holds. At most 1 MiB is kept of each topic.",
+        ],
+        reloads: false,
+    },
+    Key {
         name: "log",
         default: Some("\"info\""),
         example: "",

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de};
 
+use crate::auth::pattern;
+
 /// A number of bytes, `k` and `m` for KiB and MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bytes(pub(crate) usize);
@@ -11,6 +13,35 @@ pub(crate) struct Bytes(pub(crate) usize);
 /// A length of time: a number with the unit `ms`, `s`, `m`, `h` or `d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wait(pub(crate) Duration);
+
+/// A pattern of topics, and how many messages are kept of each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Keep {
+    pub(crate) pattern: String,
+    pub(crate) messages: usize,
+}
+
+impl std::str::FromStr for Keep {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (pattern, messages) =
+            text.rsplit_once('=').ok_or("expected a pattern and a number, such as chat.>=100")?;
+        if !pattern::is_valid(pattern) {
+            return Err(format!("{pattern:?} is no pattern of topics"));
+        }
+        match messages.parse() {
+            Ok(messages) if messages > 0 => Ok(Self { pattern: pattern.to_owned(), messages }),
+            _ => Err(format!("{messages:?} is no number of messages of at least 1")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Keep {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
 
 impl std::str::FromStr for Bytes {
     type Err = String;

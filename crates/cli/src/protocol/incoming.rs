@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use sinews_server::{Position, Start};
 
 use super::{Problem, code, problem};
 
@@ -19,11 +20,12 @@ pub(super) struct Incoming<'a> {
 /// What is to be done.
 #[derive(Debug)]
 pub(super) enum Op<'a> {
-    Subscribe { topic: Cow<'a, str>, presence: bool },
+    Subscribe { topic: Cow<'a, str>, presence: bool, start: Option<Start> },
     Unsubscribe { topic: Cow<'a, str> },
     Publish { topic: Cow<'a, str>, data: &'a RawValue },
     PublishBinary { topic: Cow<'a, str>, b64: Cow<'a, str> },
     Presence { topic: Cow<'a, str> },
+    History { topic: Cow<'a, str>, start: Start },
     Ping,
 }
 
@@ -42,6 +44,16 @@ struct Fields<'a> {
     #[serde(borrow)]
     b64: Option<Cow<'a, str>>,
     presence: Option<bool>,
+    last: Option<usize>,
+    from: Option<From>,
+}
+
+/// A message that was heard.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct From {
+    epoch: u64,
+    seq: u64,
 }
 
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
@@ -92,9 +104,20 @@ fn is_id(id: &Value) -> bool {
 
 fn op(fields: Fields<'_>) -> Result<Op<'_>, Problem> {
     let name = fields.op.as_deref().ok_or_else(|| problem(code::MALFORMED, "op is missing"))?.to_owned();
+    let start = match (fields.last, fields.from) {
+        (Some(_), Some(_)) => return Err(problem(code::MALFORMED, "last or from, not both")),
+        (Some(count), None) => Some(Start::Last(count)),
+        (None, from) => from.map(|From { epoch, seq }| Start::After(Position { epoch, sequence: seq })),
+    };
     let topic = || fields.topic.ok_or_else(|| problem(code::MALFORMED, format!("{name}: topic is missing")));
     Ok(match &*name {
-        "subscribe" => Op::Subscribe { topic: topic()?, presence: fields.presence.unwrap_or_default() },
+        "subscribe" => {
+            Op::Subscribe { topic: topic()?, presence: fields.presence.unwrap_or_default(), start }
+        }
+        "history" => {
+            let start = start.ok_or_else(|| problem(code::MALFORMED, "history: last or from is missing"))?;
+            Op::History { topic: topic()?, start }
+        }
         "unsubscribe" => Op::Unsubscribe { topic: topic()? },
         "publish" => match (fields.data, fields.b64) {
             (Some(data), None) => Op::Publish { topic: topic()?, data },

@@ -214,11 +214,10 @@ fn tokens_bound_what_a_client_may_do() {
     ] {
         assert_eq!(member.ask(words.clone())["code"], 403, "{words}");
     }
-    let ack = member.ask(json!({"op": "publish", "id": 1, "topic": "chat.a", "data": 1}));
-    // It hears itself by its patterns, once, and first.
-    assert_eq!(ack["op"], "message", "{ack}");
-    let ack = member.hear();
-    assert_eq!(ack["op"], "ack", "{ack}");
+    // Heard by its own patterns, once, and acknowledged.
+    let said = json!({"op": "publish", "id": 1, "topic": "chat.a", "data": 1});
+    assert_eq!(member.ask(said), json!({"op": "message", "topic": "chat.a", "data": 1}));
+    assert_eq!(member.hear(), json!({"op": "ack", "id": 1, "reached": 2}));
     assert!(server.try_websocket("/ws?token=none", "").is_err_and(|head| head.starts_with("HTTP/1.1 401 ")));
     assert!(server.try_websocket("/ws", "Origin: http://elsewhere.example\r\n").is_err());
 
@@ -230,4 +229,77 @@ fn tokens_bound_what_a_client_may_do() {
     };
     assert!(matches!(ends.next(), Some(Reply::Message(..))));
     assert_eq!(ends.next().and_then(|reply| reply.close_code()), Some(4401));
+}
+
+#[test]
+fn who_comes_back_hears_what_was_missed() {
+    let server = Running::serve(&["--threads", "2", "--history", "chat.*=5"]);
+    let posted = |text: &str| server.request("POST /topics/chat.a HTTP/1.1", text);
+    // Kept though nobody hears it.
+    posted("1");
+    posted("2");
+    let mut client = Client::connect(&server);
+    let ack = client.ask(json!({"op": "subscribe", "id": 1, "topic": "chat.a", "last": 1}));
+    assert_eq!(
+        (&ack["seq"], &ack["replayed"], &ack["complete"]),
+        (&json!(2), &json!(1), &json!(true)),
+        "{ack}"
+    );
+    let epoch = ack["epoch"].clone();
+    let message = |seq: u64| json!({"op": "message", "topic": "chat.a", "epoch": epoch, "seq": seq, "data": seq.to_string()});
+    assert_eq!(client.hear(), message(2));
+    posted("3");
+    assert_eq!(client.hear(), message(3));
+    drop(client);
+
+    posted("4");
+    posted("5");
+    let mut client = Client::connect(&server);
+    let from = |seq: u64| json!({"epoch": epoch, "seq": seq});
+    let ack = client.ask(json!({"op": "subscribe", "id": 1, "topic": "chat.a", "from": from(3)}));
+    assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(2), &json!(true)), "{ack}");
+    posted("6");
+    for seq in 4..=6 {
+        assert_eq!(client.hear(), message(seq), "in order, nothing twice and nothing left out");
+    }
+    let kept = client.ask(json!({"op": "history", "id": 2, "topic": "chat.a", "last": 2}));
+    assert_eq!(
+        kept,
+        json!({"op": "history", "id": 2, "topic": "chat.a", "messages": [message(5), message(6)]})
+    );
+
+    // Five are kept: the first is gone, and that is told.
+    let mut late = Client::connect(&server);
+    let ack = late.ask(json!({"op": "subscribe", "id": 1, "topic": "chat.a", "from": from(0)}));
+    assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(5), &json!(false)), "{ack}");
+    for seq in 2..=6 {
+        assert_eq!(late.hear(), message(seq));
+    }
+    // What is not kept is heard from now on.
+    let ack = late.ask(json!({"op": "subscribe", "id": 1, "topic": "news", "last": 3}));
+    assert_eq!(ack, json!({"op": "ack", "id": 1, "topic": "news", "complete": false}));
+    for (words, code) in [
+        (json!({"op": "history", "id": 1, "topic": "news", "last": 1}), 410),
+        (json!({"op": "history", "id": 1, "topic": "chat.a"}), 400),
+        (json!({"op": "history", "id": 1, "topic": "chat.a", "last": 1, "from": from(1)}), 400),
+    ] {
+        assert_eq!(late.ask(words.clone())["code"], code, "{words}");
+    }
+}
+
+#[test]
+fn patterns_are_heard_in_both_forms() {
+    let server = Running::serve(&["--threads", "2"]);
+    let mut framed = Client::connect(&server);
+    framed.subscribe("prices.>");
+    framed.subscribe("prices.*");
+    let mut plain = server.websocket("/topics/prices.*");
+    plain.send(&Frame::ping(""));
+    assert_eq!(plain.next(), Some(Reply::Pong(Vec::new())));
+    server.request("POST /topics/prices.gold HTTP/1.1", "1");
+    assert_eq!(framed.hear(), json!({"op": "message", "topic": "prices.gold", "data": "1"}));
+    assert_eq!(plain.next(), Some(Reply::text("1")));
+    // It came once, though two patterns match.
+    server.request("POST /topics/prices.gold.eur HTTP/1.1", "2");
+    assert_eq!(framed.hear(), json!({"op": "message", "topic": "prices.gold.eur", "data": "2"}));
 }
