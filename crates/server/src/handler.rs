@@ -39,7 +39,7 @@ pub trait Handler {
     }
 
     /// What waits to be sent has fallen below half of the high-water mark, after
-    /// [`Sent::Backpressure`].
+    /// [`Sent::Backpressure`](crate::Sent::Backpressure).
     fn drain(&mut self, cx: &mut Context<'_>) {
         let _ = cx;
     }

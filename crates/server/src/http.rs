@@ -27,6 +27,7 @@ use crate::limits::{Gate, Pace};
 use crate::metrics::Counters;
 use crate::request::{Beside, FilePart};
 use crate::router::Router;
+use crate::shard::NEVER;
 use crate::tasks::Tasks;
 use crate::topics::Topics;
 
@@ -71,7 +72,7 @@ pub(crate) struct Http {
     /// When an answer was queued, or bytes of one left.
     moved: Time,
     /// When the loop's timer fires.
-    pub(crate) armed: Option<Time>,
+    pub(crate) armed: Time,
     pub(crate) peer: SocketAddr,
 }
 
@@ -129,7 +130,7 @@ impl Http {
             started: Some(now),
             received: now,
             moved: now,
-            armed: None,
+            armed: NEVER,
             peer,
         }
     }

@@ -288,7 +288,7 @@ impl Shard {
     fn http_timer(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
         let Some((http, mut service)) = self.serve(conn, now) else { return };
-        http.armed = None;
+        http.armed = NEVER;
         if http.deadline(service.config) > now {
             return self.settle(io, conn);
         }
@@ -646,7 +646,7 @@ impl App for Shard {
         let (now, epoch) = (self.time(io), self.epoch);
         match self.lend(conn, now) {
             Some((Protocol::WebSocket(websocket), mut lent)) => {
-                websocket.armed = None;
+                websocket.armed = NEVER;
                 if websocket.session.deadline().is_some_and(|deadline| deadline <= now) {
                     websocket.session.handle_timeout(lent.resources, now);
                 }
@@ -752,12 +752,15 @@ fn settle_http(http: &mut Http, io: &mut Io, conn: ConnId, config: &HttpConfig, 
     arm(io, conn, &mut http.armed, deadline, epoch);
 }
 
+/// When a timer fires that is not set. No `Option`: there is one for each connection.
+pub(crate) const NEVER: Time = Time::from_micros(u64::MAX);
+
 /// Moves the loop's timer only if the deadline comes earlier: when a timer fires, the deadline, which
 /// mostly moves later, is looked at again.
 #[inline]
-fn arm(io: &mut Io, conn: ConnId, armed: &mut Option<Time>, deadline: Time, epoch: Instant) {
-    if armed.is_none_or(|armed| deadline < armed) {
-        *armed = Some(deadline);
+fn arm(io: &mut Io, conn: ConnId, armed: &mut Time, deadline: Time, epoch: Instant) {
+    if deadline < *armed {
+        *armed = deadline;
         io.set_timer(conn, epoch + deadline.since(Time::ZERO));
     }
 }

@@ -10,6 +10,7 @@ use sinews_session::{Closed, Events, Fate, Flow, Fragment, Payload, Prepared, Re
 use crate::handler::{Context, Handler};
 use crate::limits::{Gate, Limit, Pace};
 use crate::metrics::Counters;
+use crate::shard::NEVER;
 use crate::topics::backlog::{Backlog, Delivery, is_ready};
 use crate::topics::{RuleId, Topics};
 
@@ -24,7 +25,7 @@ pub(crate) struct WebSocket {
     /// Counts its messages, if their rate is limited.
     meter: Option<Box<Meter>>,
     /// When the loop's timer fires.
-    pub(crate) armed: Option<Time>,
+    pub(crate) armed: Time,
     peer: SocketAddr,
 }
 
@@ -55,7 +56,7 @@ impl WebSocket {
         peer: SocketAddr,
     ) -> Self {
         let meter = pace.map(|pace| Box::new(Meter { pace, due: 0, exceeded: false }));
-        Self { session, handler, backlog: None, told: false, meter, armed: None, peer }
+        Self { session, handler, backlog: None, told: false, meter, armed: NEVER, peer }
     }
 
     /// Whether nothing follows what is queued.
