@@ -1,4 +1,5 @@
-//! Serves a directory, and counts what is asked for: `cargo run -p sinews-server --example files -- DIRECTORY`.
+//! Serves a directory, and counts what is asked for:
+//! `cargo run -p sinews-server --example files -- [PORT] [auto|poll|uring] [DIRECTORY]`.
 //!
 //! ```sh
 //! curl -i http://127.0.0.1:8080/                      # index.html, with its validators
@@ -11,11 +12,10 @@ use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sinews_server::{Compression, Cors, Files, OriginPolicy, Response, Router, Server};
+use sinews_server::{Compression, Cors, EngineConfig, Files, OriginPolicy, Response, Router, Server};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let directory = std::env::args().nth(1).unwrap_or_else(|| ".".to_owned());
-    let address = std::env::args().nth(2).unwrap_or_else(|| "127.0.0.1:8080".to_owned());
+    let argument = |at, default: &str| std::env::args().nth(at).unwrap_or_else(|| default.to_owned());
     let asked = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&asked);
     let router = Router::new()
@@ -26,8 +26,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         .compress("/count", Compression::default())
         .cors("/", Cors::new(OriginPolicy::any()))
         .get("/count", move |_| Response::text(format!("{}\n", asked.load(Ordering::Relaxed))))
-        .files("/", Files::open(directory)?.with_cache_control("public, max-age=60"));
-    let server = Server::new(router).listen(address.parse()?).bind()?;
+        .files("/", Files::open(argument(3, "."))?.with_cache_control("public, max-age=60"));
+    let server = Server::new(router)
+        .listen(format!("127.0.0.1:{}", argument(1, "8080")).parse()?)
+        .engine(EngineConfig::default().backend(argument(2, "auto").parse()?))
+        .bind()?;
     println!("http://{}/", server.addresses()[0]);
     server.run()?;
     Ok(())
