@@ -1,0 +1,27 @@
+# syntax=docker/dockerfile:1
+#
+#   docker build -t sinews .
+#   docker run -p 8080:8080 --ulimit nofile=1048576:1048576 --stop-timeout 20 sinews
+#
+# Docker's default seccomp profile refuses io_uring: the server says so in one line of its log and uses epoll.
+# docs/deploy.md says how to permit it, and how to give the server a configuration and keys.
+
+# The same Debian as below, so that the same C library is there. `ring` wants a C compiler, which the image has.
+FROM rust:1-slim-bookworm AS build
+WORKDIR /build
+COPY . .
+RUN --mount=type=cache,target=/usr/local/cargo/registry \
+    --mount=type=cache,target=/build/target \
+    cargo build --release --locked --package sinews-cli && cp target/release/sinews /sinews
+
+# The C library and nothing else: no shell, no package manager. Its user `nonroot` is 65532.
+FROM gcr.io/distroless/cc-debian12:nonroot
+COPY --from=build /sinews /usr/local/bin/sinews
+ENV SINEWS_LISTEN=0.0.0.0:8080
+EXPOSE 8080
+# SIGTERM, which `docker stop` sends, stops gracefully within 15 s.
+STOPSIGNAL SIGTERM
+# There is no HEALTHCHECK: it would need a program within the image that speaks HTTP. Whoever runs the container asks
+# from outside: GET /healthz whether to restart it, GET /readyz whether to send it clients.
+ENTRYPOINT ["/usr/local/bin/sinews"]
+CMD ["serve"]
