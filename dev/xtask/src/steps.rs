@@ -150,8 +150,18 @@ fn tests(log: &Path, backend: Choice) -> Outcome {
         return Ok(count);
     }
     // The programs that tests start.
-    let build =
-        ["build", "--package", "sinews-cli", "--package", "sinews-engine", "--bin", "sinews", "--examples"];
+    let build = [
+        "build",
+        "--package",
+        "sinews-cli",
+        "--package",
+        "sinews-engine",
+        "--package",
+        "sinews-server",
+        "--bin",
+        "sinews",
+        "--examples",
+    ];
     single(process::cargo().args(build), &log.with_file_name("tests-build.log"))?;
     let permitted = Choice::Uring.permitted(&process::target().join("debug/sinews"))?;
     if !permitted.refused.is_empty() {
