@@ -1,5 +1,7 @@
 //! The command line. What it does not say, the configuration file or a default says ([`crate::settings`]).
 
+mod server;
+
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -7,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Deserialize;
 
+pub(crate) use self::server::{Full, LimitArgs, StopArgs};
 use crate::config::units::{Bytes, Keep, Wait};
 use crate::token::TokenArgs;
 
@@ -66,7 +69,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_enum, value_name = "NAME", env = "SINEWS_BACKEND")]
     pub(crate) backend: Option<Backend>,
 
-    /// Largest message or request body, in bytes; `k` and `m` mean KiB and MiB [default: 16m]
+    /// Largest message or request body, in bytes; `k`, `m` and `g` mean KiB, MiB and GiB [default: 16m]
     #[arg(long, value_name = "BYTES", env = "SINEWS_MAX_MESSAGE")]
     pub(crate) max_message: Option<Bytes>,
 
@@ -93,6 +96,12 @@ pub(crate) struct ServeArgs {
 
     #[command(flatten)]
     pub(crate) auth: AuthArgs,
+
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+
+    #[command(flatten)]
+    pub(crate) stop: StopArgs,
 }
 
 /// `[auth]` of the configuration file.

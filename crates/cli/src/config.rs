@@ -1,6 +1,7 @@
 //! The configuration file: reading it, and saying what is wrong with it.
 
 pub(crate) mod keys;
+mod server;
 pub(crate) mod units;
 
 use std::borrow::Cow;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::de::{DeTable, DeValue};
 
+pub(crate) use self::server::{LimitValues, StopValues};
 use self::units::{Bytes, Keep, OneOrMore, Wait};
 use crate::args::{Backend, Deflate};
 
@@ -29,6 +31,8 @@ pub(crate) struct Values {
     pub(crate) history: Option<OneOrMore<Keep>>,
     pub(crate) log: Option<String>,
     pub(crate) auth: AuthValues,
+    pub(crate) limits: LimitValues,
+    pub(crate) stop: StopValues,
 }
 
 /// `[auth]`.

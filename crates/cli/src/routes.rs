@@ -82,7 +82,7 @@ fn route<H: Handler + 'static>(
         Deflate::Shared => options.with_deflate(DeflateConfig::new().with_mode(DeflateMode::Shared)),
         Deflate::Dedicated => options.with_deflate(DeflateConfig::new().with_mode(DeflateMode::Dedicated)),
     };
-    WebSocketRoute::new(handler).with_options(options).with_config(config)
+    settings.limits.limit_messages(WebSocketRoute::new(handler)).with_options(options).with_config(config)
 }
 
 /// `WS /echo`: what comes goes back.

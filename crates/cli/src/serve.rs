@@ -35,7 +35,9 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     };
     let mut server = Server::new(routes::router(&settings, &live, &hub))
         .http(HttpConfig::default().with_max_body(settings.max_message))
-        .engine(EngineConfig::default().backend(backend));
+        .engine(EngineConfig::default().backend(backend))
+        .limits(settings.limits.limits());
+    server = settings.stop.apply(server);
     if let Some(threads) = settings.threads {
         server = server.threads(threads.get());
     }

@@ -1,5 +1,7 @@
 //! What holds: the command line before the environment, before the configuration file, before the defaults.
 
+mod server;
+
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -9,6 +11,7 @@ use std::time::Duration;
 use sinews_server::OriginPolicy;
 use tracing_subscriber::EnvFilter;
 
+use self::server::{LimitSettings, StopSettings};
 use crate::args::{AuthArgs, Backend, Deflate, ServeArgs};
 use crate::config::units::{Bytes, Keep, OneOrMore, Wait};
 use crate::config::{AuthValues, File};
@@ -25,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) history: Vec<Keep>,
     pub(crate) log: String,
     pub(crate) auth: AuthSettings,
+    pub(crate) limits: LimitSettings,
+    pub(crate) stop: StopSettings,
     names: Names,
 }
 
@@ -94,6 +99,8 @@ impl Settings {
                 .unwrap_or_default(),
             log: pick.one("log", &args.log, values.log).unwrap_or_else(|| "info".to_owned()),
             auth: AuthSettings::merge(&args.auth, values.auth, &mut pick)?,
+            limits: LimitSettings::merge(&args.limits, &values.limits, &mut pick),
+            stop: StopSettings::merge(&args.stop, &values.stop, &mut pick),
             names: pick.names,
         })
     }
@@ -128,7 +135,9 @@ impl Settings {
             ("deflate", self.deflate != new.deflate),
             ("history", self.history != new.history),
         ];
-        differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+        let differs = differs.into_iter().chain(self.limits.differs(&new.limits));
+        let differs = differs.chain(self.stop.differs(&new.stop));
+        differs.filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
 }
 
@@ -248,7 +257,7 @@ mod tests {
     use crate::args::Cli;
     use crate::config::keys;
 
-    fn settings(flags: &[&str], file: &str) -> Result<Settings, String> {
+    pub(super) fn settings(flags: &[&str], file: &str) -> Result<Settings, String> {
         let args = Cli::parse_from(std::iter::once(&"sinews").chain(flags)).serve;
         let file = File::parse(file, Path::new("sinews.toml"))?;
         Settings::merge(&args, &file)
@@ -312,7 +321,15 @@ mod tests {
                 "max_message" => "max_message = 1".to_owned(),
                 "deflate" => "deflate = \"off\"".to_owned(),
                 "history" => "history = \"a=1\"".to_owned(),
-                other => panic!("a line for {other}"),
+                "limits.when_full" => "[limits]\nwhen_full = \"close\"".to_owned(),
+                name => match name.split_once('.') {
+                    // One with another default than its example.
+                    Some((table, name)) if !key.example.is_empty() => {
+                        format!("[{table}]\n{name} = {}", key.example)
+                    }
+                    Some(("stop", name)) => format!("[stop]\n{name} = \"77s\""),
+                    _ => panic!("a line for {name}"),
+                },
             };
             assert_eq!(old.needs_restart(&settings(&[], &line).unwrap()), [key.name]);
         }

@@ -18,10 +18,17 @@ pub(crate) struct Key {
 }
 
 /// A table of the file and what it is about.
-pub(crate) const TABLES: &[(&str, &str)] = &[(
-    "auth",
-    "Who may publish and subscribe. Without a key below, everybody may, which is meant for this machine alone.",
-)];
+pub(crate) const TABLES: &[(&str, &str)] = &[
+    (
+        "auth",
+        "Who may publish and subscribe. Without a key below, everybody may, which is meant for this machine alone.",
+    ),
+    (
+        "limits",
+        "How much the server takes on. What is beyond is refused in HTTP's words, counted at /metrics and logged.",
+    ),
+    ("stop", "How the server stops when SIGTERM or SIGINT asks it to. A second signal stops it at once."),
+];
 
 pub(crate) const KEYS: &[Key] = &[
     Key {
@@ -56,7 +63,7 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("\"16m\""),
         example: "",
         expected: "a number of bytes of at least 1, such as 65536, \"64k\" or \"16m\"",
-        about: &["Largest message or request body, in bytes; k and m mean KiB and MiB."],
+        about: &["Largest message or request body, in bytes; k, m and g mean KiB, MiB and GiB."],
         reloads: false,
     },
     Key {
@@ -183,6 +190,102 @@ pub(crate) const KEYS: &[Key] = &[
         expected: "a pattern of topics such as \"feedback.*\", or a list of them",
         about: &["Patterns of topics that anybody may publish to, with a token or without."],
         reloads: true,
+    },
+    Key {
+        name: "limits.max_connections",
+        default: None,
+        example: "100000",
+        expected: "a whole number of at least 1",
+        about: &[
+            "Connections at a time; further ones are answered with 503. Without it: as many as there are descriptors;",
+            "further ones wait in the kernel.",
+        ],
+        reloads: false,
+    },
+    Key {
+        name: "limits.max_connections_per_address",
+        default: None,
+        example: "100",
+        expected: "a whole number of at least 1",
+        about: &[
+            "Connections at a time of one address, or of one network of 64 bits in IPv6; further ones are answered with",
+            "429. Without it: no limit, since a whole company may share an address, and behind a proxy everybody does.",
+        ],
+        reloads: false,
+    },
+    Key {
+        name: "limits.handshakes_per_second",
+        default: None,
+        example: "5000",
+        expected: "a whole number of at least 1",
+        about: &[
+            "WebSockets opened in a second, and after a quiet second that many at once; further ones are answered with",
+            "503. Without it: no limit.",
+        ],
+        reloads: false,
+    },
+    Key {
+        name: "limits.messages_per_second",
+        default: None,
+        example: "100",
+        expected: "a whole number of at least 1",
+        about: &[
+            "Messages that each WebSocket may send in a second, and after a quiet second that many at once; one that is",
+            "faster is closed with 1008. Without it: no limit.",
+        ],
+        reloads: false,
+    },
+    Key {
+        name: "limits.max_memory",
+        default: None,
+        example: "\"4g\"",
+        expected: "a number of bytes of at least 1, such as 1073741824, \"512m\" or \"4g\"",
+        about: &[
+            "Bytes that queues may hold in all: what waits to be sent, and messages and requests that are not whole. Half",
+            "of the machine's memory is a good value. Without it: no limit but that of each connection.",
+        ],
+        reloads: false,
+    },
+    Key {
+        name: "limits.when_full",
+        default: Some("\"refuse\""),
+        example: "",
+        expected: "\"refuse\" or \"close\"",
+        about: &[
+            "While queues hold more than max_memory: \"refuse\" answers new connections and handshakes with 503; \"close\"",
+            "does so too, and closes connections that hold more than 64 KiB and come to hold more still.",
+        ],
+        reloads: false,
+    },
+    Key {
+        name: "stop.delay",
+        default: Some("\"0s\""),
+        example: "",
+        expected: "a string with a number and a unit, such as \"10s\" or \"1m\"",
+        about: &[
+            "How long /readyz says so before no more connections are accepted, so that whatever sends clients here can",
+            "notice: two of its intervals.",
+        ],
+        reloads: false,
+    },
+    Key {
+        name: "stop.drain_window",
+        default: Some("\"5s\""),
+        example: "",
+        expected: "a string with a number and a unit, such as \"10s\" or \"1m\"",
+        about: &[
+            "Over how long the Close of every WebSocket is spread, so that clients do not come back elsewhere all at once.",
+            "A thread tells 64 clients every 20 ms at least, so few of them take less.",
+        ],
+        reloads: false,
+    },
+    Key {
+        name: "stop.grace",
+        default: Some("\"10s\""),
+        example: "",
+        expected: "a string with a number and a unit, such as \"10s\" or \"1m\"",
+        about: &["How long clients may take to answer their Close. Then those who are left are closed."],
+        reloads: false,
     },
 ];
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::auth::pattern;
 
-/// A number of bytes, `k` and `m` for KiB and MiB.
+/// A number of bytes, `k`, `m` and `g` for KiB, MiB and GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bytes(pub(crate) usize);
 
@@ -50,6 +50,7 @@ impl std::str::FromStr for Bytes {
         let (digits, unit) = match text.as_bytes().last() {
             Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
             Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+            Some(b'g' | b'G') => (&text[..text.len() - 1], 1 << 30),
             _ => (text, 1),
         };
         let number: usize =
@@ -136,7 +137,8 @@ mod tests {
         assert_eq!(bytes("65536"), Ok(65_536));
         assert_eq!(bytes("64k"), Ok(65_536));
         assert_eq!(bytes("16M"), Ok(16 << 20));
-        for bad in ["", "k", "0", "-1", "1g", "99999999999999999999m", "1.5m"] {
+        assert_eq!(bytes("2g"), Ok(2 << 30));
+        for bad in ["", "k", "0", "-1", "1x", "99999999999999999999m", "1.5m"] {
             assert!(bytes(bad).is_err(), "{bad}");
         }
     }

@@ -2,6 +2,7 @@
 
 mod auth;
 mod config;
+mod limits;
 mod protocol;
 mod start;
 mod support;

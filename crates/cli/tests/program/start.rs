@@ -182,7 +182,7 @@ fn what_is_wrong_is_said_in_one_line_that_names_the_setting() {
     for (setting, value) in [
         ("--listen", "nowhere"),
         ("--threads", "0"),
-        ("--max-message", "1g"),
+        ("--max-message", "1x"),
         ("--deflate", "on"),
         ("--backend", "x"),
     ] {

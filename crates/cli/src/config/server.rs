@@ -1,0 +1,29 @@
+//! Tables of the file about the server as a whole.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+
+use serde::Deserialize;
+
+use super::units::{Bytes, Wait};
+use crate::args::Full;
+
+/// `[limits]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct LimitValues {
+    pub(crate) max_connections: Option<NonZeroUsize>,
+    pub(crate) max_connections_per_address: Option<NonZeroUsize>,
+    pub(crate) handshakes_per_second: Option<NonZeroU32>,
+    pub(crate) messages_per_second: Option<NonZeroU32>,
+    pub(crate) max_memory: Option<Bytes>,
+    pub(crate) when_full: Option<Full>,
+}
+
+/// `[stop]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct StopValues {
+    pub(crate) delay: Option<Wait>,
+    pub(crate) drain_window: Option<Wait>,
+    pub(crate) grace: Option<Wait>,
+}

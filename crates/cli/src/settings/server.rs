@@ -1,0 +1,172 @@
+//! What the server as a whole takes on, and how it stops.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::time::Duration;
+
+use sinews_server::{Limits, Server, WebSocketRoute, WhenFull};
+
+use super::Pick;
+use crate::args::{Full, LimitArgs, StopArgs};
+use crate::config::units::{Bytes, Wait};
+use crate::config::{LimitValues, StopValues};
+
+/// How much the server takes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LimitSettings {
+    pub(crate) max_connections: Option<NonZeroUsize>,
+    pub(crate) max_connections_per_address: Option<NonZeroUsize>,
+    pub(crate) handshakes_per_second: Option<NonZeroU32>,
+    pub(crate) messages_per_second: Option<NonZeroU32>,
+    pub(crate) max_memory: Option<usize>,
+    pub(crate) when_full: Full,
+}
+
+impl LimitSettings {
+    pub(super) fn merge(args: &LimitArgs, file: &LimitValues, pick: &mut Pick<'_>) -> Self {
+        Self {
+            max_connections: pick.one(
+                "limits.max_connections",
+                &args.limits_max_connections,
+                file.max_connections,
+            ),
+            max_connections_per_address: pick.one(
+                "limits.max_connections_per_address",
+                &args.limits_max_connections_per_address,
+                file.max_connections_per_address,
+            ),
+            handshakes_per_second: pick.one(
+                "limits.handshakes_per_second",
+                &args.limits_handshakes_per_second,
+                file.handshakes_per_second,
+            ),
+            messages_per_second: pick.one(
+                "limits.messages_per_second",
+                &args.limits_messages_per_second,
+                file.messages_per_second,
+            ),
+            max_memory: pick
+                .one("limits.max_memory", &args.limits_max_memory, file.max_memory)
+                .map(|Bytes(bytes)| bytes),
+            when_full: pick
+                .one("limits.when_full", &args.limits_when_full, file.when_full)
+                .unwrap_or(Full::Refuse),
+        }
+    }
+
+    /// For [`Server::limits`].
+    pub(crate) fn limits(&self) -> Limits {
+        let when_full = match self.when_full {
+            Full::Refuse => WhenFull::Refuse,
+            Full::Close => WhenFull::Close,
+        };
+        let mut limits = Limits::default().with_when_full(when_full);
+        if let Some(connections) = self.max_connections {
+            limits = limits.with_max_connections(connections.get());
+        }
+        if let Some(connections) = self.max_connections_per_address {
+            limits = limits.with_max_connections_per_address(connections.get());
+        }
+        if let Some(handshakes) = self.handshakes_per_second {
+            limits = limits.with_handshakes_per_second(handshakes.get());
+        }
+        if let Some(bytes) = self.max_memory {
+            limits = limits.with_max_memory(bytes);
+        }
+        limits
+    }
+
+    /// Limits what each connection of the route may send. After a quiet second that many messages may come at once.
+    pub(crate) fn limit_messages(&self, route: WebSocketRoute) -> WebSocketRoute {
+        match self.messages_per_second {
+            Some(messages) => route.with_message_rate(messages.get(), messages.get()),
+            None => route,
+        }
+    }
+
+    pub(super) fn differs(&self, new: &Self) -> [(&'static str, bool); 6] {
+        [
+            ("limits.max_connections", self.max_connections != new.max_connections),
+            (
+                "limits.max_connections_per_address",
+                self.max_connections_per_address != new.max_connections_per_address,
+            ),
+            ("limits.handshakes_per_second", self.handshakes_per_second != new.handshakes_per_second),
+            ("limits.messages_per_second", self.messages_per_second != new.messages_per_second),
+            ("limits.max_memory", self.max_memory != new.max_memory),
+            ("limits.when_full", self.when_full != new.when_full),
+        ]
+    }
+}
+
+/// How the server stops when a signal asks it to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StopSettings {
+    pub(crate) delay: Duration,
+    pub(crate) drain_window: Duration,
+    pub(crate) grace: Duration,
+}
+
+impl StopSettings {
+    pub(super) fn merge(args: &StopArgs, file: &StopValues, pick: &mut Pick<'_>) -> Self {
+        let mut wait = |key, flag, value, default| {
+            pick.one(key, flag, value).map_or(Duration::from_secs(default), |Wait(wait)| wait)
+        };
+        Self {
+            delay: wait("stop.delay", &args.stop_delay, file.delay, 0),
+            drain_window: wait("stop.drain_window", &args.stop_drain_window, file.drain_window, 5),
+            grace: wait("stop.grace", &args.stop_grace, file.grace, 10),
+        }
+    }
+
+    pub(crate) fn apply(&self, server: Server) -> Server {
+        server.stop_delay(self.delay).drain_window(self.drain_window).grace(self.grace)
+    }
+
+    pub(super) fn differs(&self, new: &Self) -> [(&'static str, bool); 3] {
+        [
+            ("stop.delay", self.delay != new.delay),
+            ("stop.drain_window", self.drain_window != new.drain_window),
+            ("stop.grace", self.grace != new.grace),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sinews_server::Router;
+
+    use super::super::tests::settings;
+    use super::*;
+
+    #[test]
+    fn the_server_gets_what_was_set() {
+        let file = "[limits]\nmax_connections = 5\nhandshakes_per_second = 6\nmessages_per_second = 7\n\
+                    max_memory = \"8k\"\nwhen_full = \"close\"\n[stop]\ndelay = \"9s\"\ndrain_window = \"10s\"";
+        let settings =
+            settings(&["--limits-max-connections-per-address", "4", "--stop-grace", "11s"], file).unwrap();
+        let server = Server::new(Router::new()).limits(settings.limits.limits());
+        let server = format!("{:?}", settings.stop.apply(server));
+        for part in [
+            "max_connections: Some(5)",
+            "max_connections_per_address: Some(4)",
+            "handshakes_per_second: Some(6)",
+            "max_memory: Some(8192)",
+            "when_full: Close",
+            "delay: 9s",
+            "window: 10s",
+            "grace: 11s",
+        ] {
+            assert!(server.contains(part), "{part} in {server}");
+        }
+        assert_eq!(settings.limits.messages_per_second, NonZeroU32::new(7));
+    }
+
+    /// The program promises the defaults of the server.
+    #[test]
+    fn the_defaults_are_the_servers() {
+        let settings = settings(&[], "").unwrap();
+        let plain = || Server::new(Router::new());
+        let set = settings.stop.apply(plain()).limits(settings.limits.limits());
+        assert_eq!(format!("{set:?}"), format!("{:?}", plain()));
+    }
+}

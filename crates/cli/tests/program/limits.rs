@@ -1,0 +1,85 @@
+//! How much the program takes on, and how it stops.
+
+use std::io::{Read, Write};
+
+use sinews_proto::Role;
+use sinews_testkit::{Frame, Reply};
+
+use crate::config::Directory;
+use crate::support::{Running, Socket};
+
+#[test]
+fn connections_beyond_the_limit_are_answered() {
+    let directory = Directory::new();
+    let file = directory.write("sinews.toml", "[limits]\nmax_connections_per_address = 2\n");
+    for (arguments, status) in [
+        (["--limits-max-connections", "2"], "HTTP/1.1 503 "),
+        (["--limits-max-connections-per-address", "2"], "HTTP/1.1 429 "),
+        (["--config", &file], "HTTP/1.1 429 "),
+    ] {
+        let server = Running::serve(&arguments);
+        let within = [server.websocket("/echo"), server.websocket("/echo")];
+        let refused = server.get("/healthz");
+        assert!(refused.starts_with(status) && refused.contains("\r\nRetry-After: "), "{refused}");
+        drop(within);
+    }
+}
+
+#[test]
+fn handshakes_and_messages_have_a_rate() {
+    let server = Running::serve(&["--limits-handshakes-per-second", "1"]);
+    let refused = (0..1_000).find_map(|_| server.try_websocket("/echo", "").err()).expect("one too many");
+    assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+
+    let server = Running::serve(&["--limits-messages-per-second", "2"]);
+    for path in ["/echo", "/topics/a", "/ws"] {
+        let mut socket = server.websocket(path);
+        let burst: Vec<u8> = (0..50).flat_map(|_| Frame::text("{}").encode(Role::Client)).collect();
+        socket.stream.write_all(&burst).unwrap();
+        let close = std::iter::from_fn(|| socket.next()).find_map(|reply| reply.close_code());
+        assert_eq!(close, Some(1008), "{path}");
+    }
+}
+
+#[test]
+fn memory_beyond_the_limit_is_refused_or_taken_back() {
+    let begins_message = |server: &Running| -> Socket {
+        let mut socket = server.websocket("/echo");
+        let frame = Frame::binary(vec![0; 4 << 20]).encode(Role::Client);
+        // One that is closed meanwhile does not take all of it.
+        let _ = socket.stream.write_all(&frame[..2 << 20]);
+        socket
+    };
+    let server = Running::serve(&["--limits-max-memory", "64k"]);
+    let holding = begins_message(&server);
+    while !server.get("/healthz").starts_with("HTTP/1.1 503 ") {
+        std::thread::yield_now();
+    }
+    drop(holding);
+
+    let server = Running::serve(&["--limits-max-memory", "64k", "--limits-when-full", "close"]);
+    let mut holding = begins_message(&server);
+    // It ends without a Close: by a reset if bytes were under way.
+    let ended = holding.stream.read_to_end(&mut Vec::new());
+    assert!(
+        ended.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset) || {
+            server.get("/metrics").contains("sinews_limited_total{limit=\"memory\"} 1")
+        }
+    );
+}
+
+#[test]
+fn a_stop_may_be_announced_first() {
+    let server = Running::serve(&["--stop-delay", "1h"]);
+    assert!(server.get("/readyz").starts_with("HTTP/1.1 200 "));
+    server.signal("TERM");
+    while !server.get("/readyz").starts_with("HTTP/1.1 503 ") {
+        std::thread::yield_now();
+    }
+    let mut socket = server.websocket("/echo");
+    socket.send(&Frame::text("still here"));
+    assert_eq!(socket.next(), Some(Reply::text("still here")));
+    server.signal("TERM");
+    assert_eq!(socket.next(), None, "a second signal waits for nothing");
+    assert!(server.wait().0.success());
+}
