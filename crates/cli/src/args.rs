@@ -1,6 +1,7 @@
 //! The command line. What it does not say, the configuration file or a default says ([`crate::settings`]).
 
 mod server;
+mod tls;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -10,6 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Deserialize;
 
 pub(crate) use self::server::{Full, LimitArgs, StopArgs};
+pub(crate) use self::tls::TlsArgs;
 use crate::config::units::{Bytes, Keep, Wait};
 use crate::token::TokenArgs;
 
@@ -102,6 +104,9 @@ pub(crate) struct ServeArgs {
 
     #[command(flatten)]
     pub(crate) stop: StopArgs,
+
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
 }
 
 /// `[auth]` of the configuration file.

@@ -2,6 +2,7 @@
 
 pub(crate) mod keys;
 mod server;
+mod tls;
 pub(crate) mod units;
 
 use std::borrow::Cow;
@@ -15,6 +16,7 @@ use serde::Deserialize;
 use toml::de::{DeTable, DeValue};
 
 pub(crate) use self::server::{LimitValues, StopValues};
+pub(crate) use self::tls::TlsValues;
 use self::units::{Bytes, Keep, OneOrMore, Wait};
 use crate::args::{Backend, Deflate};
 
@@ -33,6 +35,7 @@ pub(crate) struct Values {
     pub(crate) auth: AuthValues,
     pub(crate) limits: LimitValues,
     pub(crate) stop: StopValues,
+    pub(crate) tls: TlsValues,
 }
 
 /// `[auth]`.

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use sinews_server::{
-    BackendChoice, BindError, EngineConfig, History, HttpConfig, Server, StopHandle, TopicRule,
+    BackendChoice, BindError, EngineConfig, History, HttpConfig, Listen, Server, StopHandle, TlsConfig,
+    TopicRule,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -25,6 +26,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     let settings = Settings::load(&args)?;
     let log = start_log(settings.log_filter()?);
     let live = Live::new(Policy::new(&settings)?);
+    let tls = settings.certificates()?.map(TlsConfig::new).transpose()?;
     let kept = settings.history.iter().map(|keep| keep.pattern.clone());
     let hub = Arc::new(Hub::new(kept.collect()));
     let descriptors = raise_descriptor_limit();
@@ -47,14 +49,18 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         server = server.topic_rule(TopicRule::new(pattern).with_history(History::new(keep.messages)));
     }
     for address in &settings.listen {
-        server = server.listen(*address);
+        let listen = Listen::tcp(*address);
+        server = server.listen_on(match &tls {
+            Some(tls) => listen.with_tls(tls.clone()),
+            None => listen,
+        });
     }
     let threads = server.thread_count();
     let server = server.bind().map_err(|error| explain(&error))?;
     feed::start(server.monitor(), server.publisher(), hub)?;
-    warn_if_open(server.addresses(), &live.policy());
-    let table = table(server.addresses(), threads, server.backend(), settings.deflate, descriptors);
-    watch_signals(server.stop_handle(), Reload { args, settings, live, log })?;
+    warn_if_open(server.addresses(), tls.is_some(), &live.policy());
+    let table = table(server.addresses(), threads, server.backend(), &settings, descriptors);
+    watch_signals(server.stop_handle(), Reload { args, settings, live, tls, log })?;
     // Nobody may be reading.
     let _ = io::stdout().lock().write_all(table.as_bytes());
     server.run()?;
@@ -71,6 +77,7 @@ pub(crate) fn config(command: &ConfigCommand) -> Result<(), String> {
             let settings = Settings::load(&ServeArgs { config: Some(file.clone()), ..ServeArgs::default() })?;
             settings.log_filter()?;
             Policy::new(&settings)?;
+            settings.certificates()?;
             format!("{}: good\n", file.display())
         }
     };
@@ -93,7 +100,7 @@ fn start_log(filter: EnvFilter) -> SetFilter {
 }
 
 /// What is reached from elsewhere should ask who is there.
-fn warn_if_open(addresses: &[SocketAddr], policy: &Policy) {
+fn warn_if_open(addresses: &[SocketAddr], has_tls: bool, policy: &Policy) {
     let Some(address) = addresses.iter().find(|address| !address.ip().is_loopback()) else { return };
     if !policy.has_auth() {
         tracing::warn!(
@@ -102,11 +109,13 @@ fn warn_if_open(addresses: &[SocketAddr], policy: &Policy) {
              auth.public_key_file, auth.jwks_file) and give out tokens with `sinews token`"
         );
     }
-    tracing::warn!(
-        %address,
-        "this address speaks no TLS: whoever is on the way can read messages and tokens; put a proxy that ends TLS \
-         in front of it"
-    );
+    if !has_tls {
+        tracing::warn!(
+            %address,
+            "this address speaks no TLS: whoever is on the way can read messages and tokens; set tls.certificate and \
+             tls.key, or put a proxy that ends TLS in front of it"
+        );
+    }
 }
 
 /// A connection is a descriptor, and the usual soft limit of 1,024 is for programs that use select.
@@ -183,6 +192,7 @@ struct Reload {
     /// What the server was started with, but for what has been reloaded.
     settings: Settings,
     live: Live,
+    tls: Option<TlsConfig>,
     log: SetFilter,
 }
 
@@ -204,7 +214,11 @@ impl Reload {
     fn try_run(&mut self) -> Result<Vec<&'static str>, String> {
         let new = Settings::load(&self.args)?;
         let (filter, policy) = (new.log_filter()?, Policy::new(&new)?);
+        let certificates = new.certificates()?;
         let restart = self.settings.needs_restart(&new);
+        if let (Some(tls), Some(certificates)) = (&self.tls, certificates) {
+            tls.replace(certificates).map_err(|error| error.to_string())?;
+        }
         if new.log != self.settings.log {
             (self.log)(filter)?;
             self.settings.log = new.log;
@@ -219,12 +233,12 @@ fn table(
     addresses: &[SocketAddr],
     threads: usize,
     backend: BackendChoice,
-    deflate: Deflate,
+    settings: &Settings,
     descriptors: Option<u64>,
 ) -> String {
     let mut table = String::new();
     let backend = if backend == BackendChoice::Uring { "io_uring" } else { "readiness" };
-    let deflate = match deflate {
+    let deflate = match settings.deflate {
         Deflate::Off => "off",
         Deflate::Shared => "shared",
         Deflate::Dedicated => "dedicated",
@@ -235,12 +249,13 @@ fn table(
     table.push_str(&format!(
         "\n  sinews {version} · {threads} thread{plural} · {backend} · deflate {deflate}{limit}\n"
     ));
+    let (http, ws) = if settings.tls.is_on() { ("https", "wss") } else { ("http", "ws") };
     for address in addresses {
         let host = reachable(*address);
         table.push_str(&format!(
-            "\n  start     http://{host}/\n  chat      http://{host}/chat\n  echo      ws://{host}/echo\n  topics    ws://{host}/topics/{{name}}\n  \
-             protocol  ws://{host}/ws\n  client    http://{host}/sinews.js\n  \
-             publish   curl -d hello http://{host}/topics/lobby\n  health    http://{host}/healthz\n"
+            "\n  start     {http}://{host}/\n  chat      {http}://{host}/chat\n  echo      {ws}://{host}/echo\n  topics    {ws}://{host}/topics/{{name}}\n  \
+             protocol  {ws}://{host}/ws\n  client    {http}://{host}/sinews.js\n  \
+             publish   curl -d hello {http}://{host}/topics/lobby\n  health    {http}://{host}/healthz\n"
         ));
     }
     table.push_str("\n  Ctrl-C stops.\n\n");
@@ -255,11 +270,21 @@ fn reachable(address: SocketAddr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::tests::settings;
 
     #[test]
     fn the_table_says_where_everything_is() {
         let addresses = ["127.0.0.1:8080".parse().unwrap(), "[::]:9000".parse().unwrap()];
-        let table = table(&addresses, 2, BackendChoice::Uring, Deflate::Shared, Some(20_000));
+        let plain = settings(&[], "").unwrap();
+        let table = |settings| table(&addresses, 2, BackendChoice::Uring, settings, Some(20_000));
+        let encrypted = settings(&["--tls-certificate", "a", "--tls-key", "b"], "").unwrap();
+        let encrypted = table(&encrypted);
+        assert!(
+            encrypted.contains(" https://127.0.0.1:8080/\n")
+                && encrypted.contains(" wss://localhost:9000/ws")
+        );
+        assert!(!encrypted.contains("http:") && !encrypted.contains("ws:"), "{encrypted}");
+        let table = table(&plain);
         for expected in [
             "http://127.0.0.1:8080/\n",
             "ws://localhost:9000/topics/{name}",

@@ -1,6 +1,7 @@
 //! What holds: the command line before the environment, before the configuration file, before the defaults.
 
 mod server;
+mod tls;
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -8,10 +9,11 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sinews_server::OriginPolicy;
+use sinews_server::{Certificates, OriginPolicy};
 use tracing_subscriber::EnvFilter;
 
 use self::server::{LimitSettings, StopSettings};
+use self::tls::TlsSettings;
 use crate::args::{AuthArgs, Backend, Deflate, ServeArgs};
 use crate::config::units::{Bytes, Keep, OneOrMore, Wait};
 use crate::config::{AuthValues, File};
@@ -30,6 +32,7 @@ pub(crate) struct Settings {
     pub(crate) auth: AuthSettings,
     pub(crate) limits: LimitSettings,
     pub(crate) stop: StopSettings,
+    pub(crate) tls: TlsSettings,
     names: Names,
 }
 
@@ -101,6 +104,7 @@ impl Settings {
             auth: AuthSettings::merge(&args.auth, values.auth, &mut pick)?,
             limits: LimitSettings::merge(&args.limits, &values.limits, &mut pick),
             stop: StopSettings::merge(&args.stop, &values.stop, &mut pick),
+            tls: TlsSettings::merge(&args.tls, values.tls, &mut pick)?,
             names: pick.names,
         })
     }
@@ -120,6 +124,11 @@ impl Settings {
         }
     }
 
+    /// The certificates of TLS, read from their files; `None` without TLS.
+    pub(crate) fn certificates(&self) -> Result<Option<Certificates>, String> {
+        self.tls.read(&self.names)
+    }
+
     /// What is logged.
     pub(crate) fn log_filter(&self) -> Result<EnvFilter, String> {
         self.log.parse().map_err(|error| format!("{} {}: {error}", self.name("log"), self.log))
@@ -134,6 +143,8 @@ impl Settings {
             ("max_message", self.max_message != new.max_message),
             ("deflate", self.deflate != new.deflate),
             ("history", self.history != new.history),
+            // Other certificates are shown at once.
+            ("tls", self.tls.is_on() != new.tls.is_on()),
         ];
         let differs = differs.into_iter().chain(self.limits.differs(&new.limits));
         let differs = differs.chain(self.stop.differs(&new.stop));
@@ -248,7 +259,7 @@ impl Pick<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::path::Path;
 
     use clap::Parser;
@@ -257,7 +268,7 @@ mod tests {
     use crate::args::Cli;
     use crate::config::keys;
 
-    pub(super) fn settings(flags: &[&str], file: &str) -> Result<Settings, String> {
+    pub(crate) fn settings(flags: &[&str], file: &str) -> Result<Settings, String> {
         let args = Cli::parse_from(std::iter::once(&"sinews").chain(flags)).serve;
         let file = File::parse(file, Path::new("sinews.toml"))?;
         Settings::merge(&args, &file)

@@ -27,6 +27,10 @@ pub(crate) const TABLES: &[(&str, &str)] = &[
         "limits",
         "How much the server takes on. What is beyond is refused in HTTP's words, counted at /metrics and logged.",
     ),
+    (
+        "tls",
+        "With certificates, every address speaks TLS: https and wss. To switch it on or off takes a restart.",
+    ),
     ("stop", "How the server stops when SIGTERM or SIGINT asks it to. A second signal stops it at once."),
 ];
 
@@ -256,6 +260,25 @@ pub(crate) const KEYS: &[Key] = &[
             "does so too, and closes connections that hold more than 64 KiB and come to hold more still.",
         ],
         reloads: false,
+    },
+    Key {
+        name: "tls.certificate",
+        default: None,
+        example: "[\"/etc/sinews/example.com.pem\", \"/etc/sinews/example.org.pem\"]",
+        expected: "the path of a file or a list of them",
+        about: &[
+            "Files with a certificate and its chain in PEM, its own first. For which names each one is, it says itself; a",
+            "client is shown the first one for the name it asks for, or the first of all.",
+        ],
+        reloads: true,
+    },
+    Key {
+        name: "tls.key",
+        default: None,
+        example: "[\"/etc/sinews/example.com.key\", \"/etc/sinews/example.org.key\"]",
+        expected: "the path of a file or a list of them",
+        about: &["Files with their private keys in PEM, in the same order."],
+        reloads: true,
     },
     Key {
         name: "stop.delay",

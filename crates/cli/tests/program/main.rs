@@ -6,3 +6,4 @@ mod limits;
 mod protocol;
 mod start;
 mod support;
+mod tls;

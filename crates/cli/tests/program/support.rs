@@ -64,7 +64,7 @@ impl Running {
                 panic!("no table of addresses: {table}{words}");
             }
         }
-        let chat = table.lines().find_map(|line| line.split_once("http://")).expect("an address").1;
+        let chat = table.lines().find_map(|line| line.split_once("://")).expect("an address").1;
         let address = chat
             .trim_end_matches('/')
             .replace("localhost", "127.0.0.1")

@@ -1,0 +1,127 @@
+//! Whom the server shows itself as.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sinews_server::Certificates;
+
+use super::{Names, Pick};
+use crate::args::TlsArgs;
+use crate::config::TlsValues;
+use crate::config::units::OneOrMore;
+
+/// Files of certificates and of their keys, in pairs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TlsSettings {
+    pairs: Vec<(PathBuf, PathBuf)>,
+}
+
+impl TlsSettings {
+    /// What the command line names takes the place of all that the file names: a certificate of the one and a key of
+    /// the other are no pair.
+    pub(super) fn merge(args: &TlsArgs, file: TlsValues, pick: &mut Pick<'_>) -> Result<Self, String> {
+        let is_flag = args.tls_certificate.is_some() || args.tls_key.is_some();
+        let (certificates, keys) = if is_flag {
+            (args.tls_certificate.clone(), args.tls_key.clone())
+        } else {
+            let list = |values: Option<OneOrMore<PathBuf>>| values.map(|OneOrMore(list)| list);
+            (list(file.certificate), list(file.key))
+        };
+        for (name, given) in [(CERTIFICATE, &certificates), (KEY, &keys)] {
+            if given.is_some() {
+                pick.note(name, is_flag);
+            }
+        }
+        let (certificates, keys) = (certificates.unwrap_or_default(), keys.unwrap_or_default());
+        if certificates.len() != keys.len() {
+            return Err(format!(
+                "{} names {} files and {} names {}: each certificate needs its key, in the same order",
+                pick.names.of(CERTIFICATE),
+                certificates.len(),
+                pick.names.of(KEY),
+                keys.len()
+            ));
+        }
+        Ok(Self { pairs: certificates.into_iter().zip(keys).collect() })
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        !self.pairs.is_empty()
+    }
+
+    /// Reads the files.
+    pub(super) fn read(&self, names: &Names) -> Result<Option<Certificates>, String> {
+        if !self.is_on() {
+            return Ok(None);
+        }
+        let read = |name: &str, path: &Path| {
+            fs::read(path).map_err(|error| format!("{}: {}: {error}", names.of(name), path.display()))
+        };
+        let mut certificates = Certificates::new();
+        for (certificate, key) in &self.pairs {
+            let pem = (read(CERTIFICATE, certificate)?, read(KEY, key)?);
+            certificates = certificates.with_pem(&pem.0, &pem.1).map_err(|error| {
+                let (of_certificate, of_key) = (names.of(CERTIFICATE), names.of(KEY));
+                let (certificate, key) = (certificate.display(), key.display());
+                format!("{of_certificate} {certificate}, {of_key} {key}: {error}")
+            })?;
+        }
+        Ok(Some(certificates))
+    }
+}
+
+const CERTIFICATE: &str = "tls.certificate";
+const KEY: &str = "tls.key";
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::settings;
+    use super::*;
+
+    fn pairs(flags: &[&str], file: &str) -> Result<Vec<(PathBuf, PathBuf)>, String> {
+        settings(flags, file).map(|settings| settings.tls.pairs)
+    }
+
+    #[test]
+    fn files_are_taken_in_pairs() {
+        let pair = |certificate: &str, key: &str| (certificate.into(), key.into());
+        let two = "[tls]\ncertificate = [\"a\", \"b\"]\nkey = [\"c\", \"d\"]";
+        assert_eq!(pairs(&[], two), Ok(vec![pair("a", "c"), pair("b", "d")]));
+        assert_eq!(
+            pairs(&["--tls-certificate", "x", "--tls-key", "y"], two),
+            Ok(vec![pair("x", "y")]),
+            "the command line's take the place of the file's"
+        );
+        assert_eq!(pairs(&[], "[tls]\ncertificate = \"a\"\nkey = \"c\""), Ok(vec![pair("a", "c")]));
+        assert!(!settings(&[], "").unwrap().tls.is_on());
+    }
+
+    #[test]
+    fn what_has_no_other_half_is_named() {
+        for (flags, file, expected) in [
+            (
+                &["--tls-certificate", "x"][..],
+                "[tls]\nkey = \"y\"",
+                "--tls-certificate names 1 files and tls.key names 0: ",
+            ),
+            (
+                &[],
+                "[tls]\nkey = [\"a\", \"b\"]\ncertificate = \"c\"",
+                "sinews.toml:3: tls.certificate names 1 files and sinews.toml:2: tls.key names 2: ",
+            ),
+        ] {
+            let error = pairs(flags, file).unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn tls_is_switched_on_and_off_by_a_restart() {
+        let [plain, one, other] = ["", "a", "b"].map(|file| {
+            let text = format!("[tls]\ncertificate = \"{file}\"\nkey = \"{file}\"");
+            settings(&[], if file.is_empty() { "" } else { &text }).unwrap()
+        });
+        assert_eq!((plain.needs_restart(&one), one.needs_restart(&plain)), (vec!["tls"], vec!["tls"]));
+        assert!(one.needs_restart(&other).is_empty());
+    }
+}

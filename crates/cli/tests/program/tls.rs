@@ -1,0 +1,155 @@
+//! Whom the program shows itself as, and what is wrong with certificates.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::config::Directory;
+use crate::support::{Running, fails, program};
+
+/// A certificate that nobody has signed, and its key.
+struct Made {
+    certificate: String,
+    key: String,
+}
+
+impl Made {
+    fn new(name: &str) -> Self {
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        Self { certificate: made.cert.pem(), key: made.signing_key.serialize_pem() }
+    }
+
+    fn der(&self) -> CertificateDer<'static> {
+        CertificateDer::from_pem_slice(self.certificate.as_bytes()).unwrap()
+    }
+}
+
+/// A client that asks for a name and trusts these certificates.
+fn client(server: &Running, name: &str, trusted: &[&Made]) -> StreamOwned<ClientConnection, TcpStream> {
+    let mut roots = RootCertStore::empty();
+    for made in trusted {
+        roots.add(made.der()).unwrap();
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = Arc::new(builder.with_root_certificates(roots).with_no_client_auth());
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    StreamOwned::new(ClientConnection::new(config, name).unwrap(), server.connect())
+}
+
+/// What is answered to a request of the page's.
+fn get(server: &Running, name: &str, trusted: &[&Made]) -> std::io::Result<String> {
+    let mut stream = client(server, name, trusted);
+    write!(stream, "GET /healthz HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+#[test]
+fn everything_is_served_by_tls() {
+    let (made, directory) = (Made::new("localhost"), Directory::new());
+    let (certificate, key) =
+        (directory.write("a.pem", &made.certificate), directory.write("a.key", &made.key));
+    let mut command = program();
+    command.args(["--listen", "0.0.0.0:0", "--tls-certificate", &certificate, "--tls-key", &key]);
+    let server = Running::start(&mut command);
+    for line in [" https://localhost:", " wss://localhost:"] {
+        assert!(server.table.contains(line), "{line} in {}", server.table);
+    }
+    assert!(get(&server, "localhost", &[&made]).unwrap().ends_with("\r\n\r\nok\n"));
+    let mut socket = client(&server, "localhost", &[&made]);
+    // From a page of this server.
+    write!(
+        socket,
+        "GET /echo HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Origin: https://localhost\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+         Sec-WebSocket-Version: 13\r\n\r\n"
+    )
+    .unwrap();
+    let mut status = [0; 12];
+    socket.read_exact(&mut status).unwrap();
+    assert_eq!(&status, b"HTTP/1.1 101");
+    drop(socket);
+    let mut plain = server.connect();
+    plain.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    // An alert, or a reset behind it.
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    server.signal("TERM");
+    let log = server.wait().1;
+    assert!(log.contains("whoever reaches this address may publish"), "{log}");
+    assert!(!log.contains("speaks no TLS"), "{log}");
+}
+
+#[test]
+fn certificates_are_chosen_by_name_and_renewed_by_a_signal() {
+    let directory = Directory::new();
+    let (one, two) = (Made::new("one.example"), Made::new("two.example"));
+    let mut lists = [Vec::new(), Vec::new()];
+    for (name, made) in [("one", &one), ("two", &two)] {
+        lists[0].push(directory.write(&format!("{name}.pem"), &made.certificate));
+        lists[1].push(directory.write(&format!("{name}.key"), &made.key));
+    }
+    let text = format!("[tls]\ncertificate = {:?}\nkey = {:?}\n", lists[0], lists[1]);
+    let file = directory.write("sinews.toml", &text);
+    let mut server = Running::serve(&["--config", &file]);
+    let mut log = BufReader::new(server.child.stderr.take().unwrap()).lines();
+    let mut until = |words: &str| {
+        log.find(|line| line.as_ref().is_ok_and(|line| line.contains(words))).expect("the words").unwrap()
+    };
+    for (name, made) in [("one.example", &one), ("two.example", &two)] {
+        assert!(get(&server, name, &[made]).unwrap().starts_with("HTTP/1.1 200 "));
+    }
+
+    let renewed = Made::new("two.example");
+    directory.write("two.pem", &renewed.certificate);
+    server.signal("HUP");
+    let line = until("nothing has changed");
+    assert!(line.contains("tls.key") && line.contains("two.key"), "half of it is renewed: {line}");
+    assert!(get(&server, "two.example", &[&two]).is_ok());
+
+    directory.write("two.key", &renewed.key);
+    server.signal("HUP");
+    until("has been read again");
+    assert!(
+        get(&server, "two.example", &[&renewed]).is_ok() && get(&server, "two.example", &[&two]).is_err()
+    );
+    assert!(get(&server, "one.example", &[&one]).is_ok());
+
+    directory.write("sinews.toml", "");
+    server.signal("HUP");
+    assert!(until("has been read again").ends_with("needs a restart: tls"));
+    assert!(get(&server, "one.example", &[&one]).is_ok());
+}
+
+#[test]
+fn what_is_wrong_with_a_certificate_is_said_with_file_and_setting() {
+    let directory = Directory::new();
+    let (made, other) = (Made::new("localhost"), Made::new("localhost"));
+    let certificate = directory.write("a.pem", &made.certificate);
+    let (key, wrong) = (directory.write("a.key", &made.key), directory.write("b.key", &other.key));
+    for (certificate, key, parts) in [
+        ("/nowhere.pem", &*key, &["tls.certificate: /nowhere.pem: "][..]),
+        (&*certificate, "/nowhere.key", &["tls.key: /nowhere.key: "]),
+        (&*certificate, &*wrong, &["a.pem", "b.key", "certificate and key: "]),
+        (&*key, &*key, &["tls.certificate ", "a.key", "no certificate"]),
+        (&*certificate, &*certificate, &["tls.key ", "a.pem", "the key: "]),
+    ] {
+        let text = format!("[tls]\ncertificate = {certificate:?}\nkey = {key:?}\n");
+        let file = directory.write("sinews.toml", &text);
+        let words = fails(program().args(["config", "check", &file]));
+        assert_eq!(words.lines().count(), 1, "{words}");
+        assert!(words.starts_with(&format!("sinews: {file}:")), "{words}");
+        assert!(parts.iter().all(|part| words.contains(part)), "{parts:?} in {words}");
+        assert_eq!(fails(program().args(["serve", "--config", &file])), words);
+    }
+    let words = fails(program().args(["--tls-certificate", &certificate]));
+    assert!(words.starts_with("sinews: --tls-certificate names 1 files and tls.key names 0: "), "{words}");
+}
