@@ -1,15 +1,16 @@
 //! The command line. What it does not say, the configuration file or a default says ([`crate::settings`]).
 
+mod listen;
 mod server;
 mod tls;
 
-use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Deserialize;
 
+pub(crate) use self::listen::{ListenArgs, ProxyHeader};
 pub(crate) use self::server::{Full, LimitArgs, StopArgs};
 pub(crate) use self::tls::TlsArgs;
 use crate::config::units::{Bytes, Keep, Wait};
@@ -57,10 +58,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE", env = "SINEWS_CONFIG")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Address to listen on; may be given several times. Port 0 takes a free one [default:
-    /// 127.0.0.1:8080]
-    #[arg(long, value_name = "ADDRESS", env = "SINEWS_LISTEN", value_delimiter = ',')]
-    pub(crate) listen: Option<Vec<SocketAddr>>,
+    #[command(flatten)]
+    pub(crate) listen: ListenArgs,
 
     /// Threads, each with its own event loop [default: one for each processor]
     #[arg(long, value_name = "N", env = "SINEWS_THREADS")]
@@ -95,6 +94,17 @@ pub(crate) struct ServeArgs {
     /// info]
     #[arg(long, value_name = "LEVEL", env = "SINEWS_LOG")]
     pub(crate) log: Option<String>,
+
+    /// Log each answer, at level info: who asked for what, and what came of it [default: false]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        env = "SINEWS_ACCESS_LOG",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    pub(crate) access_log: Option<bool>,
 
     #[command(flatten)]
     pub(crate) auth: AuthArgs,
@@ -181,10 +191,10 @@ mod tests {
     fn serve_is_what_no_subcommand_means() {
         let bare = Cli::parse_from(["sinews", "--listen", "[::1]:9000"]);
         assert!(bare.command.is_none());
-        assert_eq!(bare.serve.listen, Some(vec!["[::1]:9000".parse().unwrap()]));
+        assert_eq!(bare.serve.listen.listen, Some(vec!["[::1]:9000".parse().unwrap()]));
         let named = Cli::parse_from(["sinews", "serve", "--listen", "[::1]:9000"]);
         let Some(Command::Serve(named)) = named.command else { panic!("serve was named") };
-        assert_eq!(named.listen, bare.serve.listen);
+        assert_eq!(named.listen.listen, bare.serve.listen.listen);
     }
 
     /// Names and defaults are written in several places: they must agree.

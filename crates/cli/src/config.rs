@@ -1,13 +1,13 @@
 //! The configuration file: reading it, and saying what is wrong with it.
 
 pub(crate) mod keys;
+pub(crate) mod network;
 mod server;
 mod tls;
 pub(crate) mod units;
 
 use std::borrow::Cow;
 use std::fs;
-use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -15,16 +15,21 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::de::{DeTable, DeValue};
 
+use self::network::{Mode, Network, Place as ListenPlace};
 pub(crate) use self::server::{LimitValues, StopValues};
 pub(crate) use self::tls::TlsValues;
 use self::units::{Bytes, Keep, OneOrMore, Wait};
-use crate::args::{Backend, Deflate};
+use crate::args::{Backend, Deflate, ProxyHeader};
 
 /// What a file says. What it does not say is `None`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Values {
-    pub(crate) listen: Option<OneOrMore<SocketAddr>>,
+    pub(crate) listen: Option<OneOrMore<ListenPlace>>,
+    pub(crate) unix_mode: Option<Mode>,
+    pub(crate) proxy_protocol: Option<bool>,
+    pub(crate) trusted_proxies: Option<OneOrMore<Network>>,
+    pub(crate) trusted_header: Option<ProxyHeader>,
     pub(crate) threads: Option<NonZeroUsize>,
     pub(crate) backend: Option<Backend>,
     pub(crate) max_message: Option<Bytes>,
@@ -32,6 +37,7 @@ pub(crate) struct Values {
     pub(crate) origin: Option<OneOrMore<String>>,
     pub(crate) history: Option<OneOrMore<Keep>>,
     pub(crate) log: Option<String>,
+    pub(crate) access_log: Option<bool>,
     pub(crate) auth: AuthValues,
     pub(crate) limits: LimitValues,
     pub(crate) stop: StopValues,
@@ -208,8 +214,8 @@ mod tests {
             ("threads = \"4\"", "sinews.toml:1: threads must be a whole number of at least 1, not \"4\""),
             (
                 "listen = [\n  \"nowhere\"]",
-                "sinews.toml:1: listen must be an address such as \"127.0.0.1:8080\" or \"[::]:8080\", or a list of \
-                 them, not [",
+                "sinews.toml:1: listen must be an address such as \"127.0.0.1:8080\" or \"unix:/run/sinews.sock\", or a \
+                 list of them, not [",
             ),
             (
                 "[auth]\nleeway = 30",

@@ -1,13 +1,12 @@
 //! `sinews serve`.
 
 use std::error::Error;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use sinews_server::{
-    BackendChoice, BindError, EngineConfig, History, HttpConfig, Listen, Server, StopHandle, TlsConfig,
-    TopicRule,
+    BackendChoice, BindError, EngineConfig, History, HttpConfig, Server, StopHandle, TlsConfig, TopicRule,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -35,7 +34,8 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         Backend::Poll => BackendChoice::Poll,
         Backend::Uring => BackendChoice::Uring,
     };
-    let mut server = Server::new(routes::router(&settings, &live, &hub))
+    let router = routes::router(&settings, &live, &hub);
+    let mut server = Server::new(if settings.access_log { router.access_log("/") } else { router })
         .http(HttpConfig::default().with_max_body(settings.max_message))
         .engine(EngineConfig::default().backend(backend))
         .limits(settings.limits.limits());
@@ -48,13 +48,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         let pattern = Form::Framed.topic(&keep.pattern);
         server = server.topic_rule(TopicRule::new(pattern).with_history(History::new(keep.messages)));
     }
-    for address in &settings.listen {
-        let listen = Listen::tcp(*address);
-        server = server.listen_on(match &tls {
-            Some(tls) => listen.with_tls(tls.clone()),
-            None => listen,
-        });
-    }
+    server = settings.listen.apply(server, tls.as_ref());
     let threads = server.thread_count();
     let server = server.bind().map_err(|error| explain(&error))?;
     feed::start(server.monitor(), server.publisher(), hub)?;
@@ -88,7 +82,10 @@ pub(crate) fn config(command: &ConfigCommand) -> Result<(), String> {
 type SetFilter = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send>;
 
 fn start_log(filter: EnvFilter) -> SetFilter {
+    // What is kept in a file or a journal is read without a terminal.
+    let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
     let log = tracing_subscriber::fmt()
+        .with_ansi(colours)
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_target(false)
@@ -147,6 +144,13 @@ fn explain(error: &BindError) -> String {
         return format!("--backend uring: {}; or use auto or poll", error.io_error());
     }
     let hint = match error.io_error().kind() {
+        io::ErrorKind::AddrInUse if error.path().is_some() => {
+            "; choose another path with --listen, or stop what listens there"
+        }
+        io::ErrorKind::NotFound if error.path().is_some() => "; its directory must be there, see --listen",
+        io::ErrorKind::PermissionDenied if error.path().is_some() => {
+            "; the program's user must be able to write there, see --listen"
+        }
         io::ErrorKind::AddrInUse => "; choose another port with --listen, or stop what listens there",
         io::ErrorKind::PermissionDenied => "; ports below 1024 need rights, choose another with --listen",
         io::ErrorKind::AddrNotAvailable => "; this machine has no such address, see --listen",
@@ -257,6 +261,9 @@ fn table(
              protocol  {ws}://{host}/ws\n  client    {http}://{host}/sinews.js\n  \
              publish   curl -d hello {http}://{host}/topics/lobby\n  health    {http}://{host}/healthz\n"
         ));
+    }
+    for path in settings.listen.sockets() {
+        table.push_str(&format!("\n  socket    {}\n", path.display()));
     }
     table.push_str("\n  Ctrl-C stops.\n\n");
     table

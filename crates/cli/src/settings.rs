@@ -1,10 +1,10 @@
 //! What holds: the command line before the environment, before the configuration file, before the defaults.
 
+mod listen;
 mod server;
 mod tls;
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use sinews_server::{Certificates, OriginPolicy};
 use tracing_subscriber::EnvFilter;
 
+use self::listen::ListenSettings;
 use self::server::{LimitSettings, StopSettings};
 use self::tls::TlsSettings;
 use crate::args::{AuthArgs, Backend, Deflate, ServeArgs};
@@ -21,7 +22,7 @@ use crate::config::{AuthValues, File};
 /// Every setting of `sinews serve`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
-    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) listen: ListenSettings,
     pub(crate) threads: Option<NonZeroUsize>,
     pub(crate) backend: Backend,
     pub(crate) max_message: usize,
@@ -29,6 +30,7 @@ pub(crate) struct Settings {
     pub(crate) origin: Vec<String>,
     pub(crate) history: Vec<Keep>,
     pub(crate) log: String,
+    pub(crate) access_log: bool,
     pub(crate) auth: AuthSettings,
     pub(crate) limits: LimitSettings,
     pub(crate) stop: StopSettings,
@@ -84,10 +86,8 @@ impl Settings {
     fn merge(args: &ServeArgs, file: &File) -> Result<Self, String> {
         let mut pick = Pick { file, names: Names::default() };
         let values = file.values.clone();
-        let list = |values: Option<OneOrMore<SocketAddr>>| values.map(|OneOrMore(list)| list);
-        let localhost = SocketAddr::from((Ipv4Addr::LOCALHOST, 8080));
         Ok(Self {
-            listen: pick.one("listen", &args.listen, list(values.listen)).unwrap_or_else(|| vec![localhost]),
+            listen: ListenSettings::merge(&args.listen, &values, &mut pick),
             threads: pick.one("threads", &args.threads, values.threads),
             backend: pick.one("backend", &args.backend, values.backend).unwrap_or(Backend::Auto),
             max_message: pick
@@ -101,6 +101,7 @@ impl Settings {
                 .one("history", &args.history, values.history.map(|OneOrMore(list)| list))
                 .unwrap_or_default(),
             log: pick.one("log", &args.log, values.log).unwrap_or_else(|| "info".to_owned()),
+            access_log: pick.one("access_log", &args.access_log, values.access_log).unwrap_or(false),
             auth: AuthSettings::merge(&args.auth, values.auth, &mut pick)?,
             limits: LimitSettings::merge(&args.limits, &values.limits, &mut pick),
             stop: StopSettings::merge(&args.stop, &values.stop, &mut pick),
@@ -137,16 +138,17 @@ impl Settings {
     /// The settings that differ and take effect at the next start only.
     pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
         let differs = [
-            ("listen", self.listen != new.listen),
             ("threads", self.threads != new.threads),
             ("backend", self.backend != new.backend),
             ("max_message", self.max_message != new.max_message),
             ("deflate", self.deflate != new.deflate),
             ("history", self.history != new.history),
+            ("access_log", self.access_log != new.access_log),
             // Other certificates are shown at once.
             ("tls", self.tls.is_on() != new.tls.is_on()),
         ];
-        let differs = differs.into_iter().chain(self.limits.differs(&new.limits));
+        let differs = self.listen.differs(&new.listen).into_iter().chain(differs);
+        let differs = differs.chain(self.limits.differs(&new.limits));
         let differs = differs.chain(self.stop.differs(&new.stop));
         differs.filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
@@ -278,7 +280,6 @@ pub(crate) mod tests {
     fn the_printed_file_says_what_holds_without_it() {
         let defaults = settings(&[], "").unwrap();
         assert_eq!(settings(&[], &keys::default_file()).unwrap(), defaults);
-        assert_eq!(defaults.listen, ["127.0.0.1:8080".parse().unwrap()]);
         assert_eq!((defaults.max_message, defaults.threads), (16 << 20, None));
         assert_eq!(defaults.auth.keys, KeySource::None);
     }
@@ -288,7 +289,6 @@ pub(crate) mod tests {
         let file = "listen = \"[::1]:1\"\nlog = \"warn\"\ndeflate = \"off\"\n[auth]\nsecret = \"file\"\nleeway = \"1s\"";
         let both = settings(&["--log", "error", "--auth-jwks-file", "keys"], file).unwrap();
         assert_eq!((both.log.as_str(), both.deflate), ("error", Deflate::Off));
-        assert_eq!(both.listen, ["[::1]:1".parse().unwrap()]);
         assert_eq!(both.auth.leeway, Duration::from_secs(1));
         assert_eq!(
             both.auth.keys,
@@ -327,6 +327,10 @@ pub(crate) mod tests {
         for key in keys::KEYS.iter().filter(|key| !key.reloads) {
             let line = match key.name {
                 "listen" => "listen = \"[::1]:1\"".to_owned(),
+                "unix_mode" => "unix_mode = \"0600\"".to_owned(),
+                "proxy_protocol" | "access_log" => format!("{} = true", key.name),
+                "trusted_proxies" => "trusted_proxies = \"10.0.0.1\"".to_owned(),
+                "trusted_header" => "trusted_header = \"forwarded\"".to_owned(),
                 "threads" => "threads = 77".to_owned(),
                 "backend" => "backend = \"poll\"".to_owned(),
                 "max_message" => "max_message = 1".to_owned(),

@@ -125,6 +125,7 @@ pub(crate) fn log_access(request: &Request<'_>, response: &Response) {
     tracing::info!(
         target: "sinews_server::access",
         peer = %request.peer(),
+        client = %request.client(),
         method = head.method(),
         target = head.target(),
         status = response.status(),

@@ -301,8 +301,8 @@ impl Router {
         self.after(prefix, move |request, response| compression.after(request, response))
     }
 
-    /// Logs each answer below `prefix`, at level info to the target `sinews_server::access`: the peer, method and target
-    /// of the request, the status, the bytes of the body and how long it took. Given behind the hooks that change
+    /// Logs each answer below `prefix`, at level info to the target `sinews_server::access`: the peer, the
+    /// [client](Request::client), method and target of the request, the status, the bytes of the body and how long it took. Given behind the hooks that change
     /// answers, it logs what they made of them.
     ///
     /// # Panics

@@ -29,7 +29,7 @@ pub(crate) const TABLES: &[(&str, &str)] = &[
     ),
     (
         "tls",
-        "With certificates, every address speaks TLS: https and wss. To switch it on or off takes a restart.",
+        "With certificates, every TCP address speaks TLS: https and wss. To switch it on or off takes a restart.",
     ),
     ("stop", "How the server stops when SIGTERM or SIGINT asks it to. A second signal stops it at once."),
 ];
@@ -39,8 +39,49 @@ pub(crate) const KEYS: &[Key] = &[
         name: "listen",
         default: Some("[\"127.0.0.1:8080\"]"),
         example: "",
-        expected: "an address such as \"127.0.0.1:8080\" or \"[::]:8080\", or a list of them",
-        about: &["Addresses to listen on. Port 0 takes a free one."],
+        expected: "an address such as \"127.0.0.1:8080\" or \"unix:/run/sinews.sock\", or a list of them",
+        about: &["Addresses to listen on, and paths of Unix sockets behind unix:. Port 0 takes a free one."],
+        reloads: false,
+    },
+    Key {
+        name: "unix_mode",
+        default: Some("\"0660\""),
+        example: "",
+        expected: "a string of octal digits such as \"0660\"",
+        about: &["Permissions of Unix sockets. \"0660\" lets the user and the group of the process connect."],
+        reloads: false,
+    },
+    Key {
+        name: "proxy_protocol",
+        default: Some("false"),
+        example: "",
+        expected: "true or false",
+        about: &[
+            "Every connection begins with a PROXY header, version 1 or 2, that names the client, as HAProxy, nginx and the",
+            "load balancers of clouds send it. Whoever can connect can name any client: only the proxy may be able to.",
+        ],
+        reloads: false,
+    },
+    Key {
+        name: "trusted_proxies",
+        default: Some("[]"),
+        example: "",
+        expected: "a network such as \"10.0.0.0/8\", an address, \"unix\", or a list of them",
+        about: &[
+            "Proxies that are believed when they name their client in a header, and whose connections do not count as one",
+            "client's for limits.max_connections_per_address. \"unix\" means all that comes through Unix sockets.",
+        ],
+        reloads: false,
+    },
+    Key {
+        name: "trusted_header",
+        default: Some("\"x-forwarded-for\""),
+        example: "",
+        expected: "\"x-forwarded-for\" or \"forwarded\"",
+        about: &[
+            "The header in which they do; the other one is not looked at, since a client may have written it. Who they",
+            "name stands in the log of answers (access_log).",
+        ],
         reloads: false,
     },
     Key {
@@ -110,6 +151,14 @@ pub(crate) const KEYS: &[Key] = &[
         expected: "a level (\"error\", \"warn\", \"info\", \"debug\", \"trace\") or a filter such as \"sinews_engine=debug\"",
         about: &["What is logged: error, warn, info, debug, trace, or a filter such as sinews_engine=debug."],
         reloads: true,
+    },
+    Key {
+        name: "access_log",
+        default: Some("false"),
+        example: "",
+        expected: "true or false",
+        about: &["Whether each answer is logged, at level info: who asked for what, and what came of it."],
+        reloads: false,
     },
     Key {
         name: "auth.secret",

@@ -4,6 +4,7 @@ mod auth;
 mod config;
 mod limits;
 mod protocol;
+mod proxies;
 mod start;
 mod support;
 mod tls;

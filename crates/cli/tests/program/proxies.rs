@@ -1,0 +1,82 @@
+//! Behind proxies: Unix sockets, the PROXY protocol, headers that name the client.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+
+use crate::config::Directory;
+use crate::support::{Running, fails, program};
+
+/// What is answered to a request behind these bytes.
+fn get_behind(server: &Running, first: &str) -> String {
+    let mut stream = server.connect();
+    write!(stream, "{first}GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_unix_socket_is_served_with_its_permissions_and_removed() {
+    let directory = Directory::new();
+    let path = directory.write("gone", "").replace("gone", "socket");
+    let listen = format!("127.0.0.1:0,unix:{path}");
+    let mut command = program();
+    command.args(["--listen", &listen, "--unix-mode", "0600", "--threads", "2"]);
+    let server = Running::start(&mut command);
+    assert!(server.table.contains(&format!("\n  socket    {path}\n")), "{}", server.table);
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    server.signal("TERM");
+    assert!(server.wait().0.success());
+    assert!(!fs::exists(&path).unwrap());
+
+    let words = fails(program().args(["--listen", "unix:/nowhere/socket"]));
+    assert_eq!(words.lines().count(), 1, "{words}");
+    assert!(words.contains("/nowhere/socket: ") && words.contains("directory must be there"), "{words}");
+    let words = fails(program().args(["--listen", "unix:"]));
+    assert!(words.starts_with("error: ") && words.contains("expected a path behind unix:"), "{words}");
+}
+
+#[test]
+fn a_proxy_header_names_who_is_counted() {
+    let server = Running::serve(&["--proxy-protocol", "--limits-max-connections-per-address", "1"]);
+    let header = |client: u8| format!("PROXY TCP4 192.0.2.{client} 198.51.100.1 4660 80\r\n");
+    let mut one = server.connect();
+    write!(one, "{}GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", header(1)).unwrap();
+    one.read_exact(&mut [0; 12]).unwrap();
+    assert!(get_behind(&server, &header(1)).starts_with("HTTP/1.1 429 "));
+    assert!(get_behind(&server, &header(2)).starts_with("HTTP/1.1 200 "));
+    let mut without = server.connect();
+    without.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    // It ends, or is reset since nobody reads its request.
+    let _ = without.read_to_end(&mut answer);
+    assert!(answer.is_empty());
+}
+
+#[test]
+fn a_trusted_proxy_is_many_clients_and_says_who_they_are() {
+    let per_address = ["--limits-max-connections-per-address", "1"];
+    let server = Running::serve(&per_address);
+    let only = server.websocket("/echo");
+    assert!(server.get("/healthz").starts_with("HTTP/1.1 429 "));
+    drop(only);
+
+    let asked = "GET /healthz HTTP/1.1\r\nX-Forwarded-For: 192.0.2.1\r\nForwarded: for=192.0.2.2";
+    for (header, client) in [("x-forwarded-for", "192.0.2.1"), ("forwarded", "192.0.2.2")] {
+        let arguments = ["--trusted-proxies", "127.0.0.0/8", "--trusted-header", header, "--access-log"];
+        let server = Running::serve(&[&per_address[..], &arguments].concat());
+        let first = server.websocket("/echo");
+        assert!(server.request(asked, "").starts_with("HTTP/1.1 200 "));
+        server.signal("TERM");
+        drop(first);
+        let log = server.wait().1;
+        assert!(log.contains(&format!("client={client} ")), "{client} in {log}");
+    }
+}
