@@ -1,5 +1,6 @@
 //! The command line. What it does not say, the configuration file or a default says ([`crate::settings`]).
 
+mod connection;
 mod listen;
 mod server;
 mod tls;
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Deserialize;
 
+pub(crate) use self::connection::{HttpArgs, Slow, WebSocketArgs};
 pub(crate) use self::listen::{ListenArgs, ProxyHeader};
 pub(crate) use self::server::{Full, LimitArgs, StopArgs};
 pub(crate) use self::tls::TlsArgs;
@@ -117,6 +119,12 @@ pub(crate) struct ServeArgs {
 
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
+
+    #[command(flatten)]
+    pub(crate) http: HttpArgs,
+
+    #[command(flatten)]
+    pub(crate) websocket: WebSocketArgs,
 }
 
 /// `[auth]` of the configuration file.

@@ -1,5 +1,6 @@
 //! The configuration file: reading it, and saying what is wrong with it.
 
+mod connection;
 pub(crate) mod keys;
 pub(crate) mod network;
 mod server;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::de::{DeTable, DeValue};
 
+pub(crate) use self::connection::{HttpValues, WebSocketValues};
 use self::network::{Mode, Network, Place as ListenPlace};
 pub(crate) use self::server::{LimitValues, StopValues};
 pub(crate) use self::tls::TlsValues;
@@ -42,6 +44,8 @@ pub(crate) struct Values {
     pub(crate) limits: LimitValues,
     pub(crate) stop: StopValues,
     pub(crate) tls: TlsValues,
+    pub(crate) http: HttpValues,
+    pub(crate) websocket: WebSocketValues,
 }
 
 /// `[auth]`.

@@ -6,8 +6,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use serde_json::json;
 use sinews_server::{
-    CloseCode, Closed, Config, Context, DeflateConfig, DeflateMode, Handler, Kind, OriginPolicy, Payload,
-    Refusal, Request, Response, Router, ServerOptions, WebSocketRoute,
+    CloseCode, Closed, Context, DeflateConfig, DeflateMode, Handler, Kind, OriginPolicy, Payload, Refusal,
+    Request, Response, Router, ServerOptions, WebSocketRoute,
 };
 
 use crate::args::Deflate;
@@ -71,7 +71,7 @@ fn route<H: Handler + 'static>(
     handler: impl Fn(&Request<'_>) -> Result<H, Refusal> + Send + Sync + 'static,
 ) -> WebSocketRoute {
     let max = settings.max_message as u64;
-    let config = Config::default().with_max_message(max).with_max_frame(max);
+    let config = settings.websocket.config().with_max_message(max).with_max_frame(max);
     // The origin is checked by the handler: which ones are allowed may change.
     let options = ServerOptions::new()
         .with_origin(OriginPolicy::any())

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use sinews_server::{
-    BackendChoice, BindError, EngineConfig, History, HttpConfig, Server, StopHandle, TlsConfig, TopicRule,
+    BackendChoice, BindError, EngineConfig, History, Server, StopHandle, TlsConfig, TopicRule,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -36,7 +36,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     };
     let router = routes::router(&settings, &live, &hub);
     let mut server = Server::new(if settings.access_log { router.access_log("/") } else { router })
-        .http(HttpConfig::default().with_max_body(settings.max_message))
+        .http(settings.http.config(settings.max_message))
         .engine(EngineConfig::default().backend(backend))
         .limits(settings.limits.limits());
     server = settings.stop.apply(server);

@@ -1,5 +1,6 @@
 //! What holds: the command line before the environment, before the configuration file, before the defaults.
 
+mod connection;
 mod listen;
 mod server;
 mod tls;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use sinews_server::{Certificates, OriginPolicy};
 use tracing_subscriber::EnvFilter;
 
+use self::connection::{HttpSettings, WebSocketSettings};
 use self::listen::ListenSettings;
 use self::server::{LimitSettings, StopSettings};
 use self::tls::TlsSettings;
@@ -35,6 +37,8 @@ pub(crate) struct Settings {
     pub(crate) limits: LimitSettings,
     pub(crate) stop: StopSettings,
     pub(crate) tls: TlsSettings,
+    pub(crate) http: HttpSettings,
+    pub(crate) websocket: WebSocketSettings,
     names: Names,
 }
 
@@ -105,6 +109,8 @@ impl Settings {
             auth: AuthSettings::merge(&args.auth, values.auth, &mut pick)?,
             limits: LimitSettings::merge(&args.limits, &values.limits, &mut pick),
             stop: StopSettings::merge(&args.stop, &values.stop, &mut pick),
+            http: HttpSettings::merge(&args.http, &values.http, &mut pick),
+            websocket: WebSocketSettings::merge(&args.websocket, &values.websocket, &mut pick),
             tls: TlsSettings::merge(&args.tls, values.tls, &mut pick)?,
             names: pick.names,
         })
@@ -149,7 +155,8 @@ impl Settings {
         ];
         let differs = self.listen.differs(&new.listen).into_iter().chain(differs);
         let differs = differs.chain(self.limits.differs(&new.limits));
-        let differs = differs.chain(self.stop.differs(&new.stop));
+        let differs = differs.chain(self.stop.differs(&new.stop)).chain(self.http.differs(&new.http));
+        let differs = differs.chain(self.websocket.differs(&new.websocket));
         differs.filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
 }
@@ -337,12 +344,17 @@ pub(crate) mod tests {
                 "deflate" => "deflate = \"off\"".to_owned(),
                 "history" => "history = \"a=1\"".to_owned(),
                 "limits.when_full" => "[limits]\nwhen_full = \"close\"".to_owned(),
+                "http.min_upload_rate" => "[http]\nmin_upload_rate = 77".to_owned(),
+                "websocket.overflow" => "[websocket]\noverflow = \"drop-newest\"".to_owned(),
+                "websocket.high_water" | "websocket.max_outbound" => {
+                    format!("[websocket]\n{} = \"77k\"", key.name.replace("websocket.", ""))
+                }
                 name => match name.split_once('.') {
                     // One with another default than its example.
                     Some((table, name)) if !key.example.is_empty() => {
                         format!("[{table}]\n{name} = {}", key.example)
                     }
-                    Some(("stop", name)) => format!("[stop]\n{name} = \"77s\""),
+                    Some((table, name)) => format!("[{table}]\n{name} = \"77s\""),
                     _ => panic!("a line for {name}"),
                 },
             };

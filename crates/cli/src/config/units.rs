@@ -14,6 +14,14 @@ pub(crate) struct Bytes(pub(crate) usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wait(pub(crate) Duration);
 
+/// A length of time that is not zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SomeWait(pub(crate) Duration);
+
+/// A length of time that is not zero, or `off`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WaitOrOff(pub(crate) Option<Duration>);
+
 /// A pattern of topics, and how many messages are kept of each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Keep {
@@ -77,6 +85,26 @@ impl std::str::FromStr for Wait {
     }
 }
 
+impl std::str::FromStr for SomeWait {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Wait(wait) = text.parse()?;
+        if wait.is_zero() { Err("must be longer than zero".to_owned()) } else { Ok(Self(wait)) }
+    }
+}
+
+impl std::str::FromStr for WaitOrOff {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self(None));
+        }
+        text.parse().map(|SomeWait(wait)| Self(Some(wait)))
+    }
+}
+
 /// The one that ends like another comes before it.
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
@@ -97,6 +125,18 @@ impl<'de> Deserialize<'de> for Bytes {
 }
 
 impl<'de> Deserialize<'de> for Wait {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for SomeWait {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for WaitOrOff {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
@@ -152,6 +192,10 @@ mod tests {
         assert_eq!(ms("5m"), Ok(300_000));
         assert_eq!(ms("1h"), Ok(3_600_000));
         assert_eq!(ms("7d"), Ok(604_800_000));
+        assert!("0s".parse::<SomeWait>().is_err() && "0ms".parse::<WaitOrOff>().is_err());
+        assert_eq!("1s".parse(), Ok(SomeWait(Duration::from_secs(1))));
+        assert_eq!("off".parse(), Ok(WaitOrOff(None)));
+        assert_eq!("1s".parse(), Ok(WaitOrOff(Some(Duration::from_secs(1)))));
         for bad in ["", "1", "s", "-1s", "1.5h", "1 s", "99999999999999999999s", "18446744073709551615d"] {
             assert!(ms(bad).is_err(), "{bad}");
         }

@@ -8,3 +8,4 @@ mod proxies;
 mod start;
 mod support;
 mod tls;
+mod waits;

@@ -1,0 +1,35 @@
+//! Limits and waits of each connection.
+
+use std::io::{Read, Write};
+
+use sinews_testkit::{Frame, Reply};
+
+use crate::support::{Running, fails, program};
+
+#[test]
+fn requests_have_their_limits_and_waits() {
+    let server = Running::serve(&["--http-max-body", "1k", "--http-head-timeout", "200ms"]);
+    let post = |len: usize| server.request("POST /topics/a HTTP/1.1", &"x".repeat(len));
+    assert!(post(1024).starts_with("HTTP/1.1 200 ") && post(1025).starts_with("HTTP/1.1 413 "));
+    let mut socket = server.websocket("/echo");
+    socket.send(&Frame::binary(vec![0; 1025]));
+    assert_eq!(socket.next(), Some(Reply::binary(vec![0; 1025])), "a message may be larger");
+    let mut slow = server.connect();
+    slow.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+    let mut answer = String::new();
+    slow.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+}
+
+#[test]
+fn who_is_silent_is_asked_and_then_closed() {
+    let server = Running::serve(&["--websocket-ping-interval", "100ms", "--websocket-pong-timeout", "200ms"]);
+    let mut silent = server.websocket("/echo");
+    assert!(matches!(silent.next(), Some(Reply::Ping(_))));
+    assert_eq!(silent.next().and_then(|reply| reply.close_code()), Some(1011));
+    let server = Running::serve(&["--websocket-ping-interval", "off", "--websocket-idle-timeout", "200ms"]);
+    let mut silent = server.websocket("/echo");
+    assert_eq!(silent.next().and_then(|reply| reply.close_code()), Some(1001));
+    let words = fails(program().args(["--websocket-pong-timeout", "0s"]));
+    assert!(words.starts_with("error: ") && words.contains("must be longer than zero"), "{words}");
+}
