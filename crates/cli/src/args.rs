@@ -34,12 +34,12 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Serve the chat page, echo and topics.
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Check a configuration file, or print one to begin with.
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Make a token that may publish and subscribe, or look into one.
-    Token(TokenArgs),
+    Token(Box<TokenArgs>),
 }
 
 #[derive(Debug, Subcommand)]

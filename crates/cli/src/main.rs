@@ -22,8 +22,8 @@ use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result = match cli.command.unwrap_or(Command::Serve(cli.serve)) {
-        Command::Serve(args) => serve::run(args),
+    let result = match cli.command.unwrap_or_else(|| Command::Serve(Box::new(cli.serve))) {
+        Command::Serve(args) => serve::run(*args),
         Command::Config(command) => serve::config(&command).map_err(Into::into),
         Command::Token(args) => token::run(&args).map_err(Into::into),
     };

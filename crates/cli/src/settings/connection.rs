@@ -23,7 +23,7 @@ impl HttpSettings {
     pub(super) fn merge(args: &HttpArgs, file: &HttpValues, pick: &mut Pick<'_>) -> Self {
         let max_body = pick.one("http.max_body", &args.http_max_body, file.max_body);
         let mut wait = |key, flag, value, default| {
-            pick.one(key, flag, value).map_or(Duration::from_secs(default), |SomeWait(wait)| wait)
+            pick.one(key, flag, value).map_or_else(|| Duration::from_secs(default), |SomeWait(wait)| wait)
         };
         Self {
             max_body: max_body.map(|Bytes(bytes)| bytes),
@@ -77,7 +77,7 @@ impl WebSocketSettings {
     pub(super) fn merge(args: &WebSocketArgs, file: &WebSocketValues, pick: &mut Pick<'_>) -> Self {
         let mut wait = |key, flag, value, default| {
             let given = pick.one(key, flag, value);
-            given.map_or(Some(Duration::from_secs(default)), |WaitOrOff(wait)| wait)
+            given.map_or_else(|| Some(Duration::from_secs(default)), |WaitOrOff(wait)| wait)
         };
         let ping_interval =
             wait("websocket.ping_interval", &args.websocket_ping_interval, file.ping_interval, 25);

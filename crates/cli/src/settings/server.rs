@@ -109,7 +109,7 @@ pub(crate) struct StopSettings {
 impl StopSettings {
     pub(super) fn merge(args: &StopArgs, file: &StopValues, pick: &mut Pick<'_>) -> Self {
         let mut wait = |key, flag, value, default| {
-            pick.one(key, flag, value).map_or(Duration::from_secs(default), |Wait(wait)| wait)
+            pick.one(key, flag, value).map_or_else(|| Duration::from_secs(default), |Wait(wait)| wait)
         };
         Self {
             delay: wait("stop.delay", &args.stop_delay, file.delay, 0),
