@@ -30,6 +30,10 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// What a delivery costs: one publisher, many subscribers of a topic.
     Fanout(FanoutArgs),
+    /// The same with more subscribers than a process may have descriptors, and what they take of memory.
+    Crowd(CrowdArgs),
+    /// How long a delivery takes, alone and beside subscribers that do not read.
+    Slow(SlowArgs),
     /// What an idle connection takes of memory.
     Idle(IdleArgs),
     /// What a request of `GET /healthz` costs.
@@ -53,6 +57,9 @@ pub(crate) enum Command {
     /// The connections of `idle`, as a process of its own.
     #[command(hide = true)]
     IdleClients(IdleClientsArgs),
+    /// Some subscribers of `crowd`, as a process of their own.
+    #[command(hide = true)]
+    CrowdClients(CrowdClientsArgs),
 }
 
 #[derive(Debug, Args)]
@@ -107,6 +114,65 @@ pub(crate) struct FanoutArgs {
     /// Messages published at once; may be given several times [default: 1 and 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     burst: Vec<u16>,
+
+    #[command(flatten)]
+    targets: TargetArgs,
+
+    #[command(flatten)]
+    pub(crate) programs: ProgramArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CrowdArgs {
+    /// Subscribers: beyond some 16,000 only of servers on io_uring, since each ring may have as many descriptors as a
+    /// process
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = connections)]
+    pub(crate) subscribers: usize,
+
+    /// Messages published at once; may be given several times [default: 1 and 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    burst: Vec<u16>,
+
+    /// Bursts that count
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) rounds: u16,
+
+    /// Threads of `sinews serve` [default: one for each 16,000 subscribers]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+
+    #[command(flatten)]
+    targets: TargetArgs,
+
+    #[command(flatten)]
+    pub(crate) programs: ProgramArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CrowdClientsArgs {
+    pub(crate) server: SocketAddr,
+    pub(crate) source: SocketAddr,
+    pub(crate) subscribers: usize,
+    pub(crate) burst: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SlowArgs {
+    /// Rounds; each has its own servers and connections
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) rounds: u16,
+
+    /// Seconds that are published in each round
+    #[arg(long = "seconds", value_name = "S", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
+    pub(crate) seconds: u32,
+
+    /// Subscribers that are looked at; as many more read, or do not
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=9_000))]
+    pub(crate) subscribers: u16,
+
+    /// Messages published a second
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) rate: u32,
 
     #[command(flatten)]
     targets: TargetArgs,
@@ -337,6 +403,32 @@ impl FanoutArgs {
 
     pub(crate) fn targets(&self) -> Vec<Target> {
         self.targets.among(&Target::SINEWS, &[Target::Axum])
+    }
+}
+
+impl CrowdArgs {
+    pub(crate) fn bursts(&self) -> Vec<usize> {
+        or_default(&self.burst, &[1, 16])
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.map_or_else(|| self.subscribers.div_ceil(CONNECTIONS_PER_THREAD), usize::from)
+    }
+
+    /// Readiness takes part as far as a process's descriptors go.
+    pub(crate) fn targets(&self) -> Vec<Target> {
+        let ours = if self.subscribers > CONNECTIONS_PER_THREAD {
+            &Target::SINEWS[1..]
+        } else {
+            &Target::SINEWS[..]
+        };
+        self.targets.among(ours, &[])
+    }
+}
+
+impl SlowArgs {
+    pub(crate) fn targets(&self) -> Vec<Target> {
+        self.targets.among(&Target::SINEWS, &[])
     }
 }
 

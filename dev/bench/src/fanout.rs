@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
@@ -11,7 +12,7 @@ use sinews_testkit::Frame;
 
 use crate::Error;
 use crate::args::FanoutArgs;
-use crate::connect::{STALL_LIMIT, connect, shake_hands};
+use crate::connect::{STALL_LIMIT, connect, connect_from, shake_hands};
 use crate::process::Server;
 use crate::report;
 use crate::round::{Done, Rounds, Work};
@@ -48,56 +49,23 @@ pub(crate) fn run(args: &FanoutArgs) -> Result<(), Error> {
 
 /// A publisher and the subscribers of its topic.
 struct Fanout {
-    poll: Poll,
-    events: Events,
     publisher: std::net::TcpStream,
-    subscribers: Vec<Subscriber>,
+    subscribers: Subscribers,
     request: Vec<u8>,
-    reply: Vec<u8>,
     burst: u64,
-    buffer: Box<[u8]>,
-}
-
-struct Subscriber {
-    stream: TcpStream,
-    /// Bytes of the burst that have come.
-    received: usize,
 }
 
 impl Fanout {
     /// Connects everyone and publishes one burst whose content is checked.
     fn connect(server: &Server, subscribers: usize, burst: usize) -> Result<Self, Error> {
-        let poll = Poll::new()?;
-        let mut all = Vec::with_capacity(subscribers);
-        for index in 0..subscribers {
-            let mut stream = connect(server.address)?;
-            shake_hands(&mut stream, "/topics/fanout", index as u64, None)?;
-            stream.set_nonblocking(true)?;
-            let mut stream = TcpStream::from_std(stream);
-            poll.registry().register(&mut stream, Token(index), Interest::READABLE)?;
-            all.push(Subscriber { stream, received: 0 });
-        }
+        let subscribers = Subscribers::connect(server.address, None, subscribers, burst)?;
         let mut publisher = connect(server.address)?;
         // What it publishes does not come back to it.
-        shake_hands(&mut publisher, "/topics/fanout?self=false", subscribers as u64, None)?;
-        let (mut request, mut reply) = (Vec::new(), Vec::new());
-        for number in 0..burst {
-            let payload: Vec<u8> = (0..MESSAGE_BYTES).map(|at| b'a' + ((at + number) % 26) as u8).collect();
-            request.extend(Frame::binary(&payload).encode(Role::Client));
-            reply.extend(Frame::binary(payload).encode(Role::Server));
-        }
+        shake_hands(&mut publisher, "/topics/fanout?self=false", subscribers.all.len() as u64, None)?;
         // Where subscribing is a task of its own, it has been done when the server sleeps.
         server.settled_usage()?;
-        let mut fanout = Self {
-            poll,
-            events: Events::with_capacity(subscribers),
-            publisher,
-            subscribers: all,
-            request,
-            reply,
-            burst: burst as u64,
-            buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
-        };
+        let request = burst_of(burst, Role::Client);
+        let mut fanout = Self { publisher, subscribers, request, burst: burst as u64 };
         fanout.publish::<true>()?;
         Ok(fanout)
     }
@@ -105,23 +73,8 @@ impl Fanout {
     /// Publishes one burst and waits until everyone has it.
     fn publish<const CHECK: bool>(&mut self) -> Result<(), Error> {
         self.publisher.write_all(&self.request)?;
-        let mut waiting = self.subscribers.len();
-        let mut progress = Instant::now();
-        while waiting > 0 {
-            // Without sleeping: waking this thread would be charged to the server, which sends.
-            self.poll.poll(&mut self.events, Some(Duration::ZERO))?;
-            if !self.events.is_empty() {
-                progress = Instant::now();
-            } else if progress.elapsed() > STALL_LIMIT {
-                return Err(format!("no byte for {STALL_LIMIT:?}, {waiting} subscribers wait").into());
-            }
-            for event in &self.events {
-                let subscriber = &mut self.subscribers[event.token().0];
-                let (expected, buffer) = (&self.reply[..], &mut self.buffer[..]);
-                waiting -= usize::from(subscriber.receive::<CHECK>(expected, buffer)?);
-            }
-        }
-        Ok(())
+        // Without sleeping: waking this thread would be charged to the server, which sends.
+        self.subscribers.receive::<CHECK>(Duration::ZERO, STALL_LIMIT)
     }
 
     /// How many packets with data a subscriber is sent for a burst, which is the number of sends: `TCP_NODELAY`
@@ -134,7 +87,7 @@ impl Fanout {
         }
         // The publisher's are among them, one for each burst.
         let packets = packets_with_data()? - before - SENDS_BURSTS;
-        Ok(packets as f64 / (SENDS_BURSTS * self.subscribers.len() as u64) as f64)
+        Ok(packets as f64 / (SENDS_BURSTS * self.subscribers.all.len() as u64) as f64)
     }
 }
 
@@ -144,10 +97,80 @@ impl Work for Fanout {
         let mut units = 0;
         while start.elapsed() < window {
             self.publish::<false>()?;
-            units += self.subscribers.len() as u64 * self.burst;
+            units += self.subscribers.all.len() as u64 * self.burst;
         }
         Ok(Done { units, elapsed: start.elapsed() })
     }
+}
+
+/// Those who wait for bursts.
+pub(crate) struct Subscribers {
+    poll: Poll,
+    events: Events,
+    all: Vec<Subscriber>,
+    burst: Vec<u8>,
+    buffer: Box<[u8]>,
+}
+
+struct Subscriber {
+    stream: TcpStream,
+    /// Bytes of the burst that have come.
+    received: usize,
+}
+
+impl Subscribers {
+    /// Connects them, from this address if one is given, for bursts of so many messages.
+    pub(crate) fn connect(
+        server: SocketAddr,
+        source: Option<SocketAddr>,
+        count: usize,
+        burst: usize,
+    ) -> Result<Self, Error> {
+        let poll = Poll::new()?;
+        let mut all = Vec::with_capacity(count);
+        for index in 0..count {
+            let mut stream = connect_from(server, source)?;
+            shake_hands(&mut stream, "/topics/fanout", index as u64, None)?;
+            stream.set_nonblocking(true)?;
+            let mut stream = TcpStream::from_std(stream);
+            poll.registry().register(&mut stream, Token(index), Interest::READABLE)?;
+            all.push(Subscriber { stream, received: 0 });
+        }
+        let (events, buffer) = (Events::with_capacity(count), vec![0; RECEIVE_BYTES].into_boxed_slice());
+        Ok(Self { poll, events, all, burst: burst_of(burst, Role::Server), buffer })
+    }
+
+    /// Waits until everyone has a burst, asleep for at most so long at a time. It is an error if nothing comes for
+    /// the whole of the limit.
+    pub(crate) fn receive<const CHECK: bool>(
+        &mut self,
+        sleep: Duration,
+        limit: Duration,
+    ) -> Result<(), Error> {
+        let mut waiting = self.all.len();
+        let mut progress = Instant::now();
+        while waiting > 0 {
+            self.poll.poll(&mut self.events, Some(sleep))?;
+            if !self.events.is_empty() {
+                progress = Instant::now();
+            } else if progress.elapsed() > limit {
+                return Err(format!("no byte for {limit:?}, {waiting} subscribers wait").into());
+            }
+            for event in &self.events {
+                let subscriber = &mut self.all[event.token().0];
+                let (expected, buffer) = (&self.burst[..], &mut self.buffer[..]);
+                waiting -= usize::from(subscriber.receive::<CHECK>(expected, buffer)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of a burst of so many messages.
+pub(crate) fn burst_of(messages: usize, from: Role) -> Vec<u8> {
+    let payload =
+        |number| (0..MESSAGE_BYTES).map(|at| b'a' + ((at + number) % 26) as u8).collect::<Vec<u8>>();
+    (0..messages).flat_map(|number| Frame::binary(payload(number)).encode(from)).collect()
 }
 
 impl Subscriber {

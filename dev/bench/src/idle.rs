@@ -1,7 +1,7 @@
 //! Idle connections: what they take of the server's memory and of the kernel's.
 
 pub(crate) mod clients;
-mod memory;
+pub(crate) mod memory;
 
 use std::env;
 use std::io::{BufRead, BufReader};

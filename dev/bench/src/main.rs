@@ -21,6 +21,7 @@
 mod args;
 mod client;
 mod connect;
+mod crowd;
 mod echo;
 mod fanout;
 mod http;
@@ -33,6 +34,7 @@ mod process;
 mod report;
 mod round;
 mod scaling;
+mod slow;
 mod syscalls;
 mod target;
 
@@ -55,6 +57,9 @@ fn main() -> Result<(), Error> {
         #[cfg(not(target_os = "linux"))]
         Some(Command::PlainRing { .. }) => Err("io_uring is a part of Linux".into()),
         Some(Command::Fanout(args)) => fanout::run(&args),
+        Some(Command::Crowd(args)) => crowd::run(&args),
+        Some(Command::CrowdClients(args)) => crowd::clients(&args),
+        Some(Command::Slow(args)) => slow::run(&args),
         Some(Command::Idle(args)) => idle::run(&args),
         Some(Command::IdleClients(args)) => idle::clients::run(&args),
         Some(Command::Http(args)) => http::run(&args),

@@ -220,6 +220,10 @@ pub(crate) struct ServeOptions {
     pub(crate) threads: usize,
     /// Of `sinews serve`.
     pub(crate) deflate: Deflate,
+    /// Of `sinews serve`: what happens to subscribers that do not keep up.
+    pub(crate) overflow: &'static str,
+    /// Of `sinews serve`: how often silent clients are asked whether they are still there.
+    pub(crate) ping_interval: &'static str,
     /// Of Tokio, where it is chosen.
     pub(crate) runtime: Threads,
     /// As `taskset --cpu-list` takes them.
@@ -228,7 +232,9 @@ pub(crate) struct ServeOptions {
 
 impl Default for ServeOptions {
     fn default() -> Self {
-        Self { threads: 1, deflate: Deflate::Off, runtime: Threads::One, cores: SERVER_CORE }
+        let (deflate, runtime) = (Deflate::Off, Threads::One);
+        let (overflow, ping_interval) = ("close", "25s");
+        Self { threads: 1, deflate, overflow, ping_interval, runtime, cores: SERVER_CORE }
     }
 }
 
@@ -343,6 +349,8 @@ impl Programs {
         let serve = |backend| {
             let fixed = ["serve", "--listen", "127.0.0.1:0", "--log", "error", "--backend", backend];
             let chosen = ["--threads", &*threads, "--deflate", options.deflate.name()];
+            let chosen = chosen.into_iter().chain(["--websocket-overflow", options.overflow]);
+            let chosen = chosen.chain(["--websocket-ping-interval", options.ping_interval]);
             fixed.into_iter().chain(chosen).map(OsString::from).collect()
         };
         let plain = |arguments: &[&str]| arguments.iter().map(OsString::from).collect();

@@ -7,21 +7,21 @@ use crate::Error;
 
 /// Memory in use, or the difference of two such.
 #[derive(Clone, Debug)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     /// Of the server: pages of its own that it has written to.
-    pub(super) private_dirty: i64,
+    pub(crate) private_dirty: i64,
     /// Of the server: pages in memory.
-    pub(super) resident: i64,
+    pub(crate) resident: i64,
     /// Of the kernel, for everybody: its objects.
-    pub(super) slab: i64,
+    pub(crate) slab: i64,
     /// Of the kernel, for everybody: what sockets hold in their queues.
-    pub(super) socket_buffers: i64,
+    pub(crate) socket_buffers: i64,
     /// By kind of kernel object; of a difference, those that grew most. Empty for all but root.
-    pub(super) caches: Vec<(String, i64)>,
+    pub(crate) caches: Vec<(String, i64)>,
 }
 
 impl Memory {
-    pub(super) fn now(server: u32) -> Result<Self, Error> {
+    pub(crate) fn now(server: u32) -> Result<Self, Error> {
         let maps = fs::read_to_string(format!("/proc/{server}/smaps_rollup"))?;
         let all = fs::read_to_string("/proc/meminfo")?;
         let sockets = fs::read_to_string("/proc/net/sockstat")?;
@@ -36,7 +36,7 @@ impl Memory {
     }
 
     /// What it has grown by.
-    pub(super) fn since(&self, earlier: &Self) -> Self {
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
         let before: HashMap<&str, i64> =
             earlier.caches.iter().map(|(name, bytes)| (&**name, *bytes)).collect();
         let grown = |name: &str, bytes: i64| bytes - before.get(name).copied().unwrap_or_default();
