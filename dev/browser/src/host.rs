@@ -127,6 +127,8 @@ impl Drop for Program {
 /// The server under test. Its port stays the same over restarts, so that open pages find it again.
 pub(crate) struct Server {
     binary: PathBuf,
+    /// What it is started with, beside its address.
+    options: Vec<String>,
     address: String,
     agent: Agent,
     running: Option<Program>,
@@ -134,8 +136,13 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(binary: &Path) -> Result<Self, Failure> {
+        Self::start_with(binary, &["--history", "kept.*=10"])
+    }
+
+    pub(crate) fn start_with(binary: &Path, options: &[&str]) -> Result<Self, Failure> {
         let address = format!("127.0.0.1:{}", free_port()?);
-        let mut server = Self { binary: binary.to_owned(), address, agent: agent(), running: None };
+        let options = options.iter().map(|&option| option.to_owned()).collect();
+        let mut server = Self { binary: binary.to_owned(), options, address, agent: agent(), running: None };
         server.restart()?;
         Ok(server)
     }
@@ -143,7 +150,7 @@ impl Server {
     pub(crate) fn restart(&mut self) -> Result<(), Failure> {
         let mut command = Command::new(&self.binary);
         let mut program =
-            Program::start(command.args(["serve", "--listen", &self.address, "--history", "kept.*=10"]))?;
+            Program::start(command.args(["serve", "--listen", &self.address]).args(&self.options))?;
         until("the server answers /healthz", || {
             if let Some(status) = program.0.try_wait()? {
                 return Err(Failure::new(format!("the server ended at once: {status}")));

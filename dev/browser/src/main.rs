@@ -12,6 +12,7 @@
 
 mod checks;
 mod client;
+mod guests;
 mod host;
 mod page;
 mod pictures;
@@ -49,7 +50,13 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments, tools: &Tools) -> Result<usize, Failure> {
     match &arguments.pictures {
         Some(directory) => pictures::take(&arguments.server, tools, directory).map(|()| 0),
-        None => Ok(client::run(&arguments.server, tools)? + checks::run(&arguments.server, tools)?),
+        None => {
+            let server = &arguments.server;
+            let all = [client::run(server, tools)?, guests::run(server, tools)?, checks::run(server, tools)?];
+            let [passed, failed] = [0, 1].map(|at| all.iter().map(|counts| counts[at]).sum::<usize>());
+            println!("{passed} passed, {failed} failed");
+            Ok(failed)
+        }
     }
 }
 
