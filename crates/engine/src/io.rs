@@ -26,6 +26,8 @@ pub struct Io {
     pub(crate) closes: VecDeque<(ConnId, Closed)>,
     accepting: bool,
     stopping: bool,
+    /// Connections that the kernel has accepted and the application has not been told of.
+    arriving: usize,
     /// Something waits for a chain in flight to come home.
     impatient: bool,
     app_timer: Option<Instant>,
@@ -122,7 +124,9 @@ impl Io {
     }
 
     /// Closes the listeners at the end of the turn. The loop goes on until the last connection has closed
-    /// or [`stop`](Self::stop). Connections that wait in the kernel's backlog are reset by it.
+    /// or [`stop`](Self::stop). Those that the kernel has accepted by then are still
+    /// [`accepted`](crate::App::accepted). Connections that wait in its backlog are reset by it, unless another process
+    /// has the listener too ([`Listener::from_fd`](crate::Listener::from_fd)).
     pub fn stop_accepting(&mut self) {
         self.accepting = false;
     }
@@ -157,6 +161,7 @@ impl Io {
             closes: VecDeque::new(),
             accepting,
             stopping: false,
+            arriving: 0,
             impatient: false,
             app_timer: None,
             turn_ended: None,
@@ -169,9 +174,17 @@ impl Io {
         self.accepting
     }
 
+    pub(crate) fn stopping(&self) -> bool {
+        self.stopping
+    }
+
+    pub(crate) fn set_arriving(&mut self, connections: usize) {
+        self.arriving = connections;
+    }
+
     /// Nothing can happen any more.
     pub(crate) fn finished(&self) -> bool {
-        !self.accepting && self.slots.len() == 0
+        !self.accepting && self.slots.len() == 0 && (self.arriving == 0 || self.stopping)
     }
 
     /// Commands were recorded after the backend had carried them out: the next turn must not wait.

@@ -4,8 +4,9 @@ mod unix;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 /// Options of a listening socket.
 #[derive(Clone, Debug)]
@@ -75,6 +76,8 @@ pub struct Listener {
     pub(crate) socket: TcpListener,
     /// It listens at a path.
     pub(crate) unix: bool,
+    /// Another process may accept from it too.
+    pub(crate) inherited: bool,
 }
 
 impl Listener {
@@ -87,7 +90,7 @@ impl Listener {
     pub fn bind(address: SocketAddr, options: &ListenOptions) -> io::Result<Self> {
         let socket = bound(address, options)?;
         socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
-        Ok(Self { socket: socket.into(), unix: false })
+        Ok(Self { socket: socket.into(), unix: false, inherited: false })
     }
 
     /// Listens `count` times on `address`, for as many threads. Port 0 lets the kernel choose one port for
@@ -120,6 +123,34 @@ impl Listener {
         Ok(listeners)
     }
 
+    /// A socket that listens already, got from another process: TCP or a Unix stream. Both may accept from it, each
+    /// connection goes to one of them, and none is refused when either closes its end.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) if it is no TCP or Unix stream socket; otherwise those of the system.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        let socket = Socket::from(fd);
+        let address = socket.local_addr()?;
+        let unix = address.is_unix();
+        if !(unix || address.as_socket().is_some()) || socket.r#type()? != Type::STREAM {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no stream socket of TCP or of a path"));
+        }
+        Ok(Self { socket: socket.into(), unix, inherited: true })
+    }
+
+    /// Further listeners on the address of this one, for further threads, although it may have been alone on it
+    /// (`SO_REUSEPORT` is set late, which Linux takes for what binds from then on).
+    ///
+    /// # Errors
+    ///
+    /// As [`bind`](Self::bind).
+    pub fn bind_beside(&self, count: usize, options: &ListenOptions) -> io::Result<Vec<Self>> {
+        SockRef::from(&self.socket).set_reuse_port(true)?;
+        let (address, shared) = (self.local_addr()?, options.clone().reuse_port(true));
+        (0..count).map(|_| Self::bind(address, &shared)).collect()
+    }
+
     /// The address it listens on, with the port that the kernel chose if it was asked to.
     ///
     /// # Errors
@@ -127,6 +158,12 @@ impl Listener {
     /// Those of the system; a listener at a path has no such address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

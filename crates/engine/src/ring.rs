@@ -190,7 +190,9 @@ impl<A: App, K: Kernel> Backend<A> for Ring<A::Chain, K> {
             self.acceptors.arm(&mut self.kernel, io);
         } else {
             self.acceptors.close(&mut self.kernel, &mut self.completed);
+            self.acceptors.ask_names(&mut self.kernel);
         }
+        io.set_arriving(self.acceptors.arriving());
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -33,7 +33,7 @@ impl Listener {
         };
         fs::set_permissions(path, Permissions::from_mode(mode))?;
         socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
-        Ok(Self { socket: socket.into(), unix: true })
+        Ok(Self { socket: socket.into(), unix: true, inherited: false })
     }
 
     /// Another listener on the same socket.
@@ -42,7 +42,7 @@ impl Listener {
     ///
     /// Those of the system.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { socket: self.socket.try_clone()?, unix: self.unix })
+        Ok(Self { socket: self.socket.try_clone()?, ..*self })
     }
 }
 

@@ -38,6 +38,10 @@ enum Socket {
 
 impl Socket {
     fn register(listener: Listener, token: Token, registry: &Registry) -> io::Result<Self> {
+        if listener.inherited {
+            // A ring may have had it, which wants to wait.
+            listener.socket.set_nonblocking(true)?;
+        }
         if listener.unix {
             let mut socket = UnixListener::from_std(OwnedFd::from(listener.socket).into());
             registry.register(&mut socket, token, Interest::READABLE)?;

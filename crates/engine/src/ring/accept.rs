@@ -185,7 +185,13 @@ impl Acceptors {
         }
     }
 
-    /// Ends accepting and closes the listeners; what had been accepted and not been told is closed.
+    /// Connections that the application has not been told of.
+    pub(super) fn arriving(&self) -> usize {
+        self.arrived.len() + self.asked.len() - self.free_places.len()
+    }
+
+    /// Ends accepting and closes the listeners. Whom the kernel has accepted meanwhile is served like any other: it
+    /// would be reset, and it has done nothing wrong.
     pub(super) fn close<K: Kernel>(&mut self, kernel: &mut K, completed: &mut Vec<Completion>) {
         if std::mem::replace(&mut self.closed, true) {
             return;
@@ -197,13 +203,16 @@ impl Acceptors {
         }
         // The loop may end with this turn, and the port is to be free then.
         let mut seen = 0;
-        for _ in 0..JOIN_TURNS {
+        for turn in 0..JOIN_TURNS {
             for completion in &completed[seen..] {
                 if completion.token.kind() == Some(Kind::Accept) {
                     self.ended(completion);
                 }
             }
             seen = completed.len();
+            if turn < LAST_TURNS {
+                self.accept_last(kernel);
+            }
             if self.listeners.iter().all(|acceptor| acceptor.armed == 0)
                 || kernel.enter(Some(JOIN_WAIT), completed).is_err()
             {
@@ -215,10 +224,23 @@ impl Acceptors {
             .filter(|it| it.token.kind() == Some(Kind::Accept))
             .for_each(|it| self.ended(it));
         completed.retain(|completion| completion.token.kind() != Some(Kind::Accept));
-        for Arrival { file, .. } in self.arrived.drain(..) {
-            kernel.close(Token::numbered(Kind::Discard, file), file);
-        }
         kernel.close_listeners();
+    }
+
+    /// Accepts those who came while accepting ended. If another process has the listener too, the kernel may have
+    /// woken us for them, and does not wake it as well.
+    fn accept_last<K: Kernel>(&mut self, kernel: &mut K) {
+        for index in 0..self.listeners.len() {
+            if self.listeners[index].armed > 0 || !kernel.has_waiting(index) {
+                continue;
+            }
+            let token = Token::numbered(Kind::Accept, index as u32);
+            let room = self.free_files().min(SINGLES);
+            self.listeners[index] = Acceptor { armed: room, mode: Mode::Single };
+            (0..room).for_each(|_| kernel.accept(token, index, false));
+            // Those that find nobody would wait.
+            kernel.cancel(token);
+        }
     }
 
     /// As [`accepted`](Self::accepted), when nobody accepts any more.
@@ -261,7 +283,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         self.acceptors.free_places.push(place);
         // A peer that has reset meanwhile has no address any more.
         let peer = completion.outcome().ok().and_then(|length| parse(self.kernel.name(place), length));
-        let Some(peer) = peer.filter(|_| io.accepting()) else {
+        let Some(peer) = peer.filter(|_| !io.stopping()) else {
             return self.kernel.close(Token::numbered(Kind::Discard, file), file);
         };
         let conn = io.slots.insert();
@@ -316,6 +338,9 @@ const TABLE_FULL: &str = "raise the process's descriptor limit, which bounds the
 /// Visits to the kernel, and the length of each, until accepting has ended.
 const JOIN_TURNS: u32 = 50;
 const JOIN_WAIT: Duration = Duration::from_millis(20);
+
+/// Visits to the kernel by which those who wait to be accepted are fetched when accepting ends: a bound for a flood.
+const LAST_TURNS: u32 = 20;
 
 #[cfg(test)]
 mod tests {

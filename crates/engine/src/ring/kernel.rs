@@ -23,7 +23,10 @@ pub(crate) trait Kernel {
     /// Accepts one connection from a listener, or (`multishot`) one after the other.
     fn accept(&mut self, token: Token, listener: usize, multishot: bool);
 
-    /// Closes the listeners. Their operations have ended by now.
+    /// Whether somebody waits to be accepted from a listener.
+    fn has_waiting(&self, listener: usize) -> bool;
+
+    /// Closes the listeners. Their operations have ended by now; addresses of those who came are still asked for.
     fn close_listeners(&mut self);
 
     /// Places in the table of sockets.

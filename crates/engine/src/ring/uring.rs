@@ -57,7 +57,8 @@ enum Visit {
 }
 
 struct Listening {
-    socket: TcpListener,
+    /// Until it is closed.
+    socket: Option<TcpListener>,
     /// Bytes of its peers' addresses.
     name: usize,
 }
@@ -132,10 +133,11 @@ impl Uring {
     }
 
     pub(super) fn listen(&mut self, listeners: Vec<Listener>) {
-        for Listener { socket, unix } in listeners {
-            // The kernel would not wait on a socket that asks not to. Should this fail, accepting fails
-            // with EAGAIN, pauses, and says so.
-            if let Err(error) = socket.set_nonblocking(false) {
+        for Listener { socket, unix, inherited } in listeners {
+            // A kernel need not wait on a socket that asks not to. Should this fail, accepting fails
+            // with EAGAIN, pauses, and says so. What another process accepts from by readiness is left as it is: that
+            // process would wait, and kernels that have rings as we need them do so too, whatever the socket asks.
+            if !inherited && let Err(error) = socket.set_nonblocking(false) {
                 tracing::error!(%error, "cannot make a listener wait");
             }
             // The kernel wants to be asked for no more than there is.
@@ -144,7 +146,7 @@ impl Uring {
                 Ok(SocketAddr::V4(_)) => NAME_V4,
                 _ => NAME,
             };
-            self.listeners.push(Listening { socket, name });
+            self.listeners.push(Listening { socket: Some(socket), name });
         }
     }
 
@@ -285,8 +287,10 @@ impl Kernel for Uring {
     }
 
     fn accept(&mut self, token: Token, listener: usize, multishot: bool) {
-        let Some(listener) = self.listeners.get(listener) else { return };
-        let fd = Fd(listener.socket.as_raw_fd());
+        let Some(socket) = self.listeners.get(listener).and_then(|found| found.socket.as_ref()) else {
+            return;
+        };
+        let fd = Fd(socket.as_raw_fd());
         let entry = if multishot {
             opcode::AcceptMulti::new(fd).allocate_file_index(true).build()
         } else {
@@ -298,8 +302,17 @@ impl Kernel for Uring {
         self.push(token, entry);
     }
 
+    fn has_waiting(&self, listener: usize) -> bool {
+        let Some(socket) = self.listeners.get(listener).and_then(|found| found.socket.as_ref()) else {
+            return false;
+        };
+        let mut asked = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure, borrowed for the call, which does not wait.
+        unsafe { libc::poll(&mut asked, 1, 0) == 1 }
+    }
+
     fn close_listeners(&mut self) {
-        self.listeners.clear();
+        self.listeners.iter_mut().for_each(|listener| listener.socket = None);
     }
 
     fn peer_name(&mut self, token: Token, listener: usize, file: u32, place: usize) {

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use rlimit::Resource;
 use sinews_engine::{BackendChoice, Config, Engine, Flow, ListenOptions, Listener};
 
-use crate::support::{Event, Host, Kind, Probe, client, config, echo, read_exactly};
+use crate::support::{Event, Host, Kind, PATIENCE, Probe, client, config, echo, read_exactly};
 
 fn loopback(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
@@ -289,4 +289,75 @@ fn child_lacks_descriptors_for_a_while() {
     for client in &mut clients {
         client.read_exact(&mut [0]).unwrap();
     }
+}
+
+/// One loop hands its listener to another, as to another process, and stops accepting meanwhile.
+fn handed_on(from: BackendChoice, to: BackendChoice) {
+    let listener = Listener::bind(loopback(0), &ListenOptions::default()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let other = listener.as_fd().try_clone_to_owned().unwrap();
+    let (post, posts) = std::sync::mpsc::channel();
+    let serve = |backend: BackendChoice, listener: Listener| {
+        let post = post.clone();
+        std::thread::spawn(move || {
+            let mut app = Probe::new(|io, queues, event| {
+                if let Event::Mail(_) = event {
+                    io.stop_accepting();
+                }
+                echo(io, queues, event);
+                Flow::Continue
+            });
+            let mut engine = Engine::new(config().backend(backend), vec![listener]).unwrap();
+            post.send(engine.post()).unwrap();
+            engine.run(&mut app).unwrap();
+            app.count(Kind::Accepted)
+        })
+    };
+    let first = serve(from, listener);
+    let first_post = posts.recv_timeout(PATIENCE).unwrap();
+    let talk = |times: usize| {
+        for _ in 0..times {
+            let mut client = client(address);
+            client.write_all(b"hello").unwrap();
+            assert_eq!(read_exactly(&mut client, 5), b"hello");
+        }
+    };
+    talk(50);
+    let second = serve(to, Listener::from_fd(other).unwrap());
+    let second_post = posts.recv_timeout(PATIENCE).unwrap();
+    std::thread::scope(|scope| {
+        let talkers = [(); 4].map(|()| scope.spawn(|| talk(200)));
+        talk(20);
+        first_post.send(1).unwrap();
+        talkers.into_iter().for_each(|talker| talker.join().unwrap());
+    });
+    second_post.send(1).unwrap();
+    assert_eq!(first.join().unwrap() + second.join().unwrap(), 50 + 20 + 4 * 200);
+}
+
+#[test]
+fn a_listener_is_handed_on_without_a_connection_lost() {
+    let fails = |backend| Engine::<Probe>::new(Config::default().backend(backend), Vec::new()).is_err();
+    let backends: &[BackendChoice] = if fails(BackendChoice::Uring) {
+        &[BackendChoice::Poll]
+    } else {
+        &[BackendChoice::Poll, BackendChoice::Uring]
+    };
+    for from in backends {
+        for to in backends {
+            handed_on(*from, *to);
+        }
+    }
+}
+
+#[test]
+fn threads_are_added_on_the_port_of_a_listener_that_was_alone() {
+    let options = ListenOptions::default();
+    let first = Listener::bind(loopback(0), &options).unwrap();
+    let address = first.local_addr().unwrap();
+    let inherited = Listener::from_fd(first.as_fd().try_clone_to_owned().unwrap()).unwrap();
+    let beside = inherited.bind_beside(2, &options).unwrap();
+    assert!(beside.iter().all(|listener| listener.local_addr().unwrap() == address));
+    let error = Listener::from_fd(File::open("/dev/null").unwrap().into()).unwrap_err();
+    assert!(error.raw_os_error().is_some(), "no socket: {error}");
 }

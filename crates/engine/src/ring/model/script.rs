@@ -243,6 +243,11 @@ impl Kernel for Script {
         self.push(token, None, What::Accept { multishot });
     }
 
+    fn has_waiting(&self, listener: usize) -> bool {
+        assert!(self.listening && listener < self.listeners);
+        self.peers.waiting > 0
+    }
+
     fn close_listeners(&mut self) {
         let accepting = self.pending().any(|one| matches!(one.what, What::Accept { .. }));
         assert!(!accepting, "a listener is closed when its operations have ended");
@@ -254,7 +259,7 @@ impl Kernel for Script {
     }
 
     fn peer_name(&mut self, token: Token, listener: usize, file: u32, place: usize) {
-        assert!(self.listening && listener < self.listeners && place < self.names.len());
+        assert!(listener < self.listeners && place < self.names.len());
         self.push(token, Some(file), What::Name { listener, place });
     }
 
