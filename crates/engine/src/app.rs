@@ -16,9 +16,21 @@ pub trait App: Sized {
     /// What other threads may post to this loop, see [`Post`](crate::Post).
     type Mail: Send + 'static;
 
+    /// The loop begins: called once, before everything else, on the thread that runs it. The place of an
+    /// application that connects on its own account to do so. Default: nothing.
+    fn started(&mut self, io: &mut Io) {
+        let _ = io;
+    }
+
     /// A connection has come. From here to [`closed`](Self::closed), which follows exactly once, `conn`
     /// names it.
     fn accepted(&mut self, io: &mut Io, conn: ConnId, from: Accepted);
+
+    /// A connection asked for by [`Io::connect`] is made. If it cannot be made, [`closed`](Self::closed) comes
+    /// in place of this and tells why. Default: nothing.
+    fn connected(&mut self, io: &mut Io, conn: ConnId) {
+        let _ = (io, conn);
+    }
 
     /// Bytes have come. `chunk` is never empty, is lent until return, and may be modified in place.
     /// [`Flow::Pause`] stops receiving until [`Io::resume`].
@@ -172,7 +184,8 @@ pub enum Closed {
     Reset,
     /// The loop is stopping, by [`Io::stop`].
     Stopped,
-    /// The socket failed in another way, for instance by a timeout of TCP.
+    /// The socket failed in another way, for instance by a timeout of TCP; or it could not be connected, for
+    /// instance because the peer refused ([`ConnectionRefused`](std::io::ErrorKind::ConnectionRefused)).
     Error(std::io::Error),
 }
 

@@ -14,6 +14,8 @@ pub struct Engine<A: App> {
     io: Io,
     backend: AnyBackend<A::Chain>,
     inbox: Inbox<A::Mail>,
+    /// The application has been told that the loop begins.
+    begun: bool,
     /// A turn has begun and not ended. If it stays so a callback has panicked, and what it did not see is lost.
     in_turn: bool,
 }
@@ -25,8 +27,8 @@ impl<A: App> std::fmt::Debug for Engine<A> {
 }
 
 impl<A: App> Engine<A> {
-    /// A loop that accepts from `listeners`. Without any it has nothing to do, and [`run`](Self::run)
-    /// returns at once.
+    /// A loop that accepts from `listeners`. Without any it runs for the connections that its application makes
+    /// from [`App::started`] on, or [`until stopped`](Io::run_until_stopped).
     ///
     /// # Errors
     ///
@@ -36,7 +38,7 @@ impl<A: App> Engine<A> {
     pub fn new(config: Config, listeners: Vec<Listener>) -> io::Result<Self> {
         let io = Io::new(!listeners.is_empty());
         let (backend, waker) = AnyBackend::new(&config, listeners)?;
-        Ok(Self { io, backend, inbox: Inbox::new(waker, config.mailbox), in_turn: false })
+        Ok(Self { io, backend, inbox: Inbox::new(waker, config.mailbox), begun: false, in_turn: false })
     }
 
     /// The backend that serves: what the configuration asked for, or what it came to.
@@ -59,8 +61,8 @@ impl<A: App> Engine<A> {
         Watch::new(&self.io.stats)
     }
 
-    /// Runs until [`Io::stop`], or until accepting has been stopped and no connection is left. Every
-    /// connection accepted has been [`closed`](App::closed) by then.
+    /// Runs until [`Io::stop`], or until nothing accepts and no connection is left. Every connection
+    /// accepted or made has been [`closed`](App::closed) by then.
     ///
     /// # Errors
     ///
@@ -68,6 +70,7 @@ impl<A: App> Engine<A> {
     /// was caught. No connection, peer or shortage ends the loop, but that of the kernel for a ring's completions
     /// (EBADR).
     pub fn run(&mut self, app: &mut A) -> io::Result<()> {
+        self.begin(app);
         while !self.io.finished() {
             self.one_turn(app, None)?;
         }
@@ -87,10 +90,18 @@ impl<A: App> Engine<A> {
         Ok(!self.io.finished())
     }
 
+    fn begin(&mut self, app: &mut A) {
+        if !std::mem::replace(&mut self.begun, true) {
+            self.io.begin();
+            app.started(&mut self.io);
+        }
+    }
+
     fn one_turn(&mut self, app: &mut A, max_wait: Option<Duration>) -> io::Result<()> {
         if std::mem::replace(&mut self.in_turn, true) {
             return Err(io::Error::other("a callback has panicked in an earlier turn of this engine"));
         }
+        self.begin(app);
         self.wait(max_wait).inspect_err(|_| self.in_turn = false)?;
         self.io.begin_turn();
         self.backend.deliver(app, &mut self.io);

@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::connect::Connect;
 use crate::slots::{Receiving, Sending, Slot, Slots};
 use crate::stats::Counters;
 use crate::wheel::Wheel;
-use crate::{Closed, ConnId, Stats};
+use crate::{Closed, ConnId, ConnectOptions, Remote, Stats};
 
 /// The loop as its application sees it: commands, the turn's time, counters.
 ///
@@ -24,7 +25,11 @@ pub struct Io {
     pub(crate) resumes: Vec<ConnId>,
     /// Connections to close, each once.
     pub(crate) closes: VecDeque<(ConnId, Closed)>,
+    /// Connections to make, in the order in which they were asked for.
+    pub(crate) connects: VecDeque<Connect>,
     accepting: bool,
+    /// It goes on with nothing to do.
+    lasting: bool,
     stopping: bool,
     /// Connections that the kernel has accepted and the application has not been told of.
     arriving: usize,
@@ -43,6 +48,22 @@ impl Io {
     /// The time, read once per turn, just after waiting.
     pub fn now(&self) -> Instant {
         self.now
+    }
+
+    /// Makes a connection, which is named by the id from now on and told by
+    /// [`App::connected`](crate::App::connected); or by [`App::closed`](crate::App::closed), if it cannot be
+    /// made or is closed before. In either case one `closed` follows, as for one that was accepted.
+    ///
+    /// Commands may be given at once: what they ask for happens when it is connected. How long that may take is
+    /// the application's to say, by [`set_timer`](Self::set_timer) and [`close`](Self::close); the system's own
+    /// bound is some two minutes. A turn begins 256 connections, and further ones wait for the next.
+    pub fn connect(&mut self, to: impl Into<Remote>, options: &ConnectOptions) -> ConnId {
+        let conn = self.slots.insert();
+        if let Some(slot) = self.slots.get_mut(conn) {
+            slot.connecting = true;
+        }
+        self.connects.push_back(Connect { conn, to: to.into(), options: options.clone() });
+        conn
     }
 
     /// There is something to send: at the end of the turn, or as soon as the send in flight is home,
@@ -131,13 +152,20 @@ impl Io {
         self.accepting = false;
     }
 
+    /// Has the loop go on without listeners and connections, until [`stop`](Self::stop): for an application that
+    /// connects from time to time, or on request by mail. Without this a loop ends that has neither.
+    pub fn run_until_stopped(&mut self) {
+        self.lasting = true;
+    }
+
     /// Stops the loop: every connection is closed at the end of the turn as [`Closed::Stopped`].
     pub fn stop(&mut self) {
         self.accepting = false;
+        self.lasting = false;
         self.stopping = true;
     }
 
-    /// Connections between `accepted` and `closed`.
+    /// Connections between `accepted`, or [`connect`](Self::connect), and `closed`.
     pub fn connections(&self) -> usize {
         self.slots.len()
     }
@@ -159,7 +187,9 @@ impl Io {
             sends: Vec::new(),
             resumes: Vec::new(),
             closes: VecDeque::new(),
+            connects: VecDeque::new(),
             accepting,
+            lasting: false,
             stopping: false,
             arriving: 0,
             impatient: false,
@@ -184,12 +214,14 @@ impl Io {
 
     /// Nothing can happen any more.
     pub(crate) fn finished(&self) -> bool {
-        !self.accepting && self.slots.len() == 0 && (self.arriving == 0 || self.stopping)
+        let arrived = self.arriving == 0 || self.stopping;
+        !self.accepting && !self.lasting && self.slots.len() == 0 && arrived
     }
 
     /// Commands were recorded after the backend had carried them out: the next turn must not wait.
     pub(crate) fn has_commands(&self) -> bool {
-        self.stopping || !(self.sends.is_empty() && self.resumes.is_empty() && self.closes.is_empty())
+        let none = self.sends.is_empty() && self.resumes.is_empty() && self.closes.is_empty();
+        self.stopping || !none || !self.connects.is_empty()
     }
 
     /// How long the loop may sleep for its timers.
@@ -215,6 +247,11 @@ impl Io {
             self.stats.turn_timed(ended.saturating_duration_since(self.now));
             self.turn_ended = Some(ended);
         }
+    }
+
+    /// The application is about to begin.
+    pub(crate) fn begin(&mut self) {
+        self.now = Instant::now();
     }
 
     pub(crate) fn begin_turn(&mut self) {
@@ -264,11 +301,21 @@ impl Io {
 
     /// Has the backend look at the sending side of a connection, unless a send in flight will anyway.
     pub(crate) fn list_send(&mut self, conn: ConnId) {
-        let Some(slot) = self.slots.live_mut(conn) else { return };
+        let Some(slot) = self.slots.live_mut(conn).filter(|slot| !slot.connecting) else { return };
         if slot.in_flight {
             self.impatient = true;
         } else if !std::mem::replace(&mut slot.send_listed, true) {
             self.sends.push(conn);
+        }
+    }
+
+    /// It is connected: what was asked for meanwhile comes next.
+    pub(crate) fn connected(&mut self, conn: ConnId) {
+        self.stats.connects.add(1);
+        let Some(slot) = self.slots.get_mut(conn) else { return };
+        slot.connecting = false;
+        if slot.send_wanted || slot.sending == Sending::Closing {
+            self.list_send(conn);
         }
     }
 
@@ -290,7 +337,8 @@ impl Io {
 
     /// Whether chunks may be handed over.
     pub(crate) fn receives(&self, conn: ConnId) -> bool {
-        self.slots.get(conn).is_some_and(|slot| slot.receiving == Receiving::On && !slot.closing)
+        let receives = |slot: &Slot| slot.receiving == Receiving::On && !slot.closing && !slot.connecting;
+        self.slots.get(conn).is_some_and(receives)
     }
 
     /// The peer's end has been received.

@@ -35,6 +35,7 @@
 //!
 //! ```text
 //! accepted ─▶ received* ─▶ ended? ─▶ closed          exactly one closed for each accepted
+//! connect ─▶ connected? ─▶ the same                  and for each Io::connect
 //!             start_send ─▶ progressed* ─▶ finish_send   for each chain, at most one at a time
 //! ```
 //!
@@ -90,6 +91,9 @@
 //! # std::io::Result::Ok(())
 //! ```
 //!
+//! Connections are made by [`Io::connect`], from any callback; a loop that only connects begins in
+//! [`App::started`]. The example `client` asks such an echo server.
+//!
 //! # Backends
 //!
 //! | | `io_uring` (Linux 6.7 or newer) | readiness: epoll, kqueue |
@@ -114,6 +118,7 @@ compile_error!("the engine runs on Unix: it relies on edges as epoll and kqueue 
 mod app;
 mod backend;
 mod config;
+mod connect;
 mod engine;
 mod io;
 mod listener;
@@ -129,6 +134,7 @@ mod wheel;
 
 pub use app::{Accepted, App, Chain, Closed, Flow, Large};
 pub use config::{BackendChoice, Config, InvalidConfig, UnknownBackend};
+pub use connect::{ConnectOptions, Remote};
 pub use engine::Engine;
 pub use io::Io;
 pub use listener::{ListenOptions, Listener};

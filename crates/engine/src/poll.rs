@@ -6,6 +6,7 @@
 //! whole costs one send; only one that is cut short waits for the edge of the other direction.
 
 mod accept;
+mod connect;
 
 use std::io::{self, IoSlice, Read, Write};
 use std::mem;
@@ -30,6 +31,8 @@ pub(crate) struct Poll<C> {
     /// Lent to the application chunk by chunk.
     buffer: Box<[u8]>,
     receives_per_turn: u32,
+    /// Connections of ours that are connected, or have failed to.
+    connected: Vec<ConnId>,
     /// Connections with something to receive, each at most once.
     readable: Vec<ConnId>,
     /// Connections whose chain waited for room in the kernel, which there is now.
@@ -41,6 +44,8 @@ pub(crate) struct Poll<C> {
 /// What this backend knows of a connection.
 struct Link<C> {
     stream: TcpStream,
+    /// It is not connected yet.
+    connecting: bool,
     /// There may be something to receive.
     readable: bool,
     /// The end or an error is to be received, so a short receive does not mean that nothing is left.
@@ -76,6 +81,7 @@ impl<A: App> Backend<A> for Poll<A::Chain> {
 
     fn deliver(&mut self, app: &mut A, io: &mut Io) {
         self.sort_events(io);
+        self.tell_connected(app, io);
         let mut batch = mem::replace(&mut self.readable, mem::take(&mut self.batch));
         for conn in batch.drain(..) {
             self.receive_turn(app, io, conn);
@@ -91,6 +97,7 @@ impl<A: App> Backend<A> for Poll<A::Chain> {
     }
 
     fn carry_out(&mut self, app: &mut A, io: &mut Io) {
+        self.connect_listed(io);
         self.close_listed(app, io);
         while let Some(conn) = io.resumes.pop() {
             self.resume(io, conn);
@@ -125,6 +132,7 @@ impl<C: Chain> Poll<C> {
             links: Vec::new(),
             buffer: vec![0; config.loop_buffer()].into_boxed_slice(),
             receives_per_turn: config.receives_per_turn,
+            connected: Vec::new(),
             readable: Vec::new(),
             writable: Vec::new(),
             batch: Vec::new(),
@@ -144,6 +152,9 @@ impl<C: Chain> Poll<C> {
             } else if let Some(conn) = io.slots.id_at(token - first)
                 && let Some(Some(link)) = self.links.get_mut(token - first)
             {
+                if link.connecting && (event.is_writable() || event.is_write_closed() || event.is_error()) {
+                    self.connected.push(conn);
+                }
                 if link.mark_writable(event) {
                     self.writable.push(conn);
                 }
@@ -342,6 +353,7 @@ impl<C> Link<C> {
     fn new(stream: TcpStream) -> Self {
         Self {
             stream,
+            connecting: false,
             readable: false,
             hangup: false,
             queued: false,

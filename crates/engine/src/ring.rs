@@ -13,6 +13,7 @@ mod accept;
 mod buffers;
 mod calls;
 mod close;
+mod connect;
 mod kernel;
 mod large;
 #[cfg(test)]
@@ -25,11 +26,13 @@ mod token;
 mod uring;
 mod wake;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::mem;
 use std::time::Duration;
 
 use self::accept::Acceptors;
+use self::connect::Outgoing;
 use self::kernel::{Completion, Kernel};
 use self::receive::Held;
 pub(crate) use self::refusal::Refusal;
@@ -55,6 +58,8 @@ pub(crate) struct Ring<C, K: Kernel = Uring> {
     hurried: bool,
     /// Boxes without a chain, to be used again.
     berths: Vec<Box<Option<C>>>,
+    /// Sockets on their way to be connected, by slot, each at an address of its own: the kernel reads from it.
+    outgoing: BTreeMap<usize, Box<Outgoing>>,
     /// Connections that receive again and have something that was held.
     readable: Vec<ConnId>,
     /// Connections whose receive has ended and may have to be armed anew.
@@ -95,6 +100,10 @@ struct Link<C> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Receive {
     Home,
+    /// Nothing can be received yet: the socket is on its way into the table.
+    Installing,
+    /// Nor now: it is being connected.
+    Connecting,
     Armed,
     /// Into a buffer of the application's, once.
     Large,
@@ -175,7 +184,8 @@ impl<A: App, K: Kernel> Backend<A> for Ring<A::Chain, K> {
     }
 
     fn carry_out(&mut self, app: &mut A, io: &mut Io) {
-        self.close_listed(io);
+        self.connect_listed(io);
+        self.close_listed(app, io);
         while let Some(conn) = io.resumes.pop() {
             self.resume(app, io, conn);
         }
@@ -184,7 +194,7 @@ impl<A: App, K: Kernel> Backend<A> for Ring<A::Chain, K> {
             self.start_send(app, io, conn);
         }
         self.batch = batch;
-        self.close_listed(io);
+        self.close_listed(app, io);
         self.arm_listed(app, io);
         if io.accepting() {
             self.acceptors.arm(&mut self.kernel, io);
@@ -231,6 +241,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             unsubmitted: 0,
             hurried: false,
             berths: Vec::new(),
+            outgoing: BTreeMap::new(),
             readable: Vec::new(),
             unarmed: Vec::new(),
             starved: Vec::new(),
@@ -247,6 +258,8 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             Some(Kind::Accept) => self.acceptors.accepted(io, completion),
             Some(Kind::Name) => self.named(app, io, completion),
             Some(Kind::Discard) => self.acceptors.file_closed(),
+            Some(Kind::Install) => self.installed(app, io, completion),
+            Some(Kind::Connect) => self.connected(app, io, completion),
             Some(Kind::Shutdown) => self.shut_down(io, completion),
             Some(Kind::Close) => self.closed(app, io, completion),
             Some(Kind::Wake) => io.stats.wakes.add(1),
@@ -312,6 +325,7 @@ impl<C, K: Kernel> Drop for Ring<C, K> {
             for link in self.links.drain(..).flatten() {
                 mem::forget((link.chain, link.large));
             }
+            mem::forget(mem::take(&mut self.outgoing));
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::wheel::{Node, Nodes};
 ///
 /// A slot is used again after [`App::closed`](crate::App::closed), a generation is not: commands on an id
 /// whose connection has gone are ignored. (Generations are counted in 32 bits per loop, so an id kept for
-/// exactly 2^32 accepted connections, or a multiple, could meet its double. Keep no ids after `closed`.)
+/// exactly 2^32 connections, or a multiple, could meet its double. Keep no ids after `closed`.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId {
     index: u32,
@@ -63,6 +63,8 @@ pub(crate) struct Slot {
     pub(crate) resume_listed: bool,
     /// A reason to close is recorded: commands are ignored, nothing more is received or sent.
     pub(crate) closing: bool,
+    /// It is ours to connect, and is not connected yet.
+    pub(crate) connecting: bool,
     timer: Node,
 }
 
@@ -85,6 +87,7 @@ impl Slots {
             in_flight: false,
             resume_listed: false,
             closing: false,
+            connecting: false,
             timer: Node::default(),
         });
         // A process cannot hold 2^32 descriptors, so the index always fits.

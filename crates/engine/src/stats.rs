@@ -17,6 +17,8 @@ pub struct Stats {
     pub wakes: u64,
     /// Connections accepted.
     pub accepts: u64,
+    /// Connections made by [`Io::connect`](crate::Io::connect).
+    pub connects: u64,
     /// Episodes in which no connection could be accepted for lack of descriptors or memory.
     pub accept_stalls: u64,
     /// Connections closed.
@@ -80,6 +82,7 @@ pub(crate) struct Counters {
     pub(crate) enters: Counter,
     pub(crate) wakes: Counter,
     pub(crate) accepts: Counter,
+    pub(crate) connects: Counter,
     pub(crate) accept_stalls: Counter,
     pub(crate) closes: Counter,
     pub(crate) receives: Counter,
@@ -108,6 +111,7 @@ impl Counters {
             enters: self.enters.get(),
             wakes: self.wakes.get(),
             accepts: self.accepts.get(),
+            connects: self.connects.get(),
             accept_stalls: self.accept_stalls.get(),
             closes: self.closes.get(),
             receives: self.receives.get(),

@@ -6,6 +6,17 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+/// Where an example lies. `cargo test` builds them, in a folder beside the tests'; for this test alone,
+/// `cargo build --examples` does.
+fn path(name: &str) -> PathBuf {
+    let tests = std::env::current_exe().expect("a running program has a path");
+    tests.ancestors().nth(2).expect("target/debug").join("examples").join(name)
+}
+
+fn backend() -> String {
+    std::env::var("SINEWS_TEST_BACKEND").unwrap_or_else(|_| "auto".to_owned())
+}
+
 /// A running example; killed when dropped.
 struct Example {
     child: Child,
@@ -14,10 +25,8 @@ struct Example {
 
 impl Example {
     fn start(name: &str, threads: &str) -> Self {
-        let tests = std::env::current_exe().expect("a running program has a path");
-        // `cargo test` builds them, in a folder beside the tests'; for this test alone, `cargo build --examples` does.
-        let path: PathBuf = tests.ancestors().nth(2).expect("target/debug").join("examples").join(name);
-        let backend = std::env::var("SINEWS_TEST_BACKEND").unwrap_or_else(|_| "auto".to_owned());
+        let path = path(name);
+        let backend = backend();
         let mut command = Command::new(&path);
         let child = command.args(["0", &backend, threads]).stdout(Stdio::piped()).spawn();
         let mut child =
@@ -89,4 +98,13 @@ fn each_request_is_answered_wherever_it_is_cut() {
         assert_eq!(answers.matches("HTTP/1.1 200 OK\r\n").count(), 2, "cut at {cut}: {answers}");
         assert!(answers.ends_with("\r\n\r\nHello\n"));
     }
+}
+
+#[test]
+fn a_client_gets_back_what_it_sent() {
+    let server = Example::start("tcp_echo", "1");
+    let client =
+        Command::new(path("client")).args([&server.address, &backend(), "3"]).output().expect("it starts");
+    assert!(client.status.success(), "{client:?}");
+    assert_eq!(String::from_utf8_lossy(&client.stdout), "Hello Finished\n".repeat(3));
 }

@@ -10,7 +10,7 @@ use mio::{Interest, Registry, Token};
 
 use super::{Link, Poll};
 use crate::shortage::{concerns_one_connection, remedy};
-use crate::{Accepted, App, Chain, Config, Io, Listener};
+use crate::{Accepted, App, Chain, Config, ConnId, Io, Listener};
 
 /// The listeners of one loop, and whether accepting pauses for lack of resources.
 pub(super) struct Acceptors {
@@ -166,20 +166,25 @@ impl<C: Chain> Poll<C> {
 
     fn admit<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, stream: TcpStream, from: Accepted) {
         let conn = io.slots.insert();
-        let mut link = Link::new(stream);
-        let token = Token(self.acceptors.first_free + conn.index());
-        // Bytes that came before this are reported too: registering looks at the present state.
-        let both = Interest::READABLE | Interest::WRITABLE;
-        if let Err(error) = self.poll.registry().register(&mut link.stream, token, both) {
+        if let Err(error) = self.register(conn, Link::new(stream)) {
             io.slots.remove(conn);
             return self.acceptors.stall(&error, io);
         }
+        io.stats.accepts.add(1);
+        app.accepted(io, conn, from);
+    }
+
+    /// Has the kernel tell of a connection from now on.
+    pub(super) fn register(&mut self, conn: ConnId, mut link: Link<C>) -> io::Result<()> {
+        let token = Token(self.acceptors.first_free + conn.index());
+        // Bytes that came before this are reported too: registering looks at the present state.
+        let both = Interest::READABLE | Interest::WRITABLE;
+        self.poll.registry().register(&mut link.stream, token, both)?;
         if self.links.len() <= conn.index() {
             self.links.resize_with(conn.index() + 1, || None);
         }
         self.links[conn.index()] = Some(link);
-        io.stats.accepts.add(1);
-        app.accepted(io, conn, from);
+        Ok(())
     }
 }
 

@@ -13,7 +13,7 @@ use super::kernel::{Completion, Kernel};
 use super::token::{Kind, Token};
 use super::{Link, Ring};
 use crate::shortage::{concerns_one_connection, remedy};
-use crate::{Accepted, App, Chain, Config, Io};
+use crate::{Accepted, App, Chain, Config, ConnId, Io};
 
 pub(super) struct Acceptors {
     listeners: Vec<Acceptor>,
@@ -92,6 +92,13 @@ impl Acceptors {
     #[cfg(test)]
     pub(super) fn taken(&self) -> usize {
         self.taken
+    }
+
+    /// Takes a place of the table for a socket of ours, unless all are taken or may be by what is accepted.
+    pub(super) fn take_file(&mut self) -> bool {
+        let free = self.free_files() > 0;
+        self.taken += usize::from(free);
+        free
     }
 
     /// A place of the table is free.
@@ -287,18 +294,29 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             return self.kernel.close(Token::numbered(Kind::Discard, file), file);
         };
         let conn = io.slots.insert();
-        if self.links.len() <= conn.index() {
-            self.links.resize_with(conn.index() + 1, || None);
-        }
-        if self.links[conn.index()].is_some() {
-            // The kernel has operations of a connection that the slots know nothing of.
+        if !self.place(conn, Link::new(file)) {
             io.slots.remove(conn);
             return self.kernel.close(Token::numbered(Kind::Discard, file), file);
         }
-        self.links[conn.index()] = Some(Link::new(file));
         self.unarmed.push(conn);
         io.stats.accepts.add(1);
         app.accepted(io, conn, Accepted { listener, peer });
+    }
+}
+
+impl<C, K: Kernel> Ring<C, K> {
+    /// Puts the link of a new connection in its place. `false`: the kernel has operations of one that the slots
+    /// know nothing of.
+    pub(super) fn place(&mut self, conn: ConnId, link: Link<C>) -> bool {
+        if self.links.len() <= conn.index() {
+            self.links.resize_with(conn.index() + 1, || None);
+        }
+        let place = &mut self.links[conn.index()];
+        let free = place.is_none();
+        if free {
+            *place = Some(link);
+        }
+        free
     }
 }
 
@@ -332,7 +350,7 @@ pub(super) const RESERVE: usize = 4096;
 /// Single accepts in flight for each listener.
 const SINGLES: usize = 64;
 
-const TABLE_FULL: &str = "raise the process's descriptor limit, which bounds the table (ulimit -n, or \
+pub(super) const TABLE_FULL: &str = "raise the process's descriptor limit, which bounds the table (ulimit -n, or \
                           LimitNOFILE= of systemd), or serve with more threads: each has a table of its own";
 
 /// Visits to the kernel, and the length of each, until accepting has ended.

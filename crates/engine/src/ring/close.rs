@@ -7,9 +7,14 @@ use crate::{App, Chain, ConnId, Io};
 
 impl<C: Chain, K: Kernel> Ring<C, K> {
     /// Begins to close everything listed.
-    pub(super) fn close_listed(&mut self, io: &mut Io) {
+    pub(super) fn close_listed<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
         while let Some((conn, why)) = io.closes.pop_front() {
-            let Some(Some(link)) = self.links.get_mut(conn.index()) else { continue };
+            let Some(Some(link)) = self.links.get_mut(conn.index()) else {
+                // One of ours that has no socket.
+                io.remove(conn);
+                app.closed(io, conn, why);
+                continue;
+            };
             link.close = Close::Wanted;
             link.why = Some(Box::new(why));
             link.held = None;
@@ -17,7 +22,9 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
                 Receive::Armed => Some(Kind::Receive),
                 Receive::Large => Some(Kind::Large),
                 Receive::Watching => Some(Kind::Watch),
-                Receive::Home | Receive::Cancelled => None,
+                Receive::Connecting => Some(Kind::Connect),
+                // An installation ends at once.
+                Receive::Home | Receive::Cancelled | Receive::Installing => None,
             };
             if let Some(kind) = receive {
                 link.receive = Receive::Cancelled;

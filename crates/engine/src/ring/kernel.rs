@@ -8,6 +8,7 @@
 use std::io;
 use std::time::Duration;
 
+use super::connect::Outgoing;
 use super::token::Token;
 use crate::{Chain, Large};
 
@@ -41,6 +42,21 @@ pub(crate) trait Kernel {
 
     /// How many places there are for names.
     fn names(&self) -> usize;
+
+    /// Moves a socket into the table, where its own descriptor is not needed any more, and tells the place in
+    /// `outgoing`.
+    ///
+    /// # Safety
+    ///
+    /// Until this operation is home, `outgoing` must neither move nor change nor be freed.
+    unsafe fn install(&mut self, token: Token, outgoing: &mut Outgoing);
+
+    /// Connects `file` to the address in `outgoing`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`install`](Self::install).
+    unsafe fn connect(&mut self, token: Token, file: u32, outgoing: &Outgoing);
 
     /// Receives whatever comes into the kernel's buffers: one chunk, or (`multishot`) chunk after chunk.
     fn receive(&mut self, token: Token, file: u32, multishot: bool);

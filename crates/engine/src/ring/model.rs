@@ -117,10 +117,22 @@ impl World {
         }
     }
 
+    /// Connections that wait to be begun, or were closed before.
+    fn unbegun(&self) -> usize {
+        let links = &self.ring.links;
+        let without = |conn: &&ConnId| links.get(conn.index()).is_none_or(Option::is_none);
+        let unbegun: Vec<_> = self.app.lives.keys().filter(without).collect();
+        let waits = |conn: &ConnId| self.io.connects.iter().any(|connect| connect.conn == *conn);
+        let closes = |conn: &ConnId| self.io.closes.iter().any(|(closes, _)| closes == conn);
+        assert!(unbegun.iter().all(|conn| waits(conn) || closes(conn)), "nobody is forgotten");
+        unbegun.len()
+    }
+
     /// What holds between turns.
     fn check(&mut self) {
         let links = self.ring.links.iter().flatten().count();
-        assert_eq!((links, self.io.connections()), (self.app.lives.len(), self.app.lives.len()));
+        let begun = self.app.lives.len() - self.unbegun();
+        assert_eq!((links, self.io.connections()), (begun, self.app.lives.len()));
         let lists = [&self.ring.starved, &self.ring.unarmed, &self.ring.batch];
         assert!(lists.iter().all(|list| list.is_empty()), "a turn works its lists off");
         for link in self.ring.links.iter().flatten().filter(|link| link.held.is_some()) {
@@ -128,6 +140,9 @@ impl World {
             assert!(stops, "what is held does not grow: {:?}", link.receive);
         }
         for life in self.app.lives.values().filter(|life| self.app.calm && !life.paused && !life.closing) {
+            if life.connecting.is_some() {
+                continue;
+            }
             let peer = &self.ring.kernel.peers.all[life.serial as usize];
             let (got, turns) = self.hungry.entry(life.serial).or_default();
             let fed = life.got > std::mem::replace(got, life.got) || life.got == peer.arrived;
@@ -141,13 +156,18 @@ impl World {
     fn calm(&mut self) {
         self.ring.kernel.benign = true;
         self.app.calm = true;
-        let living: Vec<_> = self.app.lives.iter().map(|(conn, life)| (*conn, life.serial)).collect();
+        let serial = |life: &app::Life| if life.connecting.is_some() { u32::MAX } else { life.serial };
+        let living: Vec<_> = self.app.lives.iter().map(|(conn, life)| (*conn, serial(life))).collect();
         for (serial, peer) in self.ring.kernel.peers.all.iter_mut().enumerate() {
             // Those that the application does not know yet.
             peer.deaf &= living.iter().any(|(_, known)| *known == serial as u32);
         }
         for &(conn, serial) in &living {
             self.app.resume(&mut self.io, conn);
+            if self.app.lives[&conn].connecting.is_some() {
+                // It ends with its peer, if it comes to that.
+                continue;
+            }
             if self.dice.percent(50) {
                 let bytes = self.dice.below(500);
                 self.app.queue(&mut self.io, conn, bytes);
@@ -166,7 +186,7 @@ impl World {
             }
         }
         if let Some((_, serial)) = living.get(self.dice.below(2 * living.len())) {
-            self.ring.kernel.peers.flood = Some(*serial);
+            self.ring.kernel.peers.flood = Some(*serial).filter(|serial| *serial != u32::MAX);
         }
     }
 

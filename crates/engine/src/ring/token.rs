@@ -23,6 +23,9 @@ pub(crate) enum Kind {
     Name,
     /// Closes a socket that never became a connection.
     Discard,
+    /// Moves a socket of ours into the table.
+    Install,
+    Connect,
     Receive,
     /// Receives once, into a buffer of the application's.
     Large,
@@ -60,9 +63,13 @@ impl Token {
     /// `None`: no token of ours.
     pub(super) fn kind(self) -> Option<Kind> {
         use Kind::{
-            Accept, Close, Discard, Fire, Large, Name, Nothing, Receive, Send, Shutdown, Wake, Watch,
+            Accept, Close, Connect, Discard, Fire, Install, Large, Name, Nothing, Receive, Send, Shutdown,
+            Wake, Watch,
         };
-        let all = [Nothing, Wake, Accept, Name, Discard, Receive, Large, Watch, Fire, Send, Shutdown, Close];
+        let all = [
+            Nothing, Wake, Accept, Name, Discard, Install, Connect, Receive, Large, Watch, Fire, Send,
+            Shutdown, Close,
+        ];
         all.get((self.0 >> 56) as usize).copied()
     }
 
@@ -98,7 +105,7 @@ mod tests {
         slots.remove(first);
         let second = slots.insert();
         assert_eq!(first.index(), second.index());
-        for kind in [Kind::Receive, Kind::Send, Kind::Shutdown, Kind::Close] {
+        for kind in [Kind::Install, Kind::Connect, Kind::Receive, Kind::Send, Kind::Shutdown, Kind::Close] {
             let token = Token::from_bits(Token::of(kind, first).bits());
             assert_eq!((token.kind(), token.index()), (Some(kind), first.index()));
             assert!(token.is_of(first) && !token.is_of(second) && !token.is_of(neighbour));

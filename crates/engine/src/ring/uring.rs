@@ -16,6 +16,7 @@ use io_uring::{IoUring, cqueue, opcode};
 
 use super::buffers::{Buffers, ENTRIES};
 use super::calls::Way;
+use super::connect::Outgoing;
 use super::kernel::{Completion, Kernel, Wait};
 use super::refusal::Refusal;
 use super::setup;
@@ -163,8 +164,8 @@ impl Uring {
         self.in_flight += u64::from(token.reports());
         let entry = entry.user_data(token.bits());
         // SAFETY: what an entry points to is, by operation: a place in `memory` that is asked for once at a
-        // time (names), copied when taken and used again after that (messages), the chain of a send, for
-        // which the caller of `send` vouches, or nothing. `memory` outlives the operations, see `Drop`.
+        // time (names), copied when taken and used again after that (messages), the chain of a send or a
+        // socket to connect, for which the callers of `send`, `install` and `connect` vouch, or nothing. `memory` outlives the operations, see `Drop`.
         if !self.overflow.is_empty() || unsafe { self.ring.submission().push(&entry) }.is_err() {
             self.overflow.push_back(entry);
         }
@@ -332,6 +333,16 @@ impl Kernel for Uring {
 
     fn files(&self) -> usize {
         self.files
+    }
+
+    unsafe fn install(&mut self, token: Token, outgoing: &mut Outgoing) {
+        let entry = opcode::FilesUpdate::new(outgoing.descriptor(), 1).offset(ANY_PLACE).build();
+        self.push(token, entry);
+    }
+
+    unsafe fn connect(&mut self, token: Token, file: u32, outgoing: &Outgoing) {
+        let address = outgoing.address();
+        self.push(token, opcode::Connect::new(Fixed(file), address.as_ptr().cast(), address.len()).build());
     }
 
     fn receive(&mut self, token: Token, file: u32, multishot: bool) {
@@ -522,6 +533,9 @@ const GROUP: u16 = 0;
 
 /// `IOU_PBUF_RING_INC`.
 const INCREMENTAL: u16 = 2;
+
+/// `IORING_FILE_INDEX_ALLOC`: the kernel chooses a free place of the table.
+const ANY_PLACE: i32 = -1;
 
 /// Addresses asked for at a time.
 const NAMES_MAX: u32 = 1024;

@@ -134,7 +134,7 @@ fn accepted_tells_the_listener_and_the_peer() {
     let engine = Engine::new(config(), listeners).unwrap();
     let mut host = Host { engine, app: Probe::echo(), address };
     let (client, _) = host.connect();
-    let Event::Accepted(_, from) = &host.app.events[0] else { panic!("accepted comes first") };
+    let Event::Accepted(_, from) = &host.app.events[1] else { panic!("accepted comes after started") };
     assert_eq!((from.listener, from.peer), (1, client.local_addr().unwrap()));
 }
 
@@ -205,7 +205,7 @@ fn with_descriptors() -> Config {
 }
 
 /// Leaves the process this many free descriptors.
-fn leave_free(descriptors: u64) {
+pub(crate) fn leave_free(descriptors: u64) {
     let (_, hard) = Resource::NOFILE.get().unwrap();
     Resource::NOFILE.set(hard, hard).unwrap();
     let lowest_free = File::open("/dev/null").unwrap().as_raw_fd() as u64;

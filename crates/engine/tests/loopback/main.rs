@@ -3,6 +3,7 @@
 
 mod accepting;
 mod closing;
+mod connecting;
 mod large;
 mod mail;
 mod receiving;

@@ -1,14 +1,14 @@
 //! An application that is a closure, checks the contract of its callbacks, and remembers what happened.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::env::VarError;
 use std::io::{IoSlice, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use sinews_engine::{
-    Accepted, App, BackendChoice, Chain, Closed, Config, ConnId, Engine, Flow, Io, Large, ListenOptions,
-    Listener, Stats,
+    Accepted, App, BackendChoice, Chain, Closed, Config, ConnId, ConnectOptions, Engine, Flow, Io, Large,
+    ListenOptions, Listener, Remote, Stats,
 };
 
 /// Longer than anything here takes on a busy machine; reached only when something is lost.
@@ -32,6 +32,8 @@ fn backend() -> BackendChoice {
 /// One callback.
 #[derive(Debug)]
 pub(crate) enum Event {
+    Started,
+    Connected(ConnId),
     Accepted(ConnId, Accepted),
     Received(ConnId, Vec<u8>),
     Ended(ConnId),
@@ -46,6 +48,8 @@ pub(crate) enum Event {
 /// Name of an event, for tests that act on one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
+    Started,
+    Connected,
     Accepted,
     Received,
     Ended,
@@ -60,6 +64,8 @@ pub(crate) enum Kind {
 impl Event {
     pub(crate) fn kind(&self) -> Kind {
         match self {
+            Self::Started => Kind::Started,
+            Self::Connected(..) => Kind::Connected,
             Self::Accepted(..) => Kind::Accepted,
             Self::Received(..) => Kind::Received,
             Self::Ended(..) => Kind::Ended,
@@ -74,14 +80,15 @@ impl Event {
 
     pub(crate) fn conn(&self) -> Option<ConnId> {
         match self {
-            Self::Accepted(conn, _)
+            Self::Connected(conn)
+            | Self::Accepted(conn, _)
             | Self::Received(conn, _)
             | Self::Ended(conn)
             | Self::Progressed(conn, _)
             | Self::Finished(conn, _)
             | Self::Closed(conn, _)
             | Self::Timer(conn) => Some(*conn),
-            Self::AppTimer | Self::Mail(_) => None,
+            Self::Started | Self::AppTimer | Self::Mail(_) => None,
         }
     }
 }
@@ -91,6 +98,8 @@ impl Event {
 pub(crate) struct Queues {
     queues: HashMap<ConnId, VecDeque<Vec<u8>>>,
     living: Vec<ConnId>,
+    /// Asked for and not connected.
+    asked: HashSet<ConnId>,
 }
 
 impl Queues {
@@ -99,6 +108,12 @@ impl Queues {
         if !piece.is_empty() {
             self.queues.entry(conn).or_default().push_back(piece);
         }
+    }
+
+    pub(crate) fn connect(&mut self, io: &mut Io, to: impl Into<Remote>, options: &ConnectOptions) -> ConnId {
+        let conn = io.connect(to, options);
+        assert!(self.asked.insert(conn), "an id names one connection");
+        conn
     }
 
     /// Connections between accepted and closed, oldest first.
@@ -262,6 +277,18 @@ impl App for Probe {
         self.happen(io, Event::Accepted(conn, from));
     }
 
+    fn started(&mut self, io: &mut Io) {
+        assert!(self.events.is_empty());
+        self.happen(io, Event::Started);
+    }
+
+    fn connected(&mut self, io: &mut Io, conn: ConnId) {
+        assert!(self.queues.asked.remove(&conn), "connected once, and only what was asked for");
+        self.lives.insert(conn, Life::default());
+        self.queues.living.push(conn);
+        self.happen(io, Event::Connected(conn));
+    }
+
     fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
         let life = self.life(conn);
         assert!(!life.paused && !life.ended, "nothing is received in a pause or after the end");
@@ -329,16 +356,18 @@ impl App for Probe {
     }
 
     fn closed(&mut self, io: &mut Io, conn: ConnId, why: Closed) {
-        let life = self.lives.remove(&conn).expect("closed once, and after accepted");
-        assert!(!life.in_flight, "the chain has come home first");
-        assert_eq!(io.connections(), self.lives.len());
+        if !self.queues.asked.remove(&conn) {
+            let life = self.lives.remove(&conn).expect("closed once, and after accepted or connect");
+            assert!(!life.in_flight, "the chain has come home first");
+        }
+        assert_eq!(io.connections(), self.lives.len() + self.queues.asked.len());
         self.queues.queues.remove(&conn);
         self.queues.living.retain(|living| *living != conn);
         self.happen(io, Event::Closed(conn, why));
     }
 
     fn timer(&mut self, io: &mut Io, conn: ConnId) {
-        self.life(conn);
+        assert!(self.lives.contains_key(&conn) || self.queues.asked.contains(&conn));
         self.happen(io, Event::Timer(conn));
     }
 
@@ -384,6 +413,12 @@ impl Host {
         let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &options).unwrap();
         let address = listener.local_addr().unwrap();
         Self { engine: Engine::new(config, vec![listener]).unwrap(), app, address }
+    }
+
+    /// One that accepts nobody.
+    pub(crate) fn connecting(app: Probe) -> Self {
+        let address = ([127, 0, 0, 1], 0).into();
+        Self { engine: Engine::new(config(), Vec::new()).unwrap(), app, address }
     }
 
     /// Turns until `done`; fails when that does not happen.

@@ -14,6 +14,7 @@ const UNSAFE: [&str; 10] = [
     "dev/bench/src/plain_ring",
     "crates/engine/src/ring/calls.rs",
     "crates/engine/src/ring/kernel.rs",
+    "crates/engine/src/ring/connect.rs",
     "crates/engine/src/ring/large.rs",
     "crates/engine/src/ring/send.rs",
     "crates/engine/src/ring/setup.rs",

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::chain::{Pieces, assert_free};
 use super::dice::Dice;
-use super::peers::{Way, byte, stream};
-use crate::{Accepted, App, Chain, Closed, ConnId, Flow, Io, Large};
+use super::peers::{Way, byte, serial_of, stream};
+use crate::{Accepted, App, Chain, Closed, ConnId, ConnectOptions, Flow, Io, Large};
 
 pub(super) struct Tester {
     pub(super) dice: Dice,
@@ -19,12 +19,16 @@ pub(super) struct Tester {
     gone: Vec<ConnId>,
     /// It has stopped the loop.
     pub(super) stopped: bool,
+    /// Connections asked for so far: each names a port of its own.
+    tickets: u16,
 }
 
 /// What the contract allows next on a connection, and what has been.
 #[derive(Debug, Default)]
 pub(super) struct Life {
     pub(super) serial: u32,
+    /// The port it was asked for with, while it is not connected.
+    pub(super) connecting: Option<u16>,
     /// Bytes received.
     pub(super) got: usize,
     pub(super) paused: bool,
@@ -45,7 +49,7 @@ pub(super) struct Life {
 impl Tester {
     pub(super) fn new(dice: Dice) -> Self {
         let (lives, done) = (BTreeMap::new(), BTreeMap::new());
-        Self { dice, calm: false, lives, done, gone: Vec::new(), stopped: false }
+        Self { dice, calm: false, lives, done, gone: Vec::new(), stopped: false, tickets: 0 }
     }
 
     fn life(&mut self, conn: ConnId) -> &mut Life {
@@ -57,6 +61,9 @@ impl Tester {
     /// Any command on any connection, also on one that has gone.
     pub(super) fn act(&mut self, io: &mut Io) {
         for _ in 0..if self.calm { 0 } else { self.dice.below(4) } {
+            if self.dice.percent(6) && self.tickets < CALLS_MAX {
+                self.connect(io);
+            }
             let (living, gone) = (self.lives.len(), self.gone.len());
             let choice = self.dice.below(living + gone.min(2));
             match self.lives.keys().nth(choice).copied() {
@@ -65,6 +72,13 @@ impl Tester {
                 None => {}
             }
         }
+    }
+
+    pub(super) fn connect(&mut self, io: &mut Io) {
+        self.tickets += 1;
+        let conn = io.connect(SocketAddr::from(([127, 0, 0, 1], self.tickets)), &ConnectOptions::default());
+        assert!(!self.lives.keys().any(|other| other.index() == conn.index()), "a slot has one connection");
+        self.lives.insert(conn, Life { connecting: Some(self.tickets), ..Life::default() });
     }
 
     fn command(&mut self, io: &mut Io, conn: ConnId) {
@@ -137,15 +151,24 @@ impl App for Tester {
         let SocketAddr::V4(peer) = from.peer else { panic!("{from:?} is nobody's address") };
         assert_eq!(usize::from(peer.port()), from.listener);
         let serial = peer.ip().to_bits();
-        let known = self.done.contains_key(&serial) || self.lives.values().any(|life| life.serial == serial);
+        let same = |life: &Life| life.serial == serial && life.connecting.is_none();
+        let known = self.done.contains_key(&serial) || self.lives.values().any(same);
         assert!(!known, "a peer is accepted once");
         assert!(!self.lives.keys().any(|other| other.index() == conn.index()), "a slot has one connection");
         self.lives.insert(conn, Life { serial, ..Life::default() });
         self.act(io);
     }
 
+    fn connected(&mut self, io: &mut Io, conn: ConnId) {
+        let life = self.life(conn);
+        assert!(!life.closing, "it was closed before");
+        life.serial = serial_of(life.connecting.take().expect("connected once, and only what was asked for"));
+        self.act(io);
+    }
+
     fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
         let life = self.life(conn);
+        assert!(life.connecting.is_none(), "received in {life:?}");
         assert!(!life.lent && !life.paused && !life.ended && !life.closing, "received in {life:?}");
         assert!(!chunk.is_empty());
         assert_eq!(chunk, stream(life.serial, Way::In, life.got, life.got + chunk.len()), "in {life:?}");
@@ -204,6 +227,7 @@ impl App for Tester {
 
     fn start_send(&mut self, conn: ConnId) -> Option<Pieces> {
         let life = self.life(conn);
+        assert!(life.connecting.is_none(), "sent in {life:?}");
         assert!(life.in_flight.is_none() && !life.closing, "one chain at a time: {life:?}");
         let (from, to) = (life.chained, life.queued);
         let bytes: Vec<u8> = (from..to).map(|at| byte(life.serial, Way::Out, at)).collect();
@@ -243,7 +267,11 @@ impl App for Tester {
         assert!(life.closing || !matches!(why, Closed::Requested), "nobody asked for it");
         assert_eq!(io.connections(), self.lives.len());
         self.gone.push(conn);
-        self.done.insert(life.serial, (life, why));
+        if life.connecting.is_none() {
+            self.done.insert(life.serial, (life, why));
+        } else {
+            assert!(!matches!(why, Closed::Finished), "what was not connected does not end in order");
+        }
         self.act(io);
     }
 
@@ -260,3 +288,6 @@ impl App for Tester {
         self.act(io);
     }
 }
+
+/// Connections that it asks for in all.
+const CALLS_MAX: u16 = 40;

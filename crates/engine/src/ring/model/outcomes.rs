@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::super::kernel::{Completion, Wait};
 use super::super::token::{Kind, Token};
 use super::chain::give_back;
-use super::peers::{Way, stream};
+use super::peers::{Way, serial_of, stream};
 use super::script::{ENDED, Operation, Script, What, write};
 
 impl Script {
@@ -15,6 +15,14 @@ impl Script {
         let completed = match (&operation.what, operation.file) {
             (What::Accept { multishot }, _) => self.accepts(error, *multishot),
             (What::Name { listener, place }, Some(file)) => self.tells_name(error, *listener, *place, file),
+            (What::Install { told, ticket }, _) => Some((self.installs(told, *ticket), false)),
+            (What::Connect { lent, ticket }, Some(file)) => {
+                let connected = self.connects(error, file, *ticket);
+                if connected.is_some() {
+                    give_back(lent);
+                }
+                connected.map(|result| (result, false))
+            }
             (What::Receive { multishot }, Some(file)) => {
                 let received = self.receives(operation.token, error, file);
                 received.map(|(result, more)| (result, more && *multishot))
@@ -102,6 +110,30 @@ impl Script {
             None => 16,
         };
         Some((result, false))
+    }
+
+    fn installs(&mut self, told: &Range<usize>, ticket: u16) -> i32 {
+        give_back(told);
+        if self.rarely(10) {
+            return -self.dice.pick(&[libc::ENFILE, libc::ENOMEM]);
+        }
+        let Some(file) = self.peers.install(&self.dice, !self.benign, ticket) else { return -libc::ENFILE };
+        write(told, &file.to_ne_bytes());
+        1
+    }
+
+    fn connects(&mut self, error: Option<i32>, file: u32, ticket: u16) -> Option<i32> {
+        if let Some(error) = error {
+            return Some(-error);
+        }
+        if self.rarely(30) {
+            return None;
+        }
+        if self.rarely(10) {
+            return Some(-self.dice.pick(&[libc::ECONNREFUSED, libc::ETIMEDOUT, libc::ECONNRESET]));
+        }
+        assert_eq!(serial_of(ticket), self.peers.serial(file), "it is connected to whom it was to be");
+        Some(0)
     }
 
     /// A result above 0 is how much there is to bring.

@@ -1,6 +1,20 @@
 //! Those at the other end, and the table of sockets.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
 use super::dice::Dice;
+
+thread_local! {
+    /// Who is at the other end of what the application connects, by the port that it names. An application
+    /// learns no more than that it is connected, so both look here.
+    static CALLED: RefCell<BTreeMap<u16, u32>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// The serial number of the peer that a connection was asked for with this port.
+pub(super) fn serial_of(ticket: u16) -> u32 {
+    CALLED.with_borrow(|called| called[&ticket])
+}
 
 /// Which way a byte goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +100,7 @@ pub(super) struct Peers {
 
 impl Peers {
     pub(super) fn new(places: usize, large: bool) -> Self {
+        CALLED.with_borrow_mut(BTreeMap::clear);
         Self { all: Vec::new(), table: vec![None; places], waiting: 0, flood: None, large }
     }
 
@@ -100,6 +115,16 @@ impl Peers {
         self.table[file] = Some(self.all.len() as u32);
         self.all.push(Peer::new(dice, odd, self.large));
         file as u32
+    }
+
+    /// A socket for a peer that is called.
+    pub(super) fn install(&mut self, dice: &Dice, odd: bool, ticket: u16) -> Option<u32> {
+        let file = self.table.iter().position(Option::is_none)?;
+        let serial = self.all.len() as u32;
+        CALLED.with_borrow_mut(|called| called.insert(ticket, serial));
+        self.table[file] = Some(serial);
+        self.all.push(Peer::new(dice, odd, self.large));
+        Some(file as u32)
     }
 
     pub(super) fn close(&mut self, file: u32) {

@@ -7,6 +7,7 @@ use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::time::Duration;
 
+use super::super::connect::Outgoing;
 use super::super::kernel::{Completion, Kernel, Wait};
 use super::super::token::{Kind, Token};
 use super::chain::{give_all_back, give_back, lend};
@@ -56,12 +57,33 @@ pub(super) struct Operation {
 
 #[derive(Debug)]
 pub(super) enum What {
-    Accept { multishot: bool },
-    Name { listener: usize, place: usize },
-    Receive { multishot: bool },
-    Large { lent: Range<usize> },
+    Accept {
+        multishot: bool,
+    },
+    Name {
+        listener: usize,
+        place: usize,
+    },
+    /// Where the place is told, and to whom it is to be connected.
+    Install {
+        told: Range<usize>,
+        ticket: u16,
+    },
+    Connect {
+        lent: Range<usize>,
+        ticket: u16,
+    },
+    Receive {
+        multishot: bool,
+    },
+    Large {
+        lent: Range<usize>,
+    },
     Watch,
-    Send { wait: Wait, lent: Lent },
+    Send {
+        wait: Wait,
+        lent: Lent,
+    },
     Shutdown,
     Close,
     Cancel(Token),
@@ -100,10 +122,10 @@ impl What {
     /// Operations of one socket that exclude each other share a lane.
     fn lane(&self) -> u8 {
         match self {
-            Self::Receive { .. } | Self::Large { .. } | Self::Watch => 0,
+            Self::Connect { .. } | Self::Receive { .. } | Self::Large { .. } | Self::Watch => 0,
             Self::Send { .. } | Self::Shutdown => 1,
             Self::Name { .. } => 2,
-            Self::Accept { .. } | Self::Close | Self::Cancel(_) => 3,
+            Self::Accept { .. } | Self::Install { .. } | Self::Close | Self::Cancel(_) => 3,
         }
     }
 }
@@ -269,6 +291,22 @@ impl Kernel for Script {
 
     fn names(&self) -> usize {
         self.names.len()
+    }
+
+    unsafe fn install(&mut self, token: Token, outgoing: &mut Outgoing) {
+        let start = outgoing.descriptor() as usize;
+        let told = start..start + size_of::<i32>();
+        lend(told.clone());
+        let ticket = outgoing.address().as_socket().map_or(0, |address| address.port());
+        self.push(token, None, What::Install { told, ticket });
+    }
+
+    unsafe fn connect(&mut self, token: Token, file: u32, outgoing: &Outgoing) {
+        let start = outgoing.address().as_ptr() as usize;
+        let lent = start..start + outgoing.address().len() as usize;
+        lend(lent.clone());
+        let ticket = outgoing.address().as_socket().map_or(0, |address| address.port());
+        self.push(token, Some(file), What::Connect { lent, ticket });
     }
 
     fn receive(&mut self, token: Token, file: u32, multishot: bool) {

@@ -1,0 +1,61 @@
+//! Connecting, which completes when the socket can be written to.
+
+use std::io;
+
+use mio::net::TcpStream;
+
+use super::{Link, Poll};
+use crate::connect::{CONNECTS_PER_TURN, Connect};
+use crate::{App, Chain, ConnId, Io};
+
+impl<C: Chain> Poll<C> {
+    /// Begins what was asked for, as much as a turn may.
+    pub(super) fn connect_listed(&mut self, io: &mut Io) {
+        for _ in 0..CONNECTS_PER_TURN {
+            let Some(connect) = io.connects.pop_front() else { return };
+            if io.slots.live_mut(connect.conn).is_some()
+                && let Err(error) = self.connect(&connect)
+            {
+                io.close_for(connect.conn, || error.into());
+            }
+        }
+    }
+
+    fn connect(&mut self, connect: &Connect) -> io::Result<()> {
+        let (socket, address) = connect.socket()?;
+        socket.set_nonblocking(true)?;
+        match socket.connect(&address) {
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+            result => result?,
+        }
+        let mut link = Link::new(TcpStream::from_std(socket.into()));
+        link.connecting = true;
+        self.register(connect.conn, link)
+    }
+
+    pub(super) fn tell_connected<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
+        for place in 0..self.connected.len() {
+            self.connected(app, io, self.connected[place]);
+        }
+        self.connected.clear();
+    }
+
+    fn connected<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) {
+        if io.slots.live_mut(conn).is_none() {
+            return;
+        }
+        let Some(link) = self.link(io, conn).filter(|link| link.connecting) else { return };
+        match link.stream.take_error() {
+            Ok(None) => {}
+            Ok(Some(error)) | Err(error) => return io.close_for(conn, || error.into()),
+        }
+        // An event may come that says nothing. (Who is connected by a path has no such address.)
+        if link.stream.peer_addr().is_err_and(|error| error.kind() == io::ErrorKind::NotConnected) {
+            return;
+        }
+        link.connecting = false;
+        io.connected(conn);
+        app.connected(io, conn);
+        self.queue_if_readable(io, conn);
+    }
+}
