@@ -15,6 +15,7 @@ pub(crate) use self::connection::{HttpArgs, Slow, WebSocketArgs};
 pub(crate) use self::listen::{ListenArgs, ProxyHeader};
 pub(crate) use self::server::{Full, LimitArgs, StopArgs};
 pub(crate) use self::tls::TlsArgs;
+use crate::bench::BenchArgs;
 use crate::config::units::{Bytes, Keep, Wait};
 use crate::token::TokenArgs;
 
@@ -38,6 +39,8 @@ pub(crate) enum Command {
     /// Check a configuration file, or print one to begin with.
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Load a server, and measure what it does.
+    Bench(Box<BenchArgs>),
     /// Make a token that may publish and subscribe, or look into one.
     Token(Box<TokenArgs>),
 }

@@ -3,6 +3,7 @@
 
 mod args;
 mod auth;
+mod bench;
 mod config;
 mod feed;
 mod hub;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     let result = match cli.command.unwrap_or_else(|| Command::Serve(Box::new(cli.serve))) {
         Command::Serve(args) => serve::run(*args),
         Command::Config(command) => serve::config(&command).map_err(Into::into),
+        Command::Bench(args) => bench::run(*args).map_err(Into::into),
         Command::Token(args) => token::run(&args).map_err(Into::into),
     };
     match result {

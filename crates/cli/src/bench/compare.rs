@@ -1,0 +1,284 @@
+//! `sinews bench compare`: several servers by turns, and only differences that are more than noise.
+
+mod statistics;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use self::statistics::{Spread, ratio, spread};
+use super::args::LoadArgs;
+use super::load;
+use super::plan::Plan;
+use super::report::units::{count, nanos};
+
+/// Measure several servers by turns, and say which differences are more than noise.
+///
+/// Each round measures every server once, in an order that changes, so that what drifts on the machine meets all of
+/// them alike. The first is what the others are compared with.
+#[derive(Debug, Args)]
+pub(crate) struct CompareArgs {
+    /// URLs of servers that run; or commands that start one, such as `NAME=URL=COMMAND ARGUMENTS`: a command is started
+    /// anew for each round and ended behind it
+    #[arg(value_name = "SERVER", required = true, num_args = 2..)]
+    servers: Vec<String>,
+
+    /// How often each is measured. Six are the fewest that can tell a difference with 95 % confidence
+    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u32).range(3..=1000))]
+    rounds: u32,
+
+    /// Processors of the servers that are started here, as taskset takes them, such as 0 or 0,2
+    #[arg(long, value_name = "LIST")]
+    server_core: Option<String>,
+
+    /// Processors of the load
+    #[arg(long, value_name = "LIST")]
+    load_core: Option<String>,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Show nothing while it runs
+    #[arg(short, long)]
+    quiet: bool,
+
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
+/// One that is compared.
+struct Contender {
+    name: String,
+    plan: Arc<Plan>,
+    command: Option<String>,
+    rounds: Vec<Round>,
+}
+
+#[derive(Clone, Copy)]
+struct Round {
+    rate: f64,
+    median_ns: f64,
+    p99_ns: f64,
+    cpu_us: Option<f64>,
+    errors: u64,
+    /// The load had nothing left to give.
+    limited: bool,
+}
+
+pub(crate) fn run(args: CompareArgs) -> Result<(), String> {
+    if let Some(cores) = &args.load_core {
+        pin(cores)?;
+    }
+    let mut all: Vec<Contender> = Vec::new();
+    for server in &args.servers {
+        all.push(contender(server, &args.load)?);
+    }
+    for round in 0..args.rounds as usize {
+        for step in 0..all.len() {
+            // Every one is first, second and so on as often.
+            let at = (round + step) % all.len();
+            let measured = measure(&all[at], &args)?;
+            if !args.quiet {
+                let rate = count(measured.rate);
+                super::say(&format!("round {} of {}: {} {rate}/s", round + 1, args.rounds, all[at].name));
+            }
+            all[at].rounds.push(measured);
+        }
+    }
+    if args.json {
+        super::print(&format!("{:#}", to_json(&all)));
+    } else {
+        super::print(&table(&all));
+    }
+    let errors: u64 = all.iter().flat_map(|one| &one.rounds).map(|round| round.errors).sum();
+    if errors > 0 { Err(format!("{errors} errors: what failed is no fair comparison")) } else { Ok(()) }
+}
+
+/// `URL`, or `NAME=URL=COMMAND`.
+fn contender(text: &str, load: &LoadArgs) -> Result<Contender, String> {
+    let is_url = text.split_once("://").is_some_and(|(scheme, _)| !scheme.contains('='));
+    let (name, url, command) = if is_url {
+        (text, text, None)
+    } else {
+        let mut parts = text.splitn(3, '=');
+        let (name, url) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        (name, url, parts.next().map(str::to_owned))
+    };
+    if name.is_empty() || url.is_empty() {
+        return Err(format!("{text}: expected a URL, or NAME=URL=COMMAND"));
+    }
+    let plan = Arc::new(Plan::new(url, load)?);
+    Ok(Contender { name: name.to_owned(), plan, command, rounds: Vec::new() })
+}
+
+fn measure(one: &Contender, args: &CompareArgs) -> Result<Round, String> {
+    let started = match &one.command {
+        Some(command) => Some(Started::new(command, args.server_core.as_deref(), &one.plan)?),
+        None => None,
+    };
+    let pids: Vec<u32> = started.iter().map(|started| started.0.id()).collect();
+    let outcome = load::run(one.plan.clone(), (&pids, true), |_| ())?;
+    let at = |quantile| outcome.tally.latency.value_at_quantile(quantile) as f64;
+    Ok(Round {
+        rate: outcome.rate(),
+        median_ns: at(0.5),
+        p99_ns: at(0.99),
+        cpu_us: outcome.server_cpu_us(),
+        errors: outcome.tally.failures(),
+        limited: outcome.warnings(&one.plan).iter().any(|warning| warning.contains("bottleneck")),
+    })
+}
+
+/// A server that was started here, and is ended when it is dropped.
+struct Started(Child);
+
+impl Started {
+    fn new(command: &str, cores: Option<&str>, plan: &Plan) -> Result<Self, String> {
+        let mut words = command.split_whitespace();
+        let program = words.next().ok_or("a server's command is empty")?;
+        let mut started = match cores {
+            // taskset becomes the server, so the process is the server's.
+            Some(cores) => {
+                let mut taskset = Command::new("taskset");
+                taskset.args(["--cpu-list", cores, program]);
+                taskset
+            }
+            None => Command::new(program),
+        };
+        started.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = started.spawn().map_err(|error| format!("{command}: {error}"))?;
+        if let Some(stdout) = child.stdout.take() {
+            // To the end, so that no write of the server meets a closed pipe.
+            thread::spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).for_each(drop));
+        }
+        let mut started = Self(child);
+        started.wait(command, plan)?;
+        Ok(started)
+    }
+
+    /// Until somebody accepts.
+    fn wait(&mut self, command: &str, plan: &Plan) -> Result<(), String> {
+        let (said, heard) = mpsc::channel();
+        let remote = plan.target.remote.clone();
+        thread::spawn(move || {
+            while !accepts(&remote) && said.send(false).is_ok() {
+                thread::sleep(Duration::from_millis(20));
+            }
+            let _ = said.send(true);
+        });
+        let deadline = std::time::Instant::now() + STARTING;
+        while !heard.recv_timeout(STARTING).unwrap_or(false) {
+            if let Ok(Some(status)) = self.0.try_wait() {
+                return Err(format!("{command}: it ended, {status}"));
+            }
+            if std::time::Instant::now() >= deadline {
+                return Err(format!("{command}: nobody accepts at {}", plan.target.url));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn accepts(remote: &sinews_engine::Remote) -> bool {
+    match remote {
+        sinews_engine::Remote::Tcp(address) => std::net::TcpStream::connect(address).is_ok(),
+        sinews_engine::Remote::Unix(path) => std::os::unix::net::UnixStream::connect(path).is_ok(),
+        _ => false,
+    }
+}
+
+/// Binds this process, and the threads that it will start, to processors.
+fn pin(cores: &str) -> Result<(), String> {
+    let pid = std::process::id().to_string();
+    let output = Command::new("taskset").args(["--all-tasks", "--cpu-list", "--pid", cores, &pid]).output();
+    let output = output.map_err(|error| format!("--load-core needs taskset (of util-linux): {error}"))?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    }
+}
+
+type Figure = (&'static str, fn(&Round) -> Option<f64>, fn(f64) -> String);
+
+/// What is compared.
+const FIGURES: [Figure; 4] = [
+    ("rate", |round| Some(round.rate), |value| format!("{}/s", count(value))),
+    ("median latency", |round| Some(round.median_ns), nanos),
+    ("p99 latency", |round| Some(round.p99_ns), nanos),
+    ("server's CPU", |round| round.cpu_us, |value| format!("{value:.2} µs")),
+];
+
+fn values(one: &Contender, figure: &Figure) -> Option<Vec<f64>> {
+    one.rounds.iter().map(figure.1).collect()
+}
+
+fn table(all: &[Contender]) -> String {
+    let mut lines = Vec::new();
+    for figure in &FIGURES {
+        let Some(first) = all.first().and_then(|first| values(first, figure)) else { continue };
+        lines.push(format!("{}:", figure.0));
+        for (place, one) in all.iter().enumerate() {
+            let Some(own) = values(one, figure) else { continue };
+            let Spread { median, low, high } = spread(&own);
+            let shown = figure.2;
+            let mut line =
+                format!("  {:<24} {:>10}  ({} to {})", one.name, shown(median), shown(low), shown(high));
+            if place > 0 {
+                line.push_str(&format!("  {}", said(&first, &own)));
+            }
+            lines.push(line);
+        }
+    }
+    if all.iter().flat_map(|one| &one.rounds).any(|round| round.limited) {
+        lines.push("warning: in some rounds the load was the bottleneck, and not the server".to_owned());
+    }
+    lines.join("\n")
+}
+
+/// A difference, or that there is none to be seen.
+fn said(first: &[f64], own: &[f64]) -> String {
+    let Spread { median, low, high } = ratio(own, first);
+    if low <= 1.0 && high >= 1.0 {
+        return format!("× {median:.3} ({low:.3} to {high:.3}): no difference that this run can show");
+    }
+    format!("× {median:.3} ({low:.3} to {high:.3})")
+}
+
+fn to_json(all: &[Contender]) -> Value {
+    let one = |one: &Contender| {
+        let mut result = json!({ "name": one.name, "url": one.plan.target.url, "rounds": one.rounds.len() });
+        for figure in &FIGURES {
+            let (Some(own), Some(first)) =
+                (values(one, figure), all.first().and_then(|first| values(first, figure)))
+            else {
+                continue;
+            };
+            let (of_own, against) = (spread(&own), ratio(&own, &first));
+            let name = figure.0.replace([' ', '\''], "_");
+            result[name] = json!({
+                "median": of_own.median, "low": of_own.low, "high": of_own.high,
+                "ratio": against.median, "ratio_low": against.low, "ratio_high": against.high,
+                "differs": against.low > 1.0 || against.high < 1.0,
+                "all": own,
+            });
+        }
+        result
+    };
+    json!({ "servers": all.iter().map(one).collect::<Vec<_>>() })
+}
+
+const STARTING: Duration = Duration::from_secs(10);

@@ -1,0 +1,86 @@
+//! Medians, and how far they can be trusted, without assuming how what is measured is distributed.
+
+/// A median, and the interval in which it lies with 95 % confidence.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Spread {
+    pub(super) median: f64,
+    pub(super) low: f64,
+    pub(super) high: f64,
+}
+
+/// The interval of the sign test: the closest pair of ordered values between which a median lies with 95 % confidence.
+/// With fewer than six values there is none that narrow, and the interval is all of them, wider than that.
+pub(super) fn spread(values: &[f64]) -> Spread {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let count = sorted.len();
+    if count == 0 {
+        return Spread { median: f64::NAN, low: f64::NAN, high: f64::NAN };
+    }
+    let median = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2.0;
+    let skipped = skipped(count);
+    Spread { median, low: sorted[skipped], high: sorted[count - 1 - skipped] }
+}
+
+/// How `own` stands to `first`, which were measured by turns: the ratios of the rounds, so that what drifted in all of
+/// them alike drops out. With fewer than six rounds the interval is never free of 1, since nothing can be said.
+pub(super) fn ratio(own: &[f64], first: &[f64]) -> Spread {
+    let ratios: Vec<f64> = own.iter().zip(first).map(|(own, first)| own / first).collect();
+    let spread = spread(&ratios);
+    if ratios.len() < ROUNDS_MIN {
+        return Spread { low: spread.low.min(1.0), high: spread.high.max(1.0), ..spread };
+    }
+    spread
+}
+
+/// How many values at each end lie outside: as many as keep the chance of that below 2.5 % on each side.
+fn skipped(count: usize) -> usize {
+    // Of `count` tosses, the chance of exactly `k` heads.
+    let mut chance = 0.5f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
+    let mut below = 0.0;
+    for k in 0..count / 2 {
+        below += chance;
+        if below > 0.025 {
+            return k.saturating_sub(1);
+        }
+        chance *= (count - k) as f64 / (k + 1) as f64;
+    }
+    (count / 2).saturating_sub(1)
+}
+
+/// Fewer rounds than this cannot tell a difference: 2 × 0.5⁵ is more than 5 %.
+const ROUNDS_MIN: usize = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_is_that_of_the_sign_test() {
+        // Tables of the sign test: both ends of 6 to 8 values, the second of 9 to 11, the third of 12.
+        for (count, expected) in [(6, 0), (8, 0), (9, 1), (11, 1), (12, 2), (20, 5)] {
+            assert_eq!(skipped(count), expected, "{count}");
+        }
+        let spread = spread(&[3.0, 1.0, 2.0, 5.0, 4.0, 9.0, 8.0, 7.0, 6.0]);
+        assert_eq!((spread.median, spread.low, spread.high), (5.0, 2.0, 8.0));
+    }
+
+    #[test]
+    fn noise_is_no_difference_and_a_difference_is_one() {
+        let noise = [1.02, 0.98, 1.01, 0.99, 1.03, 0.97, 1.0, 1.01];
+        let other = [1.01, 1.0, 0.98, 1.02, 0.99, 1.01, 0.98, 1.02];
+        let same = ratio(&noise, &other);
+        assert!(same.low < 1.0 && same.high > 1.0, "{same:?}");
+        let half: Vec<f64> = noise.iter().map(|value| value / 2.0).collect();
+        assert!(ratio(&half, &other).high < 0.6);
+        assert!(ratio(&half[..5], &other[..5]).high >= 1.0, "five rounds show nothing");
+    }
+
+    #[test]
+    fn what_drifts_in_all_drops_out() {
+        let first: Vec<f64> = (1..=8).map(f64::from).collect();
+        let own: Vec<f64> = first.iter().map(|value| value * 1.1).collect();
+        let against = ratio(&own, &first);
+        assert!(against.low > 1.09 && against.high < 1.11);
+    }
+}

@@ -1,0 +1,290 @@
+//! Running a plan: a thread with an event loop for each share, and one that watches.
+
+mod app;
+mod http;
+mod lane;
+mod pace;
+mod tcp;
+pub(crate) mod tls;
+mod websocket;
+mod wire;
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use sinews_engine::{BackendChoice, Config, Engine, Post};
+
+use self::app::{Load, Order};
+use self::lane::Window;
+use super::args::Mode;
+use super::plan::Plan;
+use super::process::{self, Usage};
+use super::result::{Outcome, Own, Sample, Server};
+use super::tally::{Failure, Live, Tally};
+
+/// What may be looked at while it runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Now {
+    pub(crate) phase: Phase,
+    /// Of the whole run, 0 to 1.
+    pub(crate) part: f64,
+    pub(crate) open: u64,
+    /// Messages a second, since the last time.
+    pub(crate) rate: f64,
+    pub(crate) messages: u64,
+    pub(crate) errors: u64,
+    pub(crate) memory: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Connecting,
+    WarmUp,
+    Measuring,
+    /// The last answers are waited for.
+    Draining,
+}
+
+/// Carries a plan out.
+///
+/// # Errors
+///
+/// The system refuses threads or event loops, or `pids` name no process.
+pub(crate) fn run(
+    plan: Arc<Plan>,
+    watched: (&[u32], bool),
+    mut show: impl FnMut(Now),
+) -> Result<Outcome, String> {
+    let before = usage(watched)?;
+    let epoch = Instant::now();
+    let crew = Crew::start(&plan, epoch)?;
+    let mut watch =
+        Watch { crew: &crew, plan: &plan, watched, last: (epoch, 0), samples: Vec::new(), show: &mut show };
+    watch.until_open(epoch);
+    let open_memory = usage(watched)?;
+    let begin = Instant::now();
+    let from = begin + plan.warm_up;
+    let window = Window { begin, from, until: plan.count.is_none().then_some(from + plan.duration) };
+    crew.tell(Order::Begin(window));
+    let server = watch.measure(window)?;
+    let ended = Instant::now();
+    let (samples, missing) = (std::mem::take(&mut watch.samples), watch.missing());
+    let open = crew.sum(|live| live.open.get());
+    let backend = crew.backend;
+    let (mut tally, own) = crew.end()?;
+    if missing > 0 {
+        tally
+            .fail(Failure::NotDelivered, missing, || "subscribers did not get what was published".to_owned());
+    }
+    let elapsed = window.until.unwrap_or(ended).saturating_duration_since(from);
+    Ok(Outcome {
+        tally,
+        elapsed,
+        open,
+        own: Own { busiest: own, elapsed },
+        server: server.map(|(first, last)| Server {
+            busy: last.busy.saturating_sub(first.busy),
+            threads: last.threads,
+            memory: last.memory,
+            memory_before: before.map_or(0, |before| before.memory),
+            memory_open: open_memory.map_or(0, |open| open.memory),
+            system_calls: None,
+        }),
+        samples,
+        backend: if backend == BackendChoice::Uring { "uring" } else { "poll" },
+    })
+}
+
+fn usage((pids, children): (&[u32], bool)) -> Result<Option<Usage>, String> {
+    if pids.is_empty() { Ok(None) } else { process::usage(pids, children).map(Some) }
+}
+
+/// What a thread comes to: its figures, and its processor time in the window.
+type Share = Result<(Tally, Option<Duration>), String>;
+
+struct Crew {
+    threads: Vec<JoinHandle<Share>>,
+    posts: Vec<Post<Order>>,
+    lives: Vec<Arc<Live>>,
+    backend: BackendChoice,
+}
+
+impl Crew {
+    fn start(plan: &Arc<Plan>, epoch: Instant) -> Result<Self, String> {
+        let mut crew =
+            Self { threads: Vec::new(), posts: Vec::new(), lives: Vec::new(), backend: plan.backend };
+        let failed = |error: std::io::Error| error.to_string();
+        for number in 0..plan.threads {
+            let config = Config::default().backend(plan.backend);
+            let mut engine = Engine::<Load>::new(config, Vec::new()).map_err(failed)?;
+            let live = Arc::new(Live::default());
+            crew.backend = engine.backend();
+            crew.posts.push(engine.post());
+            crew.lives.push(live.clone());
+            let mut load = Load::new(plan.clone(), number, live, epoch);
+            let run = move || {
+                engine.run(&mut load).map_err(|error| error.to_string())?;
+                let used = match load.used {
+                    [Some(from), Some(until)] => Some(until.busy.saturating_sub(from.busy)),
+                    [Some(from), None] => {
+                        process::of_this_thread().map(|now| now.busy.saturating_sub(from.busy))
+                    }
+                    _ => None,
+                };
+                Ok((load.into_tally(), used))
+            };
+            let thread = thread::Builder::new().name(format!("load {number}")).spawn(run).map_err(failed)?;
+            crew.threads.push(thread);
+        }
+        Ok(crew)
+    }
+
+    fn tell(&self, order: Order) {
+        for post in &self.posts {
+            // A loop that has ended needs no orders.
+            let _ = post.send(order);
+        }
+    }
+
+    fn sum(&self, what: impl Fn(&Live) -> u64) -> u64 {
+        self.lives.iter().map(|live| what(live)).sum()
+    }
+
+    fn all_done(&self) -> bool {
+        self.lives.iter().all(|live| live.is_done())
+    }
+
+    /// The figures of all, and the processor time of the busiest.
+    fn end(self) -> Result<(Tally, Option<Duration>), String> {
+        self.tell(Order::End);
+        let (mut all, mut busiest) = (Tally::new(), None);
+        for thread in self.threads {
+            let share = thread.join().map_err(|_| "a thread of the load has panicked".to_owned())?;
+            let (tally, used) = share?;
+            all.merge(&tally);
+            busiest = busiest.max(used);
+        }
+        Ok((all, busiest))
+    }
+}
+
+struct Watch<'a, S> {
+    crew: &'a Crew,
+    plan: &'a Plan,
+    watched: (&'a [u32], bool),
+    /// When it was last looked at, and how many messages there were.
+    last: (Instant, u64),
+    samples: Vec<Sample>,
+    show: &'a mut S,
+}
+
+/// The server's usage at the ends of the window.
+type Ends = Option<(Usage, Usage)>;
+
+impl<S: FnMut(Now)> Watch<'_, S> {
+    /// Until all connections are open, or have failed.
+    fn until_open(&mut self, epoch: Instant) {
+        let all = self.plan.connections as u64;
+        let deadline = epoch + self.plan.ramp_up + self.plan.timeout + SLACK;
+        let mut shown = Instant::now();
+        while self.crew.sum(|live| live.settled.get()) < all && Instant::now() < deadline {
+            thread::sleep(STEP);
+            if shown.elapsed() >= SHOWN {
+                shown = Instant::now();
+                self.look(Phase::Connecting, None);
+            }
+        }
+    }
+
+    /// Until the window is over and everything is answered, or nothing more will be.
+    fn measure(&mut self, window: Window) -> Result<Ends, String> {
+        while Instant::now() < window.from {
+            self.step(Phase::WarmUp, window);
+            thread::sleep(SHOWN.min(window.from.saturating_duration_since(Instant::now())));
+        }
+        let first = usage(self.watched)?;
+        let given_up = window.until.map(|until| until + self.plan.timeout);
+        loop {
+            let now = Instant::now();
+            let over = window.until.is_some_and(|until| now >= until);
+            // Answers are bounded by the timeout; a count, by answers.
+            if over || self.crew.all_done() {
+                break;
+            }
+            self.step(Phase::Measuring, window);
+            thread::sleep(
+                SHOWN.min(window.until.map_or(STEP * 5, |until| until.saturating_duration_since(now))),
+            );
+        }
+        let last = usage(self.watched)?;
+        self.look(Phase::Measuring, Some(window));
+        while given_up.is_some_and(|given_up| Instant::now() < given_up) && !self.all_answered() {
+            self.step(Phase::Draining, window);
+            thread::sleep(STEP);
+        }
+        Ok(first.zip(last))
+    }
+
+    fn all_answered(&self) -> bool {
+        if self.plan.mode != Mode::FanOut {
+            return self.crew.all_done() || matches!(self.plan.mode, Mode::Idle | Mode::Storm);
+        }
+        self.crew.all_done() && self.missing() == 0
+    }
+
+    /// Deliveries that have not come.
+    fn missing(&self) -> u64 {
+        let expected = self.crew.sum(|live| live.expected.get());
+        if self.plan.is_fan_out() {
+            expected.saturating_sub(self.crew.sum(|live| live.messages.get()))
+        } else {
+            0
+        }
+    }
+
+    fn step(&mut self, phase: Phase, window: Window) {
+        if self.last.0.elapsed() >= SHOWN {
+            self.look(phase, Some(window));
+        }
+    }
+
+    /// Takes a sample, and shows it.
+    fn look(&mut self, phase: Phase, window: Option<Window>) {
+        let now = Instant::now();
+        let messages = self.crew.sum(|live| live.messages.get());
+        let took = now.saturating_duration_since(self.last.0).as_secs_f64();
+        let rate = messages.saturating_sub(self.last.1) as f64 / took.max(1e-3);
+        self.last = (now, messages);
+        let memory = usage(self.watched).ok().flatten().map(|usage| usage.memory);
+        let part = match window {
+            Some(Window { begin, until: Some(until), .. }) => {
+                let whole = until.saturating_duration_since(begin).as_secs_f64();
+                now.saturating_duration_since(begin).as_secs_f64() / whole.max(1e-3)
+            }
+            Some(_) => messages as f64 / self.plan.count.unwrap_or(1).max(1) as f64,
+            None => 0.0,
+        };
+        let seen = Now {
+            phase,
+            part: part.min(1.0),
+            open: self.crew.sum(|live| live.open.get()),
+            rate,
+            messages,
+            errors: self.crew.sum(|live| live.errors.get()),
+            memory,
+        };
+        if let (Phase::Measuring, Some(window)) = (phase, window) {
+            self.samples.push(Sample { at: now.saturating_duration_since(window.from), rate, memory });
+        }
+        (self.show)(seen);
+    }
+}
+
+/// How often progress is looked at.
+const SHOWN: Duration = Duration::from_millis(200);
+
+const STEP: Duration = Duration::from_millis(2);
+
+/// Connections that are not made in time tell of it themselves.
+const SLACK: Duration = Duration::from_secs(1);

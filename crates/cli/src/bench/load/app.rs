@@ -1,0 +1,578 @@
+//! The load of one thread: an application of the engine that connects, sends and compares.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use sinews_engine::{Accepted, App, Chain, Closed, ConnId, ConnectOptions, Flow, Io};
+use sinews_proto::Config;
+use sinews_session::Resources;
+
+use super::super::args::Mode;
+use super::super::plan::Plan;
+use super::super::process::{self, Processor};
+use super::super::tally::{Failure, Live, Tally, record};
+use super::super::target::Protocol;
+use super::http::Http;
+use super::lane::{Desk, Lane, Window};
+use super::pace::Pace;
+use super::tcp::Tcp;
+use super::tls::Tls;
+use super::websocket::{self, WebSocket};
+use super::wire::{Fault, Part, Wire};
+
+/// A chain of a session, as the engine takes it.
+#[derive(Debug)]
+pub(crate) struct Outgoing(Box<sinews_session::Chain>);
+
+impl Chain for Outgoing {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
+        self.0.slices(out)
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.0.advance(bytes);
+    }
+}
+
+/// What the thread that watches says to those that load.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Order {
+    /// Begin to send.
+    Begin(Window),
+    /// Time is up: give up what is unanswered, say goodbye and end.
+    End,
+}
+
+/// One connection.
+struct Conn {
+    id: ConnId,
+    /// When it was asked for.
+    asked: Instant,
+    part: Part,
+    lane: Lane,
+    wire: Wire,
+    tls: Option<Box<Tls>>,
+    /// It has been told to be open.
+    open: bool,
+    /// It is to go: nothing that happens to it is an error.
+    leaving: bool,
+}
+
+pub(crate) struct Load {
+    desk: Desk,
+    config: Arc<Config>,
+    resources: Resources,
+    conns: Vec<Option<Conn>>,
+    plain: Vec<u8>,
+    /// Connections that are still to be asked for: ordinal and time.
+    to_open: std::iter::Peekable<std::vec::IntoIter<(usize, Instant)>>,
+    /// Ordinals of storm that failed and are tried again with the next tick.
+    again: Vec<usize>,
+    /// Slots of those that are sent to by the clock, and whose turn it is.
+    paced: Vec<ConnId>,
+    turn: usize,
+    pace: Option<Pace>,
+    next_source: usize,
+    ending: bool,
+    /// Our own processor time, at the ends of the window.
+    pub(crate) used: [Option<Processor>; 2],
+}
+
+impl Load {
+    pub(crate) fn new(plan: Arc<Plan>, thread: usize, live: Arc<Live>, epoch: Instant) -> Self {
+        let own = plan.ordinals(thread).count();
+        let gap = plan.ramp_up.div_f64(plan.connections.max(1) as f64);
+        let at = |ordinal: usize| epoch + gap.mul_f64(ordinal as f64);
+        let to_open: Vec<_> = plan.ordinals(thread).map(|ordinal| (ordinal, at(ordinal))).collect();
+        let share = |count: u64| {
+            let (threads, thread) = (plan.threads as u64, thread as u64);
+            count / threads + u64::from(thread < count % threads)
+        };
+        let desk = Desk {
+            tally: Tally::new(),
+            live,
+            now: epoch,
+            epoch,
+            window: None,
+            budget: plan.count.map(share),
+            stopped: false,
+            outstanding: 0,
+            plan,
+        };
+        Self {
+            desk,
+            config: websocket::config(),
+            resources: Resources::new(),
+            conns: Vec::with_capacity(own),
+            plain: Vec::new(),
+            to_open: to_open.into_iter().peekable(),
+            again: Vec::new(),
+            paced: Vec::new(),
+            turn: 0,
+            pace: None,
+            next_source: thread,
+            ending: false,
+            used: [None; 2],
+        }
+    }
+
+    pub(crate) fn into_tally(self) -> Tally {
+        self.desk.tally
+    }
+
+    fn part(&self, ordinal: usize) -> Part {
+        let fan_out = &self.desk.plan.fan_out;
+        match self.desk.plan.is_fan_out() {
+            false => Part::Echo,
+            true if ordinal < fan_out.publishers => Part::Publisher(ordinal % fan_out.topics),
+            true => Part::Subscriber((ordinal - fan_out.publishers) % fan_out.topics),
+        }
+    }
+
+    fn open(&mut self, io: &mut Io, ordinal: usize) {
+        let plan = self.desk.plan.clone();
+        let part = self.part(ordinal);
+        let mut options = ConnectOptions::default();
+        if !plan.sources.is_empty() {
+            self.next_source += 1;
+            options = options.local((plan.sources[self.next_source % plan.sources.len()], 0).into());
+        }
+        let topic = match part {
+            Part::Echo => 0,
+            Part::Publisher(topic) | Part::Subscriber(topic) => topic,
+        };
+        let wire = match plan.target.protocol {
+            Protocol::Tcp => Wire::Tcp(Tcp::default()),
+            Protocol::Http => Wire::Http(Http::new()),
+            Protocol::WebSocket => match plan.handshake(topic) {
+                Some(request) => Wire::WebSocket(WebSocket::new(request, key())),
+                None => return,
+            },
+        };
+        let tls = plan.tls.as_ref().map(|config| Tls::new(config, &plan.target.name));
+        let tls = match tls.transpose() {
+            Ok(tls) => tls.map(Box::new),
+            Err(error) => {
+                self.desk.fail(Failure::Tls, 1, || error);
+                return self.desk.live.settled.add(1);
+            }
+        };
+        let id = io.connect(plan.target.remote.clone(), &options);
+        io.set_timer(id, self.desk.now + plan.timeout);
+        let conn = Conn {
+            id,
+            asked: self.desk.now,
+            part,
+            lane: Lane::new(ordinal),
+            wire,
+            tls,
+            open: false,
+            leaving: false,
+        };
+        if self.conns.len() <= id.index() {
+            self.conns.resize_with(id.index() + 1, || None);
+        }
+        self.conns[id.index()] = Some(conn);
+    }
+
+    fn conn(&mut self, id: ConnId) -> Option<&mut Conn> {
+        self.conns.get_mut(id.index())?.as_mut().filter(|conn| conn.id == id)
+    }
+
+    /// What is to be done behind whatever has happened to a connection.
+    fn settle(&mut self, io: &mut Io, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
+        if !conn.open && conn.wire.is_open() && conn.tls.as_ref().is_none_or(|tls| tls.is_open()) {
+            conn.open = true;
+            self.opened(io, id);
+        }
+        let Some(conn) = self.conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
+        if conn.wire.wants_send() || conn.tls.as_ref().is_some_and(|tls| tls.wants_send()) {
+            io.send(id);
+        } else if conn.wire.is_over() && conn.lane.is_idle() {
+            conn.leaving = true;
+            io.close(id);
+        }
+    }
+
+    fn opened(&mut self, io: &mut Io, id: ConnId) {
+        io.clear_timer(id);
+        let Self { conns, desk, resources, paced, .. } = self;
+        let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
+        let took = desk.now.saturating_duration_since(conn.asked);
+        let storm = desk.plan.mode == Mode::Storm;
+        if !storm || desk.measures(desk.now) {
+            record(&mut desk.tally.connect, took);
+        }
+        desk.live.open.add(1);
+        desk.live.settled.add(1);
+        match desk.plan.mode {
+            Mode::Storm => {
+                desk.live.messages.add(1);
+                if desk.measures(desk.now) {
+                    desk.tally.messages += 1;
+                    record(&mut desk.tally.latency, took);
+                }
+                desk.budget.iter_mut().for_each(|left| *left = left.saturating_sub(1));
+                conn.leaving = true;
+                if !conn.wire.close(desk, resources) {
+                    io.close(id);
+                }
+            }
+            Mode::Idle => {}
+            Mode::Echo | Mode::FanOut => {
+                if let (Part::Subscriber(topic), Some(text), Wire::WebSocket(websocket)) =
+                    (conn.part, &desk.plan.fan_out.subscribe, &mut conn.wire)
+                {
+                    let text = text.replace("{topic}", &super::super::plan::FanOut::topic(topic));
+                    websocket.subscribe(&text, desk, resources);
+                }
+                if !matches!(conn.part, Part::Subscriber(_)) {
+                    paced.push(id);
+                    conn.wire.send(conn.part, &mut conn.lane, desk, resources);
+                }
+            }
+        }
+    }
+
+    /// The connection is of no more use.
+    fn fault(&mut self, io: &mut Io, id: ConnId, fault: Fault) {
+        let ending = self.ending;
+        let Self { conns, desk, .. } = self;
+        let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
+        if let Some(failure) = fault.failure.filter(|_| !conn.leaving && !ending) {
+            desk.fail(failure, 1, || fault.text);
+        }
+        conn.leaving = true;
+        io.close(id);
+    }
+
+    fn begin(&mut self, io: &mut Io, window: Window) {
+        self.desk.window = Some(window);
+        self.desk.now = io.now();
+        if let Some(rate) = self.desk.plan.rate {
+            let own = self.paced.len() as f64;
+            let all = match self.desk.plan.is_fan_out() {
+                true => self.desk.plan.fan_out.publishers,
+                false => self.desk.plan.connections,
+            };
+            self.pace = Some(Pace::new(window.begin, rate * own / all as f64));
+        }
+        let ids = self.paced.clone();
+        for id in ids {
+            let Self { conns, desk, resources, .. } = self;
+            if let Some(conn) =
+                conns.get_mut(id.index()).and_then(Option::as_mut).filter(|conn| conn.id == id)
+            {
+                conn.wire.send(conn.part, &mut conn.lane, desk, resources);
+            }
+            self.settle(io, id);
+        }
+        self.tick(io);
+    }
+
+    /// What the clock demands.
+    fn tick(&mut self, io: &mut Io) {
+        self.desk.now = Instant::now();
+        let now = self.desk.now;
+        while let Some((ordinal, _)) = self.to_open.next_if(|(_, at)| *at <= now) {
+            self.open(io, ordinal);
+        }
+        if !self.desk.stopped && !self.ending {
+            for ordinal in std::mem::take(&mut self.again) {
+                self.open(io, ordinal);
+            }
+        }
+        if let Some(window) = self.desk.window {
+            for (edge, used) in [Some(window.from), window.until].into_iter().zip(&mut self.used) {
+                if used.is_none() && edge.is_some_and(|edge| now >= edge) {
+                    *used = process::of_this_thread();
+                }
+            }
+            self.desk.stopped |= window.until.is_some_and(|until| now >= until);
+        }
+        self.send_due(io);
+        self.tell_if_done();
+        self.set_clock(io);
+    }
+
+    /// Sends what is due at this time, in an open loop.
+    fn send_due(&mut self, io: &mut Io) {
+        let until = self.desk.window.and_then(|window| window.until);
+        while let Some(due) = self.pace.as_mut().and_then(|pace| pace.take(self.desk.now)) {
+            if until.is_some_and(|until| due >= until) {
+                return self.pace = None;
+            }
+            if let Some(0) = self.desk.budget {
+                return self.pace = None;
+            }
+            let Some(id) = self.next_paced() else { return self.pace = None };
+            self.desk.budget.iter_mut().for_each(|left| *left -= 1);
+            let Self { conns, desk, resources, .. } = self;
+            let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { continue };
+            conn.lane.due(due, desk);
+            if desk.measures(due) {
+                record(&mut desk.tally.late, desk.now.saturating_duration_since(due));
+            }
+            conn.wire.send(conn.part, &mut conn.lane, desk, resources);
+            if conn.wire.wants_send() {
+                io.send(id);
+            }
+        }
+    }
+
+    /// Whose turn it is of those that are there.
+    fn next_paced(&mut self) -> Option<ConnId> {
+        while !self.paced.is_empty() {
+            self.turn = (self.turn + 1) % self.paced.len();
+            let id = self.paced[self.turn];
+            if self.conn(id).is_some_and(|conn| !conn.leaving) {
+                return Some(id);
+            }
+            self.paced.swap_remove(self.turn);
+        }
+        None
+    }
+
+    /// Tells the thread that watches that nothing more will come.
+    fn tell_if_done(&mut self) {
+        let desk = &self.desk;
+        let spent = desk.stopped || desk.budget == Some(0) || self.paced_have_gone();
+        let done = desk.window.is_some() && spent && desk.outstanding == 0;
+        desk.live.done.store(u64::from(done), Ordering::Release);
+    }
+
+    fn paced_have_gone(&self) -> bool {
+        let sends = matches!(self.desk.plan.mode, Mode::Echo | Mode::FanOut);
+        let lives = |id: &ConnId| {
+            self.conns.get(id.index()).and_then(Option::as_ref).is_some_and(|conn| conn.id == *id)
+        };
+        sends && self.desk.live.open.get() == 0 && self.to_open.len() == 0 && !self.paced.iter().any(lives)
+    }
+
+    fn set_clock(&mut self, io: &mut Io) {
+        let tick = self.desk.now + TICK;
+        let due = self.pace.as_ref().map(Pace::next);
+        let open = self.to_open.peek().map(|(_, at)| *at);
+        if !self.ending {
+            io.set_app_timer([due, open].into_iter().flatten().fold(tick, Instant::min));
+        }
+    }
+
+    fn end(&mut self, io: &mut Io) {
+        self.ending = true;
+        self.desk.stopped = true;
+        self.pace = None;
+        self.desk.now = Instant::now();
+        let Self { conns, desk, resources, .. } = self;
+        for conn in conns.iter_mut().flatten() {
+            conn.lane.give_up(desk);
+            conn.leaving = true;
+            if conn.open && conn.wire.close(desk, resources) {
+                io.send(conn.id);
+            } else {
+                io.close(conn.id);
+            }
+        }
+        // Who does not answer the goodbye is left.
+        io.set_app_timer(desk.now + GOODBYE);
+    }
+
+    /// A connection has gone: counts why, and makes another where there is to be one.
+    fn gone(&mut self, why: Closed, conn: Conn) {
+        let Self { desk, again, ending, .. } = self;
+        let Conn { mut lane, open, leaving, .. } = conn;
+        if open {
+            desk.live.open.set(desk.live.open.get().saturating_sub(1));
+        }
+        let unexpected = !leaving && !*ending;
+        if unexpected {
+            let text = format!("{why:?}");
+            let failure = match &why {
+                Closed::Error(error) if !open => match error.kind() {
+                    std::io::ErrorKind::ConnectionRefused => Failure::Refused,
+                    std::io::ErrorKind::TimedOut => Failure::ConnectTimeout,
+                    _ => Failure::Unreachable,
+                },
+                Closed::Reset => Failure::Reset,
+                Closed::Error(_) => Failure::Io,
+                _ => Failure::Closed,
+            };
+            desk.fail(failure, 1, || text);
+            if !open {
+                desk.live.settled.add(1);
+            }
+        }
+        let ordinal = lane.ordinal;
+        lane.give_up(desk);
+        let another = match desk.plan.mode {
+            Mode::Storm => !desk.stopped && desk.budget.is_none_or(|left| left > 0),
+            // A server may end a connection behind any answer (RFC 9112 section 9.6).
+            Mode::Echo => !unexpected && desk.plan.target.protocol == Protocol::Http,
+            Mode::Idle | Mode::FanOut => false,
+        };
+        if another && !*ending {
+            again.push(ordinal);
+        }
+    }
+}
+
+impl App for Load {
+    type Chain = Outgoing;
+    type Mail = Order;
+
+    fn started(&mut self, io: &mut Io) {
+        io.run_until_stopped();
+        self.tick(io);
+    }
+
+    fn accepted(&mut self, _: &mut Io, _: ConnId, _: Accepted) {}
+
+    fn connected(&mut self, io: &mut Io, id: ConnId) {
+        self.desk.now = Instant::now();
+        let Self { conns, resources, .. } = self;
+        let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
+        conn.wire.begin(resources);
+        self.settle(io, id);
+    }
+
+    fn received(&mut self, io: &mut Io, id: ConnId, chunk: &mut [u8]) -> Flow {
+        self.desk.now = Instant::now();
+        let Self { conns, desk, resources, config, plain, .. } = self;
+        let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return Flow::Continue };
+        let with = (resources, &*config);
+        let result = match &mut conn.tls {
+            None => conn.wire.receive(chunk, conn.part, &mut conn.lane, desk, with),
+            Some(tls) => {
+                plain.clear();
+                match tls.receive(chunk, plain) {
+                    Err(error) => Err(Fault::new(Failure::Tls, &error)),
+                    Ok(()) if plain.is_empty() => Ok(()),
+                    Ok(()) => conn.wire.receive(plain, conn.part, &mut conn.lane, desk, with),
+                }
+            }
+        };
+        match result {
+            Ok(()) => self.settle(io, id),
+            Err(fault) => self.fault(io, id, fault),
+        }
+        Flow::Continue
+    }
+
+    fn ended(&mut self, io: &mut Io, id: ConnId) {
+        let quiet = self
+            .conn(id)
+            .is_some_and(|conn| matches!(conn.wire, Wire::Http(_)) && conn.lane.is_idle() && conn.open);
+        let fault = if quiet {
+            Fault::expected()
+        } else {
+            Fault::new(Failure::Closed, "the server ended the connection")
+        };
+        self.fault(io, id, fault);
+    }
+
+    fn start_send(&mut self, id: ConnId) -> Option<Outgoing> {
+        let Self { conns, desk, resources, .. } = self;
+        let conn = conns.get_mut(id.index())?.as_mut()?;
+        let Some(tls) = &mut conn.tls else { return conn.wire.start_send().map(Outgoing) };
+        if tls.is_open()
+            && let Some(mut chain) = conn.wire.start_send()
+        {
+            tls.seal(&mut chain);
+            conn.wire.finish_send(chain, desk, resources);
+        }
+        tls.start_send(resources).map(Outgoing)
+    }
+
+    fn progressed(&mut self, _: &mut Io, id: ConnId, bytes: usize) {
+        let Self { conns, desk, .. } = self;
+        let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
+        match &mut conn.tls {
+            None => conn.wire.progressed(bytes, desk),
+            Some(tls) => tls.progressed(bytes),
+        }
+    }
+
+    fn finish_send(&mut self, io: &mut Io, id: ConnId, chain: Outgoing, complete: bool) {
+        let Self { conns, desk, resources, .. } = self;
+        let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
+        match &mut conn.tls {
+            None => conn.wire.finish_send(chain.0, desk, resources),
+            Some(tls) => tls.finish_send(chain.0, resources),
+        }
+        if complete {
+            self.settle(io, id);
+        }
+    }
+
+    fn finish_may_wait(&self, id: ConnId) -> bool {
+        let conn = self.conns.get(id.index()).and_then(Option::as_ref);
+        conn.is_some_and(|conn| conn.tls.is_none() && conn.open && !conn.leaving)
+    }
+
+    fn closed(&mut self, io: &mut Io, id: ConnId, why: Closed) {
+        self.desk.now = Instant::now();
+        let Some(conn) = self.conns.get_mut(id.index()).and_then(Option::take) else { return };
+        let failed = !conn.open;
+        self.gone(why, conn);
+        // One that failed is tried again with the tick; others at once.
+        if !failed && !self.desk.stopped {
+            for ordinal in std::mem::take(&mut self.again) {
+                self.open(io, ordinal);
+            }
+        }
+        if self.ending && io.connections() == 0 {
+            io.stop();
+        }
+    }
+
+    fn timer(&mut self, io: &mut Io, id: ConnId) {
+        let opening = self.conn(id).is_some_and(|conn| !conn.open);
+        if opening {
+            self.desk.live.settled.add(1);
+            self.fault(
+                io,
+                id,
+                Fault::new(Failure::ConnectTimeout, "no connection, or no handshake, in time"),
+            );
+        }
+    }
+
+    fn app_timer(&mut self, io: &mut Io) {
+        if self.ending {
+            return io.stop();
+        }
+        self.tick(io);
+    }
+
+    fn mail(&mut self, io: &mut Io, mail: &mut Vec<Order>) {
+        for order in mail.drain(..) {
+            match order {
+                Order::Begin(window) => self.begin(io, window),
+                Order::End => self.end(io),
+            }
+        }
+        if self.ending && io.connections() == 0 {
+            io.stop();
+        }
+    }
+}
+
+/// 16 random bytes of a handshake. Where there are none, there would be no mask keys either.
+fn key() -> [u8; 16] {
+    let mut key = [0; 16];
+    let _ = getrandom::fill(&mut key);
+    key
+}
+
+/// How often a thread looks at the clock when nothing else happens.
+const TICK: Duration = Duration::from_millis(10);
+
+/// How long servers have to answer Close.
+const GOODBYE: Duration = Duration::from_secs(1);

@@ -1,0 +1,225 @@
+//! An HTTP/1.1 client that keeps connections and sends several requests ahead.
+
+use std::io::Write;
+
+use sinews_proto::http::{HeadLimits, HeadScanner, HeaderSlots, ResponseHead};
+use sinews_session::{Chain, Outbound, Resources};
+
+use super::super::plan::Expect;
+use super::super::tally::Failure;
+use super::lane::{Desk, Lane};
+use super::wire::Fault;
+
+#[derive(Debug)]
+pub(super) struct Http {
+    pub(super) out: Outbound,
+    state: State,
+    /// Part of a head, or of the line before a chunk.
+    begun: Vec<u8>,
+    scanner: HeadScanner,
+    /// Bytes of the body under way that have come.
+    body_at: usize,
+    /// The server closes behind this answer.
+    pub(super) last: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Head,
+    Body {
+        left: u64,
+    },
+    /// The line that tells a chunk's length.
+    ChunkLine,
+    Chunk {
+        left: u64,
+    },
+    /// The end of the line behind a chunk.
+    ChunkEnd,
+    /// Lines behind the last chunk, up to an empty one.
+    Trailer,
+}
+
+impl Http {
+    pub(super) fn new() -> Self {
+        Self {
+            out: Outbound::default(),
+            state: State::Head,
+            begun: Vec::new(),
+            scanner: HeadScanner::new(),
+            body_at: 0,
+            last: false,
+        }
+    }
+
+    pub(super) fn send(&mut self, lane: &mut Lane, desk: &mut Desk, resources: &mut Resources) {
+        while !self.last
+            && let Some(number) = lane.take(desk)
+        {
+            let plan = desk.plan.clone();
+            let mut len = plan.request.head.len();
+            self.out.gathering(resources).write(|out| {
+                out.extend_from_slice(&plan.request.head);
+                if plan.request.has_body {
+                    let body = plan.corpus.message(number);
+                    // Writing to memory does not fail.
+                    let _ = write!(out, "{}\r\n\r\n", body.len());
+                    out.extend_from_slice(body);
+                    len += body.len();
+                }
+            });
+            lane.sent_bytes(desk, len);
+        }
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        mut chunk: &[u8],
+        lane: &mut Lane,
+        desk: &mut Desk,
+    ) -> Result<(), Fault> {
+        while !chunk.is_empty() {
+            let used = match self.state {
+                State::Head => self.head(chunk, lane, desk)?,
+                State::Body { left } | State::Chunk { left } => self.body(chunk, left, lane, desk)?,
+                State::ChunkLine | State::ChunkEnd | State::Trailer => self.line(chunk, lane, desk)?,
+            };
+            chunk = &chunk[used..];
+        }
+        Ok(())
+    }
+
+    /// Reads a head. Answers how much of the chunk is used.
+    fn head(&mut self, chunk: &[u8], lane: &mut Lane, desk: &mut Desk) -> Result<usize, Fault> {
+        if lane.expects().is_none() {
+            return Err(Fault::new(Failure::Protocol, "an answer came that nobody asked for"));
+        }
+        let before = self.begun.len();
+        let input = if before == 0 {
+            chunk
+        } else {
+            self.begun.extend_from_slice(chunk);
+            &self.begun
+        };
+        let limits = HeadLimits::new();
+        let wrong = |error: sinews_proto::http::HeadError| Fault::new(Failure::Protocol, &error.to_string());
+        let Some(len) = self.scanner.scan(input, &limits).map_err(wrong)? else {
+            if before == 0 {
+                self.begun.extend_from_slice(chunk);
+            }
+            return Ok(chunk.len());
+        };
+        let mut slots = HeaderSlots::new();
+        let head = ResponseHead::parse(&input[..len], &limits, &mut slots).map_err(wrong)?;
+        let status = head.status();
+        let after = after_head(&head, desk.plan.request.is_head)?;
+        self.last |= head.header("connection").any(|value| value.eq_ignore_ascii_case(b"close"));
+        self.scanner = HeadScanner::new();
+        self.begun = Vec::new();
+        if (100..200).contains(&status) {
+            return Ok(len - before);
+        }
+        if !(200..400).contains(&status) {
+            desk.fail(Failure::Status, 1, || format!("the server answered with status {status}"));
+        }
+        self.body_at = 0;
+        match after {
+            State::Body { left: 0 } => self.answered(lane, desk)?,
+            state => self.state = state,
+        }
+        Ok(len - before)
+    }
+
+    fn body(&mut self, chunk: &[u8], left: u64, lane: &mut Lane, desk: &mut Desk) -> Result<usize, Fault> {
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(chunk.len());
+        let plan = desk.plan.clone();
+        let wanted = match &plan.request.expect {
+            Expect::Anything => None,
+            Expect::Echo => Some(plan.corpus.message(lane.expects().unwrap_or_default())),
+            Expect::This(body) => Some(&body[..]),
+        };
+        if wanted.is_some_and(|wanted| wanted.get(self.body_at..self.body_at + len) != Some(&chunk[..len])) {
+            return Err(Fault::new(Failure::WrongBytes, "a body differs from what was expected"));
+        }
+        self.body_at += len;
+        let left = left - len as u64;
+        match &mut self.state {
+            State::Body { .. } if left == 0 => self.answered(lane, desk)?,
+            State::Chunk { .. } if left == 0 => self.state = State::ChunkEnd,
+            State::Body { left: to } | State::Chunk { left: to } => *to = left,
+            _ => {}
+        }
+        Ok(len)
+    }
+
+    /// Reads the lines between chunks (RFC 9112 section 7.1).
+    fn line(&mut self, chunk: &[u8], lane: &mut Lane, desk: &mut Desk) -> Result<usize, Fault> {
+        let Some(end) = memchr::memchr(b'\n', chunk) else {
+            self.begun.extend_from_slice(chunk);
+            if self.begun.len() > LINE_MAX {
+                return Err(Fault::new(Failure::Protocol, "a line between chunks is too long"));
+            }
+            return Ok(chunk.len());
+        };
+        let mut line = std::mem::take(&mut self.begun);
+        line.extend_from_slice(&chunk[..end]);
+        let line = line.strip_suffix(b"\r").unwrap_or(&line);
+        self.state = match self.state {
+            State::ChunkEnd if line.is_empty() => State::ChunkLine,
+            State::ChunkEnd => return Err(Fault::new(Failure::Protocol, "a chunk is longer than it says")),
+            State::Trailer if line.is_empty() => {
+                self.answered(lane, desk)?;
+                State::Head
+            }
+            State::Trailer => State::Trailer,
+            _ => {
+                let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+                let digits = std::str::from_utf8(digits).ok().filter(|digits| digits.len() <= 15);
+                match digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
+                    Some(0) => State::Trailer,
+                    Some(left) => State::Chunk { left },
+                    None => return Err(Fault::new(Failure::Protocol, "a chunk has no length")),
+                }
+            }
+        };
+        Ok(end + 1)
+    }
+
+    fn answered(&mut self, lane: &mut Lane, desk: &mut Desk) -> Result<(), Fault> {
+        self.state = State::Head;
+        let wanted = match &desk.plan.request.expect {
+            Expect::Anything => None,
+            Expect::Echo => lane.expects().map(|number| desk.plan.corpus.message(number).len()),
+            Expect::This(body) => Some(body.len()),
+        };
+        if wanted.is_some_and(|wanted| wanted != self.body_at) {
+            return Err(Fault::new(Failure::WrongBytes, "a body is shorter than what was expected"));
+        }
+        lane.answered(desk, self.body_at);
+        Ok(())
+    }
+
+    pub(super) fn start_send(&mut self) -> Option<Box<Chain>> {
+        self.out.start()
+    }
+}
+
+/// How the body is framed (RFC 9112 section 6.3).
+fn after_head(head: &ResponseHead<'_>, is_head: bool) -> Result<State, Fault> {
+    let none = is_head || matches!(head.status(), 100..=199 | 204 | 304);
+    if none {
+        return Ok(State::Body { left: 0 });
+    }
+    if head.header("transfer-encoding").any(|value| value.to_ascii_lowercase().ends_with(b"chunked")) {
+        return Ok(State::ChunkLine);
+    }
+    let length = head.header("content-length").next().and_then(|value| std::str::from_utf8(value).ok());
+    match length.and_then(|length| length.trim().parse().ok()) {
+        Some(left) => Ok(State::Body { left }),
+        None => {
+            Err(Fault::new(Failure::Protocol, "an answer without a length: its connection cannot be kept"))
+        }
+    }
+}
+
+const LINE_MAX: usize = 8 << 10;

@@ -1,0 +1,55 @@
+//! When messages are due at a fixed rate.
+
+use std::time::{Duration, Instant};
+
+/// The schedule of one thread. It knows nothing of answers, so that a server that stalls delays no message's due time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    begin: Instant,
+    /// Messages a second.
+    rate: f64,
+    taken: u64,
+}
+
+impl Pace {
+    pub(crate) fn new(begin: Instant, rate: f64) -> Self {
+        // A thread without connections has nothing due in any run.
+        Self { begin, rate: rate.max(1e-9), taken: 0 }
+    }
+
+    /// When the next one is due.
+    pub(crate) fn next(&self) -> Instant {
+        let after = Duration::try_from_secs_f64(self.taken as f64 / self.rate).unwrap_or(FAR);
+        self.begin + after.min(FAR)
+    }
+
+    /// The next one, if it is due by now.
+    pub(crate) fn take(&mut self, now: Instant) -> Option<Instant> {
+        let due = self.next();
+        if due > now {
+            return None;
+        }
+        self.taken += 1;
+        Some(due)
+    }
+}
+
+const FAR: Duration = Duration::from_secs(1 << 32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_missed_is_due_when_it_would_have_been() {
+        let begin = Instant::now();
+        let mut pace = Pace::new(begin, 10.0);
+        assert_eq!(pace.take(begin), Some(begin));
+        assert_eq!(pace.take(begin), None);
+        let late = begin + Duration::from_secs(1);
+        let due: Vec<_> = std::iter::from_fn(|| pace.take(late)).collect();
+        assert_eq!(due.len(), 10);
+        assert_eq!(due[0], begin + Duration::from_millis(100));
+        assert_eq!(due[9], late);
+    }
+}

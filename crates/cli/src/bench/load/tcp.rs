@@ -1,0 +1,60 @@
+//! Echo of bytes: the reference without a protocol.
+
+use sinews_session::{Chain, Outbound, Resources};
+
+use super::super::tally::Failure;
+use super::lane::{Desk, Lane};
+use super::wire::Fault;
+
+#[derive(Debug, Default)]
+pub(super) struct Tcp {
+    pub(super) out: Outbound,
+    /// Bytes of the message under way that have come back.
+    at: usize,
+}
+
+impl Tcp {
+    pub(super) fn send(&mut self, lane: &mut Lane, desk: &mut Desk, resources: &mut Resources) {
+        while let Some(number) = lane.take(desk) {
+            let message = desk.plan.corpus.message(number);
+            let len = message.len();
+            self.out.gathering(resources).write(|out| out.extend_from_slice(message));
+            lane.sent_bytes(desk, len);
+            if len == 0 {
+                // Nothing comes back of nothing.
+                lane.answered(desk, 0);
+            }
+        }
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        mut chunk: &[u8],
+        lane: &mut Lane,
+        desk: &mut Desk,
+    ) -> Result<(), Fault> {
+        while !chunk.is_empty() {
+            let Some(number) = lane.expects() else {
+                return Err(Fault::new(Failure::WrongBytes, "more came back than was sent"));
+            };
+            let plan = desk.plan.clone();
+            let message = plan.corpus.message(number);
+            let rest = &message[self.at..];
+            let len = rest.len().min(chunk.len());
+            if chunk[..len] != rest[..len] {
+                return Err(Fault::new(Failure::WrongBytes, "what came back differs from what was sent"));
+            }
+            chunk = &chunk[len..];
+            self.at += len;
+            if self.at == message.len() {
+                self.at = 0;
+                lane.answered(desk, message.len());
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn start_send(&mut self) -> Option<Box<Chain>> {
+        self.out.start()
+    }
+}

@@ -1,0 +1,148 @@
+//! TLS of a client, by rustls.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use sinews_session::{Chain, Outbound, Resources};
+
+/// Settings of all connections.
+///
+/// # Errors
+///
+/// The system has no certificates to trust.
+pub(crate) fn config(insecure: bool) -> Result<Arc<ClientConfig>, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?;
+    if insecure {
+        let anyone = Arc::new(Anyone(provider));
+        return Ok(Arc::new(
+            builder.dangerous().with_custom_certificate_verifier(anyone).with_no_client_auth(),
+        ));
+    }
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        return Err("the system has no certificates to trust; --insecure does without".to_owned());
+    }
+    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
+}
+
+/// Takes any certificate, but its owner must have the key.
+#[derive(Debug)]
+struct Anyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, cert, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, cert, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// The TLS of one connection.
+#[derive(Debug)]
+pub(crate) struct Tls {
+    connection: ClientConnection,
+    wire: Outbound,
+}
+
+impl Tls {
+    /// # Errors
+    ///
+    /// No name that a certificate can have.
+    pub(crate) fn new(config: &Arc<ClientConfig>, name: &str) -> Result<Self, String> {
+        let name = ServerName::try_from(name.to_owned()).map_err(|error| error.to_string())?;
+        let mut connection =
+            ClientConnection::new(config.clone(), name).map_err(|error| error.to_string())?;
+        // What is in flight is bounded by the plan.
+        connection.set_buffer_limit(None);
+        Ok(Self { connection, wire: Outbound::default() })
+    }
+
+    /// Appends the plaintext of what has come.
+    ///
+    /// # Errors
+    ///
+    /// What the server did wrong.
+    pub(crate) fn receive(&mut self, mut chunk: &[u8], plain: &mut Vec<u8>) -> Result<(), String> {
+        while !chunk.is_empty() {
+            self.connection.read_tls(&mut chunk).map_err(|error| error.to_string())?;
+            let state = self.connection.process_new_packets().map_err(|error| error.to_string())?;
+            let from = plain.len();
+            plain.resize(from + state.plaintext_bytes_to_read(), 0);
+            self.connection.reader().read_exact(&mut plain[from..]).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Whether the handshake is over.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.connection.is_handshaking()
+    }
+
+    pub(crate) fn wants_send(&self) -> bool {
+        self.connection.wants_write() || self.wire.wants_send()
+    }
+
+    /// Encrypts a chain, whole.
+    pub(crate) fn seal(&mut self, chain: &mut Chain) {
+        for piece in chain.pieces() {
+            // It takes everything, having no limit.
+            let _ = self.connection.writer().write_all(piece);
+        }
+        chain.advance(chain.len());
+    }
+
+    /// Records that leave now.
+    pub(crate) fn start_send(&mut self, resources: &mut Resources) -> Option<Box<Chain>> {
+        if self.connection.wants_write() {
+            self.wire.gathering(resources).write(|out| {
+                while self.connection.wants_write() && self.connection.write_tls(out).is_ok() {}
+            });
+        }
+        self.wire.start()
+    }
+
+    pub(crate) fn progressed(&mut self, bytes: usize) {
+        self.wire.progressed(bytes);
+    }
+
+    pub(crate) fn finish_send(&mut self, records: Box<Chain>, resources: &mut Resources) {
+        self.wire.finish(records, resources);
+    }
+}

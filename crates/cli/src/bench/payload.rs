@@ -1,0 +1,210 @@
+//! What is sent: sizes, and bytes that tell where they belong.
+
+use std::fs;
+use std::path::Path;
+use std::str::FromStr;
+
+/// Sizes of messages in bytes: one, a range, or several with weights.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Sizes {
+    parts: Vec<Part>,
+    text: String,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Part {
+    from: usize,
+    to: usize,
+    weight: u64,
+}
+
+impl FromStr for Sizes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts: Result<Vec<Part>, String> = text.split(',').map(part).collect();
+        let parts = parts?;
+        if parts.iter().all(|part| part.weight == 0) {
+            return Err("all weights are 0".to_owned());
+        }
+        Ok(Self { parts, text: text.to_owned() })
+    }
+}
+
+impl std::fmt::Display for Sizes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+fn part(text: &str) -> Result<Part, String> {
+    let (sizes, weight) = match text.split_once(':') {
+        Some((sizes, weight)) => {
+            (sizes, weight.parse().map_err(|_| format!("expected a weight in place of {weight}"))?)
+        }
+        None => (text, 1),
+    };
+    let (from, to) = match sizes.split_once('-') {
+        Some((from, to)) => (bytes(from)?, bytes(to)?),
+        None => (bytes(sizes)?, bytes(sizes)?),
+    };
+    if from > to {
+        return Err(format!("expected a range in place of {sizes}"));
+    }
+    Ok(Part { from, to, weight })
+}
+
+fn bytes(text: &str) -> Result<usize, String> {
+    let (number, shift) = match text.to_ascii_lowercase() {
+        text if text.ends_with('k') => (text[..text.len() - 1].to_owned(), 10),
+        text if text.ends_with('m') => (text[..text.len() - 1].to_owned(), 20),
+        text => (text, 0),
+    };
+    let size = number.trim().parse::<usize>().ok().filter(|size| *size <= SIZE_MAX >> shift);
+    size.map(|size| size << shift).ok_or_else(|| {
+        format!("expected a size of up to 64m bytes, such as 64, 16k or 1m, in place of {text}")
+    })
+}
+
+impl Sizes {
+    /// The size of a message, by a number that is spread evenly.
+    fn pick(&self, number: u64) -> usize {
+        let all: u64 = self.parts.iter().map(|part| part.weight).sum();
+        let mut left = (number >> 32) % all.max(1);
+        for part in &self.parts {
+            if left < part.weight {
+                return part.from + (number & 0xFFFF_FFFF) as usize % (part.to - part.from + 1);
+            }
+            left -= part.weight;
+        }
+        self.parts[0].from
+    }
+
+    fn largest(&self) -> usize {
+        self.parts.iter().map(|part| part.to).max().unwrap_or(0)
+    }
+
+    fn single(&self) -> Option<usize> {
+        match &self.parts[..] {
+            [one] if one.from == one.to => Some(one.from),
+            _ => None,
+        }
+    }
+}
+
+/// All that can be sent. A message is found again by its number alone, so that nothing is kept to compare an echo with.
+#[derive(Clone, Debug)]
+pub(crate) enum Corpus {
+    /// Messages are slices of one block, each beginning elsewhere.
+    Made {
+        block: Vec<u8>,
+        sizes: Sizes,
+        single: Option<usize>,
+    },
+    Recorded(Vec<Vec<u8>>),
+}
+
+impl Corpus {
+    pub(crate) fn made(sizes: &Sizes, text: bool) -> Self {
+        let mut seed = 0x5EED_u64;
+        let mut next = || {
+            seed = mix(seed);
+            // Letters and digits are text whatever is cut out of them; binary is every byte.
+            let byte = (seed >> 40) as u8;
+            if text {
+                b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"[usize::from(byte & 63)]
+            } else {
+                byte
+            }
+        };
+        let block = (0..sizes.largest() + OFFSETS).map(|_| next()).collect();
+        Self::Made { block, single: sizes.single(), sizes: sizes.clone() }
+    }
+
+    /// The lines of a file.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, has no line, or one that is no text where text is to be sent.
+    pub(crate) fn recorded(path: &Path, text: bool) -> Result<Self, String> {
+        let all = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let lines: Vec<Vec<u8>> = all
+            .split(|byte| *byte == b'\n')
+            .map(|line| line.strip_suffix(b"\r").unwrap_or(line).to_vec())
+            .filter(|line| !line.is_empty())
+            .collect();
+        if lines.is_empty() {
+            return Err(format!("{}: there is no line to send", path.display()));
+        }
+        if let Some(at) = lines.iter().position(|line| text && std::str::from_utf8(line).is_err()) {
+            return Err(format!("{}: message {} is no text; --binary sends it", path.display(), at + 1));
+        }
+        Ok(Self::Recorded(lines))
+    }
+
+    /// The message with this number.
+    #[inline]
+    pub(crate) fn message(&self, number: u64) -> &[u8] {
+        match self {
+            Self::Made { block, sizes, single } => {
+                let mixed = mix(number);
+                let size = single.unwrap_or_else(|| sizes.pick(mixed));
+                let at = (mixed >> 13) as usize % OFFSETS;
+                &block[at..at + size]
+            }
+            Self::Recorded(lines) => &lines[(number % lines.len() as u64) as usize],
+        }
+    }
+}
+
+/// Spreads a number over all bits.
+#[inline]
+fn mix(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mixed = (number ^ number >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ mixed >> 31
+}
+
+/// Where in the block a message may begin.
+const OFFSETS: usize = 4096;
+
+const SIZE_MAX: usize = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_a_number_a_range_or_a_mix() {
+        let of = |text: &str| {
+            let sizes: Sizes = text.parse().unwrap();
+            let all: Vec<usize> = (0..2000).map(|number| sizes.pick(mix(number))).collect();
+            (
+                *all.iter().min().unwrap(),
+                *all.iter().max().unwrap(),
+                all.iter().filter(|size| **size == 64).count(),
+            )
+        };
+        assert_eq!(of("64"), (64, 64, 2000));
+        let (least, most, _) = of("10-20");
+        assert_eq!((least, most), (10, 20));
+        let (least, most, small) = of("64:90,16k:10");
+        assert_eq!((least, most), (64, 16 << 10));
+        assert!((1700..1900).contains(&small), "{small} of 2000 are 90 %");
+        for wrong in ["", "x", "9-3", "1:0", "65m", "1:x", "-3"] {
+            assert!(wrong.parse::<Sizes>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn messages_that_follow_each_other_differ() {
+        for text in [false, true] {
+            let corpus = Corpus::made(&"16".parse().unwrap(), text);
+            for number in 0..1000 {
+                assert_ne!(corpus.message(number), corpus.message(number + 1));
+                assert!(!text || corpus.message(number).is_ascii());
+            }
+        }
+    }
+}

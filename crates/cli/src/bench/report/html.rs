@@ -1,0 +1,160 @@
+//! A page with charts that needs nothing beside itself: no script, no font, no network.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use super::super::plan::Plan;
+use super::super::result::{Outcome, PERCENTILES};
+use super::table::rows;
+use super::units::{bytes, count, nanos};
+
+/// # Errors
+///
+/// A chart cannot be drawn.
+pub(crate) fn page(plan: &Plan, outcome: &Outcome) -> Result<String, String> {
+    let mut charts = String::new();
+    for (title, svg) in [
+        ("Latency by percentile", latency(outcome)?),
+        ("Rate over time", over_time(outcome, |sample| Some(sample.rate), count)?),
+        (
+            "The server's memory over time",
+            over_time(outcome, |sample| sample.memory.map(|memory| memory as f64), bytes)?,
+        ),
+    ] {
+        if let Some(svg) = svg {
+            charts.push_str(&format!("<figure><figcaption>{title}</figcaption>{svg}</figure>\n"));
+        }
+    }
+    let row =
+        |name: &str, value: &str| format!("<tr><th>{}</th><td>{}</td></tr>\n", escape(name), escape(value));
+    let mut table: String = rows(plan, outcome).iter().map(|(name, value)| row(name, value)).collect();
+    let histogram = &outcome.tally.latency;
+    if !histogram.is_empty() {
+        for (name, quantile) in PERCENTILES {
+            let name = format!("latency {}", name.replace('_', "."));
+            table.push_str(&row(&name, &nanos(histogram.value_at_quantile(quantile) as f64)));
+        }
+        table.push_str(&row("latency max", &nanos(histogram.max() as f64)));
+    }
+    for (kind, number) in &outcome.tally.errors {
+        table.push_str(&row(kind.name(), &number.to_string()));
+    }
+    let warnings = outcome.warnings(plan);
+    let warnings: String =
+        warnings.iter().map(|text| format!("<p class=warning>{}</p>\n", escape(text))).collect();
+    let url = escape(&plan.target.url);
+    let json = escape(&format!("{:#}", outcome.to_json(plan)));
+    Ok(format!(
+        "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<meta name=viewport content=\"width=device-width\">\n\
+         <title>{url} – sinews bench</title>\n<style>{STYLE}</style>\n<h1>{url}</h1>\n\
+         {warnings}<table>\n{table}</table>\n{charts}\
+         <details><summary>As JSON</summary><pre>{json}</pre></details>\n</html>\n"
+    ))
+}
+
+/// Latency against how many were faster, where each nine has the same room.
+fn latency(outcome: &Outcome) -> Result<Option<String>, String> {
+    let histogram = &outcome.tally.latency;
+    if histogram.is_empty() {
+        return Ok(None);
+    }
+    let nines = (histogram.len() as f64).log10().clamp(1.0, 5.0);
+    let points: Vec<(f64, f64)> = (0..=POINTS)
+        .map(|point| {
+            let nines = nines * f64::from(point) / f64::from(POINTS);
+            let quantile = 1.0 - 10f64.powf(-nines);
+            (nines, histogram.value_at_quantile(quantile) as f64)
+        })
+        .collect();
+    let most = points.last().map_or(1.0, |point| point.1).max(1.0);
+    let percent = |nines: &f64| match *nines {
+        nines if nines < 0.01 => "0 %".to_owned(),
+        nines => {
+            let digits = (nines - 1.0).max(0.0).round() as usize;
+            format!("{:.digits$} %", 100.0 * (1.0 - 10f64.powf(-nines)))
+        }
+    };
+    draw((0.0..nines, 0.0..most * 1.05), &points, &percent, &|value| nanos(*value)).map(Some)
+}
+
+fn over_time(
+    outcome: &Outcome,
+    value: impl Fn(&super::super::result::Sample) -> Option<f64>,
+    shown: fn(f64) -> String,
+) -> Result<Option<String>, String> {
+    let samples = &outcome.samples;
+    let points: Vec<(f64, f64)> =
+        samples.iter().filter_map(|sample| Some((sample.at.as_secs_f64(), value(sample)?))).collect();
+    let Some((last, _)) = points.last().filter(|_| points.len() > 1) else { return Ok(None) };
+    let most = points.iter().map(|point| point.1).fold(1.0, f64::max);
+    draw((0.0..*last, 0.0..most * 1.05), &points, &|at| format!("{at:.1} s"), &|value| shown(*value))
+        .map(Some)
+}
+
+type Ranges = (std::ops::Range<f64>, std::ops::Range<f64>);
+
+fn draw(
+    (x, y): Ranges,
+    points: &[(f64, f64)],
+    x_label: &dyn Fn(&f64) -> String,
+    y_label: &dyn Fn(&f64) -> String,
+) -> Result<String, String> {
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        draw_on(&area, (x, y), points, x_label, y_label).map_err(|error| format!("a chart: {error}"))?;
+        area.present().map_err(|error| format!("a chart: {error}"))?;
+    }
+    // The page's style says what these are, by day and by night.
+    Ok(svg.replace(INK, "currentColor").replace(LINE, "var(--line)").replace(GRID, "var(--grid)"))
+}
+
+fn draw_on<'a>(
+    area: &DrawingArea<SVGBackend<'a>, Shift>,
+    (x, y): Ranges,
+    points: &[(f64, f64)],
+    x_label: &dyn Fn(&f64) -> String,
+    y_label: &dyn Fn(&f64) -> String,
+) -> Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>> {
+    let mut chart = ChartBuilder::on(area)
+        .margin(10)
+        .x_label_area_size(28)
+        .y_label_area_size(72)
+        .build_cartesian_2d(x, y)?;
+    chart
+        .configure_mesh()
+        .x_label_formatter(&x_label)
+        .y_label_formatter(&y_label)
+        .x_labels(6)
+        .y_labels(6)
+        .axis_style(RGBColor(1, 1, 1))
+        .bold_line_style(RGBColor(2, 2, 2))
+        .light_line_style(TRANSPARENT)
+        .label_style(("sans-serif", 12, &RGBColor(1, 1, 1)))
+        .draw()?;
+    chart.draw_series(LineSeries::new(points.iter().copied(), RGBColor(3, 3, 3).stroke_width(2)))?;
+    Ok(())
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+const SIZE: (u32, u32) = (720, 280);
+const POINTS: u32 = 200;
+
+/// Colours that stand for those of the page.
+const INK: &str = "#010101";
+const GRID: &str = "#020202";
+const LINE: &str = "#030303";
+
+const STYLE: &str = "\
+:root{color-scheme:light dark;--line:#0b62c4;--grid:#e4e7eb;--paper:#fff;--ink:#1b1f24;--warn:#9a3412}\
+@media(prefers-color-scheme:dark){:root{--line:#6cb2ff;--grid:#30363d;--paper:#11151a;--ink:#e6e9ec;--warn:#fdba74}}\
+body{font:15px/1.5 system-ui,sans-serif;max-width:760px;margin:2rem auto;padding:0 1rem;background:var(--paper);color:var(--ink)}\
+h1{font-size:1.2rem;overflow-wrap:anywhere}\
+table{border-collapse:collapse;width:100%}\
+th,td{text-align:left;font-weight:400;padding:.2rem .6rem .2rem 0;border-bottom:1px solid var(--grid);font-variant-numeric:tabular-nums}\
+th{width:40%;opacity:.75}\
+figure{margin:1.5rem 0}figcaption{font-weight:600}svg{width:100%;height:auto}\
+.warning{color:var(--warn);font-weight:600}pre{overflow:auto}";

@@ -1,0 +1,113 @@
+//! The summary on the terminal.
+
+use super::super::args::Mode;
+use super::super::plan::Plan;
+use super::super::result::{Outcome, PERCENTILES};
+use super::units::{bytes, count, nanos};
+
+pub(crate) fn summary(plan: &Plan, outcome: &Outcome) -> String {
+    let mut lines = vec![head(plan, outcome)];
+    lines.extend(rows(plan, outcome).into_iter().map(|(name, value)| format!("  {name:<22} {value}")));
+    let histogram = &outcome.tally.latency;
+    if !histogram.is_empty() {
+        lines.push(String::new());
+        let mut cells = vec![("min", histogram.min())];
+        cells.extend(PERCENTILES.map(|(name, quantile)| (name, histogram.value_at_quantile(quantile))));
+        cells.push(("max", histogram.max()));
+        let row =
+            |cells: Vec<String>| cells.into_iter().map(|cell| format!("{cell:>10}")).collect::<String>();
+        lines.push(format!(
+            "  latency{}",
+            row(cells.iter().map(|(name, _)| name.replace('_', ".")).collect())
+        ));
+        lines
+            .push(format!("         {}", row(cells.iter().map(|(_, value)| nanos(*value as f64)).collect())));
+    }
+    for (kind, number) in &outcome.tally.errors {
+        let example = outcome.tally.examples.get(kind).map_or("", String::as_str);
+        lines.push(format!("  {number} × {}: {example}", kind.name()));
+    }
+    lines.join("\n")
+}
+
+fn head(plan: &Plan, outcome: &Outcome) -> String {
+    let flow = match plan.rate {
+        Some(rate) => format!("{}/s offered", count(rate)),
+        None => format!("{} in flight", plan.in_flight),
+    };
+    let seconds = outcome.elapsed.as_secs_f64();
+    let threads = if plan.threads == 1 { "thread" } else { "threads" };
+    format!(
+        "{} ({}, {} connections, {flow}, {} {threads}, {seconds:.1} s)",
+        plan.target.url,
+        plan.mode.name(),
+        plan.connections,
+        plan.threads,
+    )
+}
+
+/// Names and values, but for the latencies.
+pub(super) fn rows(plan: &Plan, outcome: &Outcome) -> Vec<(&'static str, String)> {
+    let tally = &outcome.tally;
+    let seconds = outcome.elapsed.as_secs_f64().max(1e-9);
+    let mut rows = Vec::new();
+    let what = match plan.mode {
+        Mode::Echo
+            if plan.handshakes.is_empty() && plan.target.protocol == super::super::target::Protocol::Http =>
+        {
+            "requests"
+        }
+        Mode::Echo => "echoes, verified",
+        Mode::Storm => "connections made",
+        Mode::FanOut => "deliveries, verified",
+        Mode::Idle => "messages",
+    };
+    if plan.mode != Mode::Idle {
+        rows.push((what, format!("{} ({}/s)", tally.messages, count(outcome.rate()))));
+    }
+    if plan.is_fan_out() {
+        rows.push((
+            "published",
+            format!("{} ({}/s)", tally.published, count(tally.published as f64 / seconds)),
+        ));
+    }
+    if tally.bytes_sent > 0 {
+        let rate = |number: u64| format!("{} ({}/s)", bytes(number as f64), bytes(number as f64 / seconds));
+        rows.push(("sent", rate(tally.bytes_sent)));
+        rows.push(("received", rate(tally.bytes_received)));
+    }
+    rows.push(("connections open", outcome.open.to_string()));
+    if !tally.connect.is_empty() && plan.mode != Mode::Storm {
+        let (half, most) = (tally.connect.value_at_quantile(0.5), tally.connect.max());
+        rows.push((
+            "connected within",
+            format!("{} (median), {} (max)", nanos(half as f64), nanos(most as f64)),
+        ));
+    }
+    if let Some(server) = outcome.server {
+        let busy = server.busy.as_secs_f64() / seconds;
+        let each = outcome.server_cpu_us().map_or(String::new(), |us| format!(", {us:.2} µs a message"));
+        rows.push((
+            "server's processor",
+            format!("{:.0} % of one{each}, {} threads", busy * 100.0, server.threads),
+        ));
+        rows.push((
+            "server's memory",
+            format!("{}, {} before", bytes(server.memory as f64), bytes(server.memory_before as f64)),
+        ));
+        if let Some(each) = outcome.memory_per_connection() {
+            rows.push(("  for a connection", bytes(each.max(0.0))));
+        }
+        if let Some(calls) = server.system_calls {
+            rows.push(("system calls", format!("{calls:.3} a message")));
+        }
+    }
+    if let Some(share) = outcome.own.share() {
+        let each = outcome.own_cpu_us(plan).map_or(String::new(), |us| format!(", {us:.2} µs a message"));
+        rows.push((
+            "load's processor",
+            format!("{:.0} % of one, the busiest thread{each} ({})", share * 100.0, outcome.backend),
+        ));
+    }
+    rows
+}

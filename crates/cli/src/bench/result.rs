@@ -1,0 +1,218 @@
+//! What a run has come to.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::plan::Plan;
+use super::tally::Tally;
+
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) tally: Tally,
+    /// How long was measured.
+    pub(crate) elapsed: Duration,
+    /// Connections that were open at the end.
+    pub(crate) open: u64,
+    pub(crate) own: Own,
+    pub(crate) server: Option<Server>,
+    pub(crate) samples: Vec<Sample>,
+    /// What drove our sockets.
+    pub(crate) backend: &'static str,
+}
+
+/// What the load itself has used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Own {
+    /// Processor time of the busiest thread.
+    pub(crate) busiest: Option<Duration>,
+    pub(crate) elapsed: Duration,
+}
+
+impl Own {
+    /// Part of a processor, 0 to 1.
+    pub(crate) fn share(&self) -> Option<f64> {
+        self.busiest.map(|busy| busy.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9))
+    }
+}
+
+/// What the server has used while it was measured, and holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Server {
+    pub(crate) busy: Duration,
+    pub(crate) threads: u64,
+    pub(crate) memory: u64,
+    /// Before the first connection, and when all were open.
+    pub(crate) memory_before: u64,
+    pub(crate) memory_open: u64,
+    pub(crate) system_calls: Option<f64>,
+}
+
+/// A moment of the window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    pub(crate) at: Duration,
+    pub(crate) rate: f64,
+    pub(crate) memory: Option<u64>,
+}
+
+pub(crate) const PERCENTILES: [(&str, f64); 7] = [
+    ("p50", 0.5),
+    ("p75", 0.75),
+    ("p90", 0.9),
+    ("p95", 0.95),
+    ("p99", 0.99),
+    ("p99_9", 0.999),
+    ("p99_99", 0.9999),
+];
+
+impl Outcome {
+    pub(crate) fn rate(&self) -> f64 {
+        self.tally.messages as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    /// The server's processor time for each message, in microseconds.
+    pub(crate) fn server_cpu_us(&self) -> Option<f64> {
+        let server = self.server.filter(|_| self.tally.messages > 0)?;
+        Some(server.busy.as_secs_f64() * 1e6 / self.tally.messages as f64)
+    }
+
+    /// Our own, by the busiest thread.
+    pub(crate) fn own_cpu_us(&self, plan: &Plan) -> Option<f64> {
+        let busy = self.own.busiest.filter(|_| self.tally.messages > 0)?;
+        Some(busy.as_secs_f64() * 1e6 * plan.threads as f64 / self.tally.messages as f64)
+    }
+
+    /// Bytes of the server for each connection that is open.
+    pub(crate) fn memory_per_connection(&self) -> Option<f64> {
+        let server = self.server.filter(|_| self.open > 0)?;
+        let more = server.memory.max(server.memory_open) as f64 - server.memory_before as f64;
+        Some(more / self.open as f64)
+    }
+
+    /// What a reader must know before he believes the figures.
+    pub(crate) fn warnings(&self, plan: &Plan) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let own = self.own.share().unwrap_or(0.0);
+        let server =
+            self.server.map(|server| server.busy.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9));
+        if own > BUSY && server.is_none_or(|server| server < BUSY) {
+            let more = "the load is the bottleneck, not the server: a thread of it is busy";
+            warnings.push(format!("{more} {:.0} % of the time; take more --threads", own * 100.0));
+        }
+        let late = self.tally.late.value_at_quantile(0.99);
+        if plan.rate.is_some() && late > LATE_NS {
+            let late = Duration::from_nanos(late);
+            warnings.push(format!(
+                "the load could not keep its schedule: 1 % of the messages left {late:.1?} late or more"
+            ));
+        }
+        if self.tally.messages == 0 && plan.mode != super::args::Mode::Idle {
+            warnings.push("nothing was answered while it was measured".to_owned());
+        }
+        warnings
+    }
+
+    /// The fields that docs/benchmarks.md names.
+    pub(crate) fn to_json(&self, plan: &Plan) -> Value {
+        let tally = &self.tally;
+        let mut result = json!({
+            "url": plan.target.url,
+            "mode": plan.mode.name(),
+            "connections": plan.connections,
+            "threads": plan.threads,
+            "in_flight": plan.in_flight,
+            "offered_rate": plan.rate,
+            "backend": self.backend,
+            "seconds": self.elapsed.as_secs_f64(),
+            "messages": tally.messages,
+            "rate": self.rate(),
+            "bytes_sent": tally.bytes_sent,
+            "bytes_received": tally.bytes_received,
+            "connections_open": self.open,
+            "latency_us": percentiles(&tally.latency),
+            "connect_us": percentiles(&tally.connect),
+            "errors": tally.errors.iter().map(|(kind, count)| (kind.name().to_owned(), json!(count))).collect::<Map<_, _>>(),
+            "load_busy": self.own.share(),
+            "load_cpu_us_per_message": self.own_cpu_us(plan),
+            "warnings": self.warnings(plan),
+        });
+        if plan.rate.is_some() {
+            result["late_us"] = percentiles(&tally.late);
+        }
+        if plan.is_fan_out() {
+            result["published"] = json!(tally.published);
+        }
+        if let Some(server) = self.server {
+            result["server"] = json!({
+                "cpu_seconds": server.busy.as_secs_f64(),
+                "cpu_us_per_message": self.server_cpu_us(),
+                "threads": server.threads,
+                "memory_bytes": server.memory,
+                "memory_before_bytes": server.memory_before,
+                "memory_per_connection_bytes": self.memory_per_connection(),
+                "system_calls_per_message": server.system_calls,
+            });
+        }
+        result
+    }
+
+    /// The same, in one line of names and one of values.
+    pub(crate) fn to_csv(&self, plan: &Plan) -> String {
+        let mut fields = Vec::new();
+        flatten("", &self.to_json(plan), &mut fields);
+        let quoted = |text: &str| match text.contains([',', '"', '\n']) {
+            true => format!("\"{}\"", text.replace('"', "\"\"")),
+            false => text.to_owned(),
+        };
+        let line = |part: fn(&(String, String)) -> &str| {
+            fields.iter().map(|field| quoted(part(field))).collect::<Vec<_>>().join(",")
+        };
+        format!("{}\n{}", line(|field| &field.0), line(|field| &field.1))
+    }
+}
+
+fn flatten(prefix: &str, value: &Value, out: &mut Vec<(String, String)>) {
+    match value {
+        // Its names differ from run to run; their sum does not.
+        Value::Object(map) if prefix == "errors" => {
+            let sum: u64 = map.values().filter_map(Value::as_u64).sum();
+            out.push(("errors".to_owned(), sum.to_string()));
+        }
+        Value::Object(map) => {
+            for (name, value) in map {
+                let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+                flatten(&name, value, out);
+            }
+        }
+        Value::Array(all) => {
+            let texts = all.iter().map(|one| one.as_str().unwrap_or_default());
+            out.push((prefix.to_owned(), texts.collect::<Vec<_>>().join("; ")));
+        }
+        Value::Null => out.push((prefix.to_owned(), String::new())),
+        Value::String(text) => out.push((prefix.to_owned(), text.clone())),
+        other => out.push((prefix.to_owned(), other.to_string())),
+    }
+}
+
+fn percentiles(histogram: &hdrhistogram::Histogram<u64>) -> Value {
+    if histogram.is_empty() {
+        return Value::Null;
+    }
+    let us = |nanos: u64| json!(nanos as f64 / 1e3);
+    let mut all = Map::new();
+    all.insert("count".to_owned(), json!(histogram.len()));
+    all.insert("min".to_owned(), us(histogram.min()));
+    all.insert("mean".to_owned(), json!(histogram.mean() / 1e3));
+    for (name, quantile) in PERCENTILES {
+        all.insert(name.to_owned(), us(histogram.value_at_quantile(quantile)));
+    }
+    all.insert("max".to_owned(), us(histogram.max()));
+    Value::Object(all)
+}
+
+/// Above this part of a processor a thread has nothing left to give.
+const BUSY: f64 = 0.9;
+
+/// A schedule that is later than this is not kept: a millisecond.
+const LATE_NS: u64 = 1_000_000;

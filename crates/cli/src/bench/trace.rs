@@ -1,0 +1,77 @@
+//! System calls of the server for each message, counted by strace in a run of its own: being watched costs time.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::load;
+use super::plan::Plan;
+
+/// # Errors
+///
+/// There is no strace, or it may not look at the process; in its own words.
+pub(crate) fn calls_per_message(plan: &Arc<Plan>, pids: &[u32]) -> Result<f64, String> {
+    let log = std::env::temp_dir().join(format!("sinews-bench-{}.calls", std::process::id()));
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-c", "-U", "calls,name", "-o"]).arg(&log);
+    for pid in pids {
+        strace.args(["-p", &pid.to_string()]);
+    }
+    let child = strace.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let mut child = child.map_err(|error| format!("strace: {error}"))?;
+    // It says which processes it looks at before it looks; what it may not, it ends with.
+    thread::sleep(ATTACHING);
+    if child.try_wait().map_err(|error| error.to_string())?.is_some() {
+        let words = child.wait_with_output().map_err(|error| error.to_string())?;
+        return Err(String::from_utf8_lossy(&words.stderr).trim().to_owned());
+    }
+    let mut short = Plan::clone(plan);
+    (short.duration, short.warm_up, short.count) = (MEASURED, Duration::ZERO, None);
+    let outcome = load::run(Arc::new(short), (&[], false), |_| ());
+    end(&mut child)?;
+    let summary = fs::read_to_string(&log).map_err(|error| error.to_string());
+    let _ = fs::remove_file(&log);
+    let messages = outcome?.tally.messages;
+    match total(&summary?) {
+        Some(calls) if messages > 0 => Ok(calls as f64 / messages as f64),
+        _ => Err("strace counted nothing".to_owned()),
+    }
+}
+
+/// Lets it write its summary.
+fn end(child: &mut Child) -> Result<(), String> {
+    let told = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    told.map_err(|error| format!("kill: {error}"))?;
+    let deadline = Instant::now() + ENDING;
+    while child.try_wait().map_err(|error| error.to_string())?.is_none() {
+        if Instant::now() >= deadline {
+            let _ = child.kill();
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// The sum at the end of strace's table.
+fn total(summary: &str) -> Option<u64> {
+    let line = summary.lines().rev().find(|line| line.trim_end().ends_with("total"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+const ATTACHING: Duration = Duration::from_millis(500);
+const MEASURED: Duration = Duration::from_secs(1);
+const ENDING: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_of_the_table_is_found() {
+        let table = "calls syscall\n----- -----\n   12 epoll_wait\n    7 read\n----- -----\n   19 total\n";
+        assert_eq!(total(table), Some(19));
+        assert_eq!(total(""), None);
+    }
+}
