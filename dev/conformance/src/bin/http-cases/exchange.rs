@@ -1,0 +1,246 @@
+//! One case against a server: whole, cut in every place, byte by byte, and with another request behind it.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use sinews_conformance::http::{Answer, Case, Expected, read};
+
+/// A server under test, and how its cases are asked.
+pub(crate) struct Server {
+    address: SocketAddr,
+    /// What was sent before a request on this connection has been looked at when that is answered: the server has one
+    /// thread, and serves its connections in turn.
+    marker: TcpStream,
+    pub(crate) connections: usize,
+}
+
+/// Until an answer comes, which takes microseconds: long enough for any machine, and for 408 to come first.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+
+/// Connections at a time.
+const BATCH: usize = 128;
+
+/// Up to here, a request is cut in every place.
+const CUT_ALL: usize = 700;
+
+/// The places in which longer ones are cut.
+const CUTS: usize = 64;
+
+const MARKER: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// What shows that the connection went on, and ends it.
+const LAST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+
+/// What must not be read.
+const SMUGGLED: &[u8] = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// What comes once a client that asked for it has leave to send the body.
+const LEAVE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+impl Server {
+    pub(crate) fn connect(address: SocketAddr) -> io::Result<Self> {
+        Ok(Self { address, marker: connect(address)?, connections: 1 })
+    }
+
+    /// The case in all ways.
+    pub(crate) fn run(&mut self, case: &Case) -> Result<(), String> {
+        let wire = case.wire.bytes();
+        self.whole(&wire, case, 1).map_err(|why| format!("whole: {why}"))?;
+        let len = wire.len();
+        let cuts: Vec<usize> = if len <= CUT_ALL {
+            (1..len).collect()
+        } else {
+            (1..=CUTS).map(|part| part * (len - 1) / CUTS).collect()
+        };
+        for batch in cuts.chunks(BATCH) {
+            self.cut(&wire, case, batch)?;
+        }
+        if len <= CUT_ALL {
+            self.byte_by_byte(&wire, case).map_err(|why| format!("byte by byte: {why}"))?;
+        }
+        let behind = match case.expected.answers() {
+            None => return Ok(()),
+            Some((_, true)) => self.whole(&[&wire, SMUGGLED].concat(), case, 1),
+            Some((_, false)) => self.whole(&wire.repeat(2), case, 2),
+        };
+        behind.map_err(|why| format!("with another behind: {why}"))
+    }
+
+    fn whole(&mut self, wire: &[u8], case: &Case, times: usize) -> Result<(), String> {
+        let mut stream = self.open()?;
+        send(&mut stream, wire);
+        self.finish(stream, Vec::new(), case, times)
+    }
+
+    /// Each connection gets the part before its cut; when the server has seen all of these, the rest.
+    fn cut(&mut self, wire: &[u8], case: &Case, cuts: &[usize]) -> Result<(), String> {
+        let mut streams = Vec::new();
+        for &cut in cuts {
+            let mut stream = self.open()?;
+            send(&mut stream, &wire[..cut]);
+            streams.push((cut, stream));
+        }
+        self.wait_until_seen()?;
+        for (cut, mut stream) in streams {
+            let context = |why: String| format!("cut at {cut}: {why}");
+            let early = self.early(&mut stream, wire, cut, case).map_err(context)?;
+            send(&mut stream, &wire[cut..]);
+            self.finish(stream, early, case, 1).map_err(context)?;
+        }
+        Ok(())
+    }
+
+    /// What came before the request was whole: nothing, unless it is refused or its body is waited for.
+    fn early(&self, stream: &mut TcpStream, wire: &[u8], cut: usize, case: &Case) -> Result<Vec<u8>, String> {
+        let head = wire.windows(4).position(|window| window == b"\r\n\r\n").map_or(wire.len(), |at| at + 4);
+        let is_sound = match case.expected.answers() {
+            None => true,
+            Some((answers, _)) => answers.first().is_some_and(|first| first.status < 400),
+        };
+        let early = available(stream).map_err(|error| error.to_string())?;
+        if cut < head && is_sound && !early.is_empty() {
+            return Err(format!("answered before its head was whole: {}", shown(&early)));
+        }
+        let waits =
+            asks_for_leave(wire) && matches!(case.expected, Expected::Echoes(body) if !body.is_empty());
+        if cut == head && waits && early != LEAVE {
+            return Err(format!("{} in place of leave to send the body", shown(&early)));
+        }
+        Ok(early)
+    }
+
+    fn byte_by_byte(&mut self, wire: &[u8], case: &Case) -> Result<(), String> {
+        let mut stream = self.open()?;
+        for byte in wire {
+            send(&mut stream, &[*byte]);
+            self.ask_marker()?;
+        }
+        self.finish(stream, Vec::new(), case, 1)
+    }
+
+    /// Reads what must come, and nothing else.
+    fn finish(
+        &mut self,
+        mut stream: TcpStream,
+        mut received: Vec<u8>,
+        case: &Case,
+        times: usize,
+    ) -> Result<(), String> {
+        let Some((answers, ends)) = case.expected.answers() else {
+            self.wait_until_seen()?;
+            let early = available(&mut stream).map_err(|error| error.to_string())?;
+            return if early.is_empty() { Ok(()) } else { Err(format!("answered: {}", shown(&early))) };
+        };
+        let leave = asks_for_leave(&case.wire.bytes());
+        for round in 0..times {
+            for (place, expected) in answers.iter().enumerate() {
+                let last = ends && round + 1 == times && place + 1 == answers.len();
+                take(&mut stream, &mut received, expected, last, leave)?;
+            }
+        }
+        if !ends {
+            send(&mut stream, LAST);
+            let alive = take_any(&mut stream, &mut received)?;
+            if alive != 200 {
+                return Err(format!("{alive} for the request behind"));
+            }
+        }
+        stream.read_to_end(&mut received).map_err(|error| format!("no end: {error}"))?;
+        if received.is_empty() { Ok(()) } else { Err(format!("more came: {}", shown(&received))) }
+    }
+
+    fn open(&mut self) -> Result<TcpStream, String> {
+        self.connections += 1;
+        connect(self.address).map_err(|error| format!("connect: {error}"))
+    }
+
+    /// Until what was sent so far has been looked at: the first answer may be of the same turn of the loop.
+    fn wait_until_seen(&mut self) -> Result<(), String> {
+        self.ask_marker()?;
+        self.ask_marker()
+    }
+
+    fn ask_marker(&mut self) -> Result<(), String> {
+        send(&mut self.marker, MARKER);
+        let mut received = Vec::new();
+        take_any(&mut self.marker, &mut received).map(|_| ()).map_err(|why| format!("beside the case: {why}"))
+    }
+}
+
+fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(ANSWER_LIMIT))?;
+    Ok(stream)
+}
+
+/// A server that has refused the beginning may have ended the connection; what it said is still to be read.
+fn send(stream: &mut TcpStream, bytes: &[u8]) {
+    let _ = stream.write_all(bytes);
+}
+
+fn asks_for_leave(wire: &[u8]) -> bool {
+    wire.windows(12).any(|window| window.eq_ignore_ascii_case(b"100-continue"))
+}
+
+/// Takes one answer off what comes, which must be this one; leave to send the body may come before it.
+fn take(
+    stream: &mut TcpStream,
+    received: &mut Vec<u8>,
+    expected: &Answer,
+    last: bool,
+    leave: bool,
+) -> Result<(), String> {
+    loop {
+        if leave && expected.status != 100 && received.starts_with(LEAVE) {
+            received.drain(..LEAVE.len());
+        }
+        if let Some((found, len)) = read(received, expected.of_head)? {
+            received.drain(..len);
+            return found.check(expected, last);
+        }
+        more(stream, received)?;
+    }
+}
+
+/// The status of the next answer.
+fn take_any(stream: &mut TcpStream, received: &mut Vec<u8>) -> Result<u16, String> {
+    loop {
+        if let Some((found, len)) = read(received, false)? {
+            received.drain(..len);
+            return Ok(found.status());
+        }
+        more(stream, received)?;
+    }
+}
+
+fn more(stream: &mut TcpStream, received: &mut Vec<u8>) -> Result<(), String> {
+    let mut chunk = [0; 4096];
+    match stream.read(&mut chunk) {
+        Ok(0) => Err(format!("the connection ended behind {}", shown(received))),
+        Ok(len) => {
+            received.extend_from_slice(&chunk[..len]);
+            Ok(())
+        }
+        Err(error) => Err(format!("{error} behind {}", shown(received))),
+    }
+}
+
+/// What has come, without waiting.
+fn available(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    stream.set_nonblocking(true)?;
+    let mut chunk = [0; 4096];
+    let found = match stream.read(&mut chunk) {
+        Ok(len) => chunk[..len].to_vec(),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    stream.set_nonblocking(false)?;
+    Ok(found)
+}
+
+fn shown(bytes: &[u8]) -> String {
+    let text: String = String::from_utf8_lossy(bytes).chars().take(120).collect();
+    format!("{text:?}")
+}

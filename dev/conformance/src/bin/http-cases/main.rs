@@ -1,0 +1,36 @@
+//! Asks a server the HTTP cases: `http-cases ADDRESS all|heads`. `heads` are those that any server has to answer so,
+//! whatever its routes. Prints `ok NAME` or `FAIL NAME: why` for each case.
+#![forbid(unsafe_code)]
+
+mod exchange;
+
+use std::env;
+use std::error::Error;
+use std::process::ExitCode;
+
+use sinews_conformance::http::GROUPS;
+
+use crate::exchange::Server;
+
+fn main() -> Result<ExitCode, Box<dyn Error>> {
+    let mut arguments = env::args().skip(1);
+    let (Some(address), Some(which)) = (arguments.next(), arguments.next()) else {
+        return Err("http-cases ADDRESS all|heads".into());
+    };
+    let mut server = Server::connect(address.parse()?)?;
+    let mut failed = 0;
+    for group in GROUPS {
+        for case in group.cases.iter().filter(|case| which == "all" || case.is_refused_head()) {
+            let name = format!("{}: {} (RFC {})", group.source, case.name, case.rule);
+            match server.run(case) {
+                Ok(()) => println!("ok {name}"),
+                Err(why) => {
+                    failed += 1;
+                    println!("FAIL {name}: {why}");
+                }
+            }
+        }
+    }
+    println!("{} connections", server.connections);
+    Ok(ExitCode::from(u8::from(failed > 0)))
+}
