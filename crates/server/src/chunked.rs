@@ -2,7 +2,8 @@
 //!
 //! Strict where leniency lets two parsers in a row disagree about the end of a request: a chunk size is
 //! plain hexadecimal digits, each line ends with CR LF, and the data of a chunk is followed by nothing
-//! else. Chunk extensions and trailers are passed over (sections 7.1.1 and 7.1.2), and bounded.
+//! else. Chunk extensions and trailers mean nothing (sections 7.1.1 and 7.1.2), but have to be what they are, and are
+//! bounded.
 
 /// A body that is coming in chunks.
 #[derive(Debug)]
@@ -47,6 +48,7 @@ enum State {
     /// Part of an extension.
     Extension {
         size: u64,
+        part: Extension,
     },
     /// The line feed of a size line.
     SizeEnd {
@@ -71,6 +73,21 @@ enum State {
     /// The last line feed.
     End,
     Done,
+}
+
+/// What has come of an extension: `;name`, `;name=value` or `;name="value"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extension {
+    Semicolon,
+    Name,
+    /// The space between a name and its equals sign.
+    Blank,
+    Equals,
+    Value,
+    Quoted,
+    /// A backslash within quotes.
+    Escape,
+    Unquoted,
 }
 
 impl ChunkedBody {
@@ -113,9 +130,8 @@ impl ChunkedBody {
         match (self.state, byte) {
             (State::Size { size, digits }, _) => self.size(size, digits, byte),
             (State::Blank { size }, b' ' | b'\t') => self.passed_over(State::Blank { size }),
-            (State::Blank { size }, b';') => Ok(State::Extension { size }),
-            (State::Extension { size }, b'\r') => Ok(State::SizeEnd { size }),
-            (State::Extension { size }, byte) if is_text(byte) => self.passed_over(State::Extension { size }),
+            (State::Blank { size }, b';') => Ok(State::Extension { size, part: Extension::Semicolon }),
+            (State::Extension { size, part }, _) => self.extension(size, part, byte),
             (State::SizeEnd { size: 0 }, b'\n') => Ok(State::Trailer),
             (State::SizeEnd { size }, b'\n') => self.data(size),
             (State::DataReturn, b'\r') => Ok(State::DataEnd),
@@ -141,7 +157,7 @@ impl ChunkedBody {
             b'A'..=b'F' => byte - b'A' + 10,
             _ if digits == 0 => return Err(ChunkError::Malformed),
             b'\r' => return Ok(State::SizeEnd { size }),
-            b';' => return Ok(State::Extension { size }),
+            b';' => return Ok(State::Extension { size, part: Extension::Semicolon }),
             // Bad whitespace, which a recipient has to parse (RFC 9110 section 5.6.3).
             b' ' | b'\t' => return self.passed_over(State::Blank { size }),
             _ => return Err(ChunkError::Malformed),
@@ -151,6 +167,27 @@ impl ChunkedBody {
         }
         // Sixteen digits fill 64 bits: nothing is shifted out.
         Ok(State::Size { size: size << 4 | u64::from(value), digits: digits + 1 })
+    }
+
+    /// RFC 9112 section 7.1.1. No line ends within one, whether it is quoted or not.
+    fn extension(&mut self, size: u64, part: Extension, byte: u8) -> Result<State, ChunkError> {
+        use Extension::{Blank, Equals, Escape, Name, Quoted, Semicolon, Unquoted, Value};
+        let part = match (part, byte) {
+            (Name | Value | Unquoted, b'\r') => return Ok(State::SizeEnd { size }),
+            (Value | Unquoted, b' ' | b'\t') => return self.passed_over(State::Blank { size }),
+            (Semicolon | Equals, b' ' | b'\t') => part,
+            (Name | Blank, b' ' | b'\t') => Blank,
+            (Name | Blank | Value | Unquoted, b';') => Semicolon,
+            (Name | Blank, b'=') => Equals,
+            (Semicolon | Name, byte) if is_token(byte) => Name,
+            (Equals | Value, byte) if is_token(byte) => Value,
+            (Equals, b'"') => Quoted,
+            (Quoted, b'"') => Unquoted,
+            (Quoted, b'\\') => Escape,
+            (Quoted | Escape, byte) if is_text(byte) => Quoted,
+            _ => return Err(ChunkError::Malformed),
+        };
+        self.passed_over(State::Extension { size, part })
     }
 
     /// Refused before its bytes have come; nothing is allocated for what is only declared.
@@ -202,12 +239,13 @@ mod tests {
         decode(&[input], MAX)
     }
 
-    const SAMPLES: [(&[u8], &[u8]); 7] = [
+    const SAMPLES: [(&[u8], &[u8]); 8] = [
         (b"0\r\n\r\n", b""),
         (b"5\r\nhello\r\n0\r\n\r\n", b"hello"),
         (b"5\r\nhello\r\nB;name=value\r\n wide world\r\n000\r\n\r\n", b"hello wide world"),
         (b"a;x=\"a;b\"\r\n0123456789\r\n0;last\r\n\r\n", b"0123456789"),
         (b"2 \t;x\r\n\r\n\r\n0\r\n\r\n", b"\r\n"),
+        (b"1 ; a \t= \"\\\"\xff;\" ;b;c = d\r\nx\r\n0\r\n\r\n", b"x"),
         (b"1\r\nx\r\n0\r\nExpires: never\r\nX-Sum:\r\n\r\n", b"x"),
         (b"000000000000000F\r\nfifteen bytes..\r\n0\r\n\r\n", b"fifteen bytes.."),
     ];
@@ -255,6 +293,16 @@ mod tests {
             b"5 5\r\nhello\r\n",
             b"5;x\nhello\r\n",
             b"5;x\0\r\nhello\r\n",
+            b"5;\r\nhello\r\n",
+            b"5;=x\r\nhello\r\n",
+            b"5;x=\r\nhello\r\n",
+            b"5;x \r\nhello\r\n",
+            b"5;x=y \r\nhello\r\n",
+            b"5;x y\r\nhello\r\n",
+            b"5;x=\"y\r\nhello\r\n",
+            b"5;x=\"y\\\r\nhello\r\n",
+            b"5;x=\"y\"z\r\nhello\r\n",
+            b"5;x=y\"z\"\r\nhello\r\n",
             b"5\r\nhello0\r\n\r\n",
             b"5\r\nhello\n0\r\n\r\n",
             b"5\r\nhello\rx",

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::hello::HelloServer;
 use crate::load::{LOADS, Load};
 use crate::round::Plan;
 use crate::syscalls;
@@ -38,6 +39,8 @@ pub(crate) enum Command {
     Idle(IdleArgs),
     /// What a request of `GET /healthz` costs.
     Http(HttpArgs),
+    /// What a request of `GET /hello` costs, by wrk, beside other HTTP servers.
+    Hello(HelloArgs),
     /// What a message costs on one thread and on two.
     Scaling(ScalingArgs),
     /// What a server asks of the kernel for a message, counted by strace.
@@ -199,6 +202,36 @@ pub(crate) struct HttpArgs {
 
     #[command(flatten)]
     pub(crate) programs: ProgramArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HelloArgs {
+    #[command(flatten)]
+    pub(crate) plan: PlanArgs,
+
+    /// Connections of wrk
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = connections)]
+    pub(crate) connections: usize,
+
+    /// Requests in flight on a connection; may be given several times [default: 1 and 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pipeline: Vec<u16>,
+
+    /// Threads of each server and of wrk; with two, all share both cores
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(crate) threads: u8,
+
+    /// Only this server; may be given several times [default: all]
+    #[arg(long = "server", value_name = "NAME", value_enum)]
+    servers: Vec<HelloServer>,
+
+    /// The server's `hello` example, instead of building it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) hello: Option<PathBuf>,
+
+    /// The `sinews-peers` program (feature `peers`), instead of building it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) sinews_peers: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -439,6 +472,16 @@ impl HttpArgs {
 
     pub(crate) fn targets(&self) -> Vec<Target> {
         self.targets.among(&Target::SINEWS, &[Target::Hyper, Target::Axum])
+    }
+}
+
+impl HelloArgs {
+    pub(crate) fn depths(&self) -> Vec<usize> {
+        or_default(&self.pipeline, &[1, 16])
+    }
+
+    pub(crate) fn servers(&self) -> Vec<HelloServer> {
+        if self.servers.is_empty() { HelloServer::value_variants().to_vec() } else { self.servers.clone() }
     }
 }
 

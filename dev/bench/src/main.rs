@@ -24,6 +24,7 @@ mod connect;
 mod crowd;
 mod echo;
 mod fanout;
+mod hello;
 mod http;
 mod idle;
 mod load;
@@ -63,6 +64,7 @@ fn main() -> Result<(), Error> {
         Some(Command::Idle(args)) => idle::run(&args),
         Some(Command::IdleClients(args)) => idle::clients::run(&args),
         Some(Command::Http(args)) => http::run(&args),
+        Some(Command::Hello(args)) => hello::run(&args),
         Some(Command::Scaling(args)) => scaling::run(&args),
         Some(Command::Syscalls(args)) => syscalls::run(&args),
         None => echo::run(&cli.echo),

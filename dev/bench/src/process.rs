@@ -2,11 +2,11 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use crate::Error;
@@ -59,16 +59,39 @@ impl Server {
         }
     }
 
+    /// Starts a server that is told where to listen, and may have processes of its own; waits until it listens.
+    pub(crate) fn start_at(
+        program: &Path,
+        arguments: &[OsString],
+        cores: &str,
+        address: SocketAddr,
+    ) -> Result<Self, Error> {
+        let mut command = Command::new("taskset");
+        command.args(["--cpu-list", cores]).arg(program).args(arguments).stdin(Stdio::null());
+        let mut server = Self { child: command.spawn()?, address };
+        let deadline = Instant::now() + START_LIMIT;
+        while TcpStream::connect(address).is_err() {
+            if let Some(status) = server.child.try_wait()? {
+                return Err(format!("{} ended: {status}", program.display()).into());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("{} does not listen", program.display()).into());
+            }
+            thread::sleep(SETTLE_PAUSE);
+        }
+        Ok(server)
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// What the server's threads have used, read when they sleep: the books of a running thread lag.
     pub(crate) fn settled_usage(&self) -> Result<Usage, Error> {
-        let mut before = Usage::of(self.child.id())?;
+        let mut before = Usage::of_family(self.child.id())?;
         for _ in 0..SETTLE_ATTEMPTS {
             thread::sleep(SETTLE_PAUSE);
-            let after = Usage::of(self.child.id())?;
+            let after = Usage::of_family(self.child.id())?;
             if after.run_ns == before.run_ns {
                 return Ok(after);
             }
@@ -80,9 +103,27 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // One that has processes ends them itself, if it is asked to.
+        let own = children(self.child.id()).unwrap_or_default();
+        if !own.is_empty() {
+            let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+            let _ = self.child.wait();
+            return;
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The processes that a process has started and not yet waited for.
+fn children(pid: u32) -> Result<Vec<u32>, Error> {
+    let mut found = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // Only kernels with CONFIG_PROC_CHILDREN say.
+        let listed = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+        found.extend(listed.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+    }
+    Ok(found)
 }
 
 /// The first loopback address in a line.
@@ -112,6 +153,17 @@ impl Usage {
             };
             sum.run_ns += run?;
             sum.wait_ns += wait?;
+        }
+        Ok(sum)
+    }
+
+    /// Of a process and of those that it has started.
+    fn of_family(pid: u32) -> Result<Self, Error> {
+        let mut sum = Self::of(pid)?;
+        for child in children(pid)? {
+            let books = Self::of(child)?;
+            sum.run_ns += books.run_ns;
+            sum.wait_ns += books.wait_ns;
         }
         Ok(sum)
     }

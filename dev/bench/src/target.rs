@@ -374,7 +374,7 @@ impl Programs {
     }
 }
 
-fn cargo_build(directory: &Path, what: &[&str]) -> Result<(), Error> {
+pub(crate) fn cargo_build(directory: &Path, what: &[&str]) -> Result<(), Error> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
     let status = Command::new(cargo)

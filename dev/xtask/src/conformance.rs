@@ -1,5 +1,5 @@
-//! The Autobahn suite against the server and against the library: run in shards, judged more strictly than it judges
-//! itself (see [`crate::report`]).
+//! HTTP cases against the server (see [`crate::http`]); the Autobahn suite against the server, with TLS too, and against
+//! the library: run in shards, judged more strictly than it judges itself (see [`crate::report`]).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,9 @@ use clap::{Args, ValueEnum};
 
 use crate::Outcome;
 use crate::backend::{Backend, Choice};
+use crate::certificate::Certificate;
 use crate::count::Count;
+use crate::http;
 use crate::process;
 use crate::report;
 use crate::server::{self, Server};
@@ -32,7 +34,7 @@ pub(crate) struct Options {
     /// Sections run at the same time
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
     jobs: u8,
-    /// Only these: the program `sinews serve`, or the library on a runtime
+    /// Only these: the HTTP cases, the program `sinews serve`, the same over TLS, or the library on a runtime
     #[arg(long, value_enum, value_delimiter = ',')]
     target: Vec<Target>,
     /// Only this end of the connection
@@ -54,7 +56,9 @@ pub(crate) struct Options {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Target {
+    Http,
     Serve,
+    Tls,
     Tokio,
     Axum,
     Compio,
@@ -97,8 +101,19 @@ impl Options {
     }
 }
 
-/// Sets the suite up, starts what is to be tested and runs every case.
+/// The HTTP cases, and the Autobahn suite.
 pub(crate) fn run(options: &Options) -> Outcome {
+    let wants_http =
+        options.wants(Target::Http, Role::Server) && options.cases == "*" && options.url.is_none();
+    if !wants_http {
+        return run_suite(options);
+    }
+    let count = http::run_cases(options.binary.as_deref(), options.backend)?;
+    if options.target == [Target::Http] { Ok(count) } else { Ok(count + run_suite(options)?) }
+}
+
+/// Sets the suite up, starts what is to be tested and runs every case.
+fn run_suite(options: &Options) -> Outcome {
     let Some(interpreter) = suite::find_python() else {
         println!(
             "skipped: no CPython 2.7 (pyenv install 2.7.18, or set AB_PY27); the suite runs on nothing newer"
@@ -136,30 +151,50 @@ impl Run<'_> {
         Run { out: self.out.join(name), ..*self }
     }
 
-    /// Against `sinews serve` on each backend.
+    /// Against `sinews serve` on each backend, without TLS and with it.
     fn on_serve(&self) -> Outcome {
-        if !self.options.wants(Target::Serve, Role::Server) {
+        let wants = |target| self.options.wants(target, Role::Server);
+        if !wants(Target::Serve) && !wants(Target::Tls) {
             return Ok(Count::default());
         }
         let binary = server::binary(self.options.binary.as_deref())?;
         let permitted = self.options.backend.permitted(&binary)?;
         let mut count = permitted.print_skipped();
         for backend in permitted.backends {
-            println!("sinews serve, backend {}", backend.name());
-            count = count + self.below(backend.name()).on_backend(backend, &binary)?;
+            let name = backend.name();
+            if wants(Target::Serve) {
+                println!("sinews serve, backend {name}");
+                count = count + self.below(name).on_backend(backend, &binary)?;
+            }
+            if wants(Target::Tls) {
+                println!("sinews serve with TLS, backend {name}");
+                count = count + self.below(&format!("{name}-tls")).on_backend_tls(backend, &binary)?;
+            }
         }
         Ok(count)
     }
 
     fn on_backend(&self, backend: Backend, binary: &Path) -> Outcome {
+        let server = Server::start(binary, &self.arguments(backend), &self.out.join("server.log"))?;
+        let url = format!("{}/echo", server.url());
+        self.on_server(server, &url)
+    }
+
+    /// The suite does not ask who the server is.
+    fn on_backend_tls(&self, backend: Backend, binary: &Path) -> Outcome {
+        let certificate = Certificate::make(&self.out)?;
+        let log = self.out.join("server.log");
+        let server = Server::start_tls(binary, &self.arguments(backend), &certificate, &log)?;
+        let url = format!("wss://{}/echo", server.address());
+        self.on_server(server, &url)
+    }
+
+    fn arguments(&self, backend: Backend) -> [&'static str; 4] {
         let deflate = match self.options.deflate {
             Deflate::Shared => "shared",
             Deflate::Dedicated => "dedicated",
         };
-        let arguments = ["--deflate", deflate, "--backend", backend.name()];
-        let server = Server::start(binary, &arguments, &self.out.join("server.log"))?;
-        let url = format!("{}/echo", server.url());
-        self.on_server(server, &url)
+        ["--deflate", deflate, "--backend", backend.name()]
     }
 
     /// Against the programs on the library.

@@ -10,6 +10,7 @@ use clap::Args;
 use crate::Outcome;
 use crate::backend::{Backend, Choice};
 use crate::count::Count;
+use crate::http;
 use crate::library::{self, Runtime};
 use crate::process;
 use crate::server::{self, Server};
@@ -23,8 +24,8 @@ pub(crate) struct Options {
     /// The `sinews` program to test, in place of one built here
     #[arg(long)]
     binary: Option<PathBuf>,
-    /// Only these, against the server: curl, ws, undici, python, gorilla, coder; opposite the library: openssl,
-    /// ws-tls, python-tls, proxy-chain, go-socks5, pproxy
+    /// Only these, against the server: curl, ws, undici, python, gorilla, coder, curl-suite; opposite the library:
+    /// openssl, ws-tls, python-tls, proxy-chain, go-socks5, pproxy
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// What the servers wait with: the checks run once for each. The library on compio needs `uring`
@@ -60,7 +61,7 @@ struct Client {
 }
 
 const CLIENTS: [Client; 6] = [
-    Client { name: "curl", prepare: tools::curl },
+    Client { name: "curl", prepare: || tools::curl("http/client.sh") },
     Client { name: "ws", prepare: || tools::node("ws.mjs") },
     Client { name: "undici", prepare: || tools::node("undici.mjs") },
     Client { name: "python", prepare: || tools::python(&["client.py"]) },
@@ -68,9 +69,12 @@ const CLIENTS: [Client; 6] = [
     Client { name: "coder", prepare: || tools::go("coder") },
 ];
 
+/// curl against a server with an echo and files, in place of the program.
+const CURL_SUITE: &str = "curl-suite";
+
 /// Runs each client against the servers, then the library opposite each of its peers.
 pub(crate) fn run(options: &Options) -> Outcome {
-    let names = || CLIENTS.iter().map(|client| client.name).chain(library::names());
+    let names = || CLIENTS.iter().map(|client| client.name).chain([CURL_SUITE]).chain(library::names());
     if let Some(unknown) = options.only.iter().find(|only| !names().any(|name| name == **only)) {
         return Err(format!("no such program: {unknown}"));
     }
@@ -78,6 +82,13 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let mut count = Count::default();
     if CLIENTS.iter().any(|client| wants(client.name)) {
         count = count + run_servers(options)?;
+    }
+    if wants(CURL_SUITE) {
+        let permitted = options.backend.permitted(&server::binary(options.binary.as_deref())?)?;
+        count = count + permitted.print_skipped();
+        for backend in permitted.backends {
+            count = count + http::run_curl(backend)?;
+        }
     }
     if library::names().any(wants) {
         count = count + library::run(Runtime::Tokio, wants)?;

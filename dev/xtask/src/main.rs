@@ -7,9 +7,11 @@
 
 mod api;
 mod backend;
+mod certificate;
 mod conformance;
 mod count;
 mod features;
+mod http;
 mod interop;
 mod library;
 mod process;
@@ -43,7 +45,7 @@ enum Task {
     Test(steps::Options),
     /// The rules that neither compiler nor clippy knows: layers, lengths, unsafe, leftovers
     Tidy,
-    /// The Autobahn suite against the server and the library
+    /// HTTP cases against the server; the Autobahn suite against the server, with TLS too, and the library
     Conformance(conformance::Options),
     /// Clients and tools of other people against the server, servers and proxies of theirs for the library
     Interop(interop::Options),

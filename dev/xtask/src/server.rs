@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::certificate::Certificate;
 use crate::process;
 
 /// Until a started server answers its health check. It needs milliseconds; a loaded machine more.
@@ -33,6 +34,21 @@ impl Server {
         Self::spawn(&mut command, address, log)?.wait_until(log, "is not healthy", |server, _| {
             is_healthy(server.address).then_some(server.address)
         })
+    }
+
+    /// Starts `sinews serve` with this certificate on a free loopback port, and waits until it listens.
+    pub(crate) fn start_tls(
+        binary: &Path,
+        options: &[&str],
+        certificate: &Certificate,
+        log: &Path,
+    ) -> Result<Self, String> {
+        let address = free_address()?;
+        let mut command = Command::new(binary);
+        command.args(["serve", "--listen", &address.to_string()]).args(options);
+        command.arg("--tls-certificate").arg(&certificate.certificate);
+        command.arg("--tls-key").arg(&certificate.key);
+        Self::start_on(&mut command, address, log)
     }
 
     /// Starts a program that listens on this address, and waits until it does.
@@ -158,6 +174,11 @@ pub(crate) fn build_debug(package: &str, program: &str) -> Result<PathBuf, Strin
 /// The release builds of all programs of a package, built now: the folder that they are in.
 pub(crate) fn build_all(package: &str) -> Result<PathBuf, String> {
     Ok(build_package(package, &["--release", "--bins"])?.join("release"))
+}
+
+/// The debug builds of all programs of a package, built now: the folder that they are in.
+pub(crate) fn build_all_debug(package: &str) -> Result<PathBuf, String> {
+    Ok(build_package(package, &["--bins"])?.join("debug"))
 }
 
 /// Answers the folder of all builds.

@@ -60,11 +60,12 @@ fn count_lines(output: &str) -> Count {
     Count { passed: count("ok "), failed: count("FAIL "), skipped: 0 }
 }
 
-pub(crate) fn curl() -> Result<Command, Missing> {
+/// A script that drives curl.
+pub(crate) fn curl(script: &str) -> Result<Command, Missing> {
     need("bash", "apt-get install bash")?;
     need("curl", "apt-get install curl")?;
     let mut command = Command::new("bash");
-    command.arg(source("http/client.sh"));
+    command.arg(source(script));
     Ok(command)
 }
 

@@ -241,7 +241,7 @@ fn fits_method(target: &str, method: &str) -> bool {
         return false;
     }
     match method {
-        "CONNECT" => is_authority(target.as_bytes()),
+        "CONNECT" => names_a_port(target),
         "OPTIONS" if target == "*" => true,
         _ => target.starts_with('/') || split_absolute(target).is_some(),
     }
@@ -255,13 +255,29 @@ fn split_absolute(target: &str) -> Option<(&str, &str)> {
     }
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, rest) = rest.split_at(end);
-    (!authority.is_empty() && is_authority(authority.as_bytes())).then_some((authority, rest))
+    // Without a host it is no such URL (RFC 9110 section 4.2.1).
+    let has_host = !authority.is_empty() && !authority.starts_with(':');
+    (has_host && is_authority(authority.as_bytes())).then_some((authority, rest))
 }
 
-/// Tells a version that we do not speak (505) from a request line that ends in something else (400).
+/// Authority form, with a host and a port (RFC 9110 section 9.3.6).
+fn names_a_port(target: &str) -> bool {
+    let is_whole = target.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty() && !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    is_whole && is_authority(target.as_bytes())
+}
+
+/// Tells a request line of another version (505) from one that is none (400).
 fn names_a_version(head: &[u8]) -> bool {
     let head = head.strip_prefix(b"\r\n").unwrap_or(head);
     let line = head.split(|&byte| byte == b'\r').next().unwrap_or(head);
-    matches!(line, [.., b' ', b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
+    let mut words = line.split(|&byte| byte == b' ');
+    let (Some([_, ..]), Some([_, ..]), Some(version), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return false;
+    };
+    matches!(version, [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
         if major.is_ascii_digit() && minor.is_ascii_digit())
 }

@@ -20,32 +20,49 @@ pub(crate) fn is_field_value(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == b'\t' || !byte.is_ascii_control())
 }
 
-/// Whether this may be the authority of a request: host, optional port, no user (RFC 9110 section 7.2).
+/// Whether this may be the authority of a request: host and optional port, without a user (RFC 9110 section 7.2, RFC
+/// 3986 section 3.2). The host may be empty.
 pub(crate) fn is_authority(bytes: &[u8]) -> bool {
-    bytes.iter().all(|&byte| {
-        byte.is_ascii_alphanumeric()
-            || matches!(
-                byte,
-                b'-' | b'.'
-                    | b'_'
-                    | b'~'
-                    | b'!'
-                    | b'$'
-                    | b'&'
-                    | b'\''
-                    | b'('
-                    | b')'
-                    | b'*'
-                    | b'+'
-                    | b','
-                    | b';'
-                    | b'='
-                    | b':'
-                    | b'['
-                    | b']'
-                    | b'%'
-            )
-    })
+    let (is_host, rest) = match bytes {
+        [b'[', address @ ..] => match address.iter().position(|&byte| byte == b']') {
+            Some(end) => (is_literal(&address[..end]), &address[end + 1..]),
+            None => return false,
+        },
+        _ => {
+            let end = bytes.iter().position(|&byte| byte == b':').unwrap_or(bytes.len());
+            (is_name(&bytes[..end]), &bytes[end..])
+        }
+    };
+    let is_port = match rest {
+        [] => true,
+        [b':', port @ ..] => port.iter().all(u8::is_ascii_digit),
+        _ => false,
+    };
+    is_host && is_port
+}
+
+/// What stands in brackets: an IPv6 address, with a zone perhaps, or what may come after those.
+fn is_literal(address: &[u8]) -> bool {
+    !address.is_empty() && address.iter().all(|&byte| byte == b':' || byte == b'%' || is_name_byte(byte))
+}
+
+/// A registered name or an IPv4 address: names in a host file may be odd.
+fn is_name(mut name: &[u8]) -> bool {
+    loop {
+        name = match name {
+            [] => return true,
+            [b'%', high, low, rest @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => rest,
+            [byte, rest @ ..] if is_name_byte(*byte) => rest,
+            _ => return false,
+        }
+    }
+}
+
+/// Unreserved bytes and delimiters of lower rank.
+const fn is_name_byte(byte: u8) -> bool {
+    matches!(byte,
+        b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'='
+        | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z')
 }
 
 /// Whether this may be sent as a request target: visible ASCII without a fragment, which has no place in a

@@ -112,8 +112,8 @@ fn tags(mut list: &[u8]) -> impl Iterator<Item = (bool, &[u8])> {
 
 /// One range in bytes (RFC 9110 section 14.1.2). What is malformed is ignored.
 fn part(range: &[u8], len: u64) -> Wanted {
-    let Some(("bytes", spec)) = std::str::from_utf8(range).ok().and_then(|range| range.split_once('='))
-    else {
+    let range = std::str::from_utf8(range).ok().and_then(|range| range.split_once('='));
+    let Some((_, spec)) = range.filter(|(unit, _)| unit.eq_ignore_ascii_case("bytes")) else {
         return Wanted::Whole;
     };
     let Some((first, last)) = spec.trim().split_once('-') else { return Wanted::Whole };

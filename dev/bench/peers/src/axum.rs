@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::broadcast::{self, Sender, error::RecvError};
 
 use crate::tokio::runtime;
-use crate::{Error, MESSAGE_MAX, Threads, announce, feed};
+use crate::{Error, HELLO, MESSAGE_MAX, Threads, announce, feed};
 
 /// How `/echo` answers.
 #[derive(Clone, Copy)]
@@ -27,7 +27,7 @@ pub(crate) enum Echo {
     },
 }
 
-/// Serves `/echo`, `/topics/{name}` and `/healthz` for ever.
+/// Serves `/echo`, `/topics/{name}`, `/healthz` and `/hello` for ever.
 pub(crate) fn run(address: SocketAddr, threads: Threads, echo: Echo) -> Result<(), Error> {
     runtime(threads)?.block_on(async {
         let listener = TcpListener::bind(address).await?;
@@ -37,6 +37,7 @@ pub(crate) fn run(address: SocketAddr, threads: Threads, echo: Echo) -> Result<(
         });
         let routes = Router::new()
             .route("/healthz", get(|| async { "ok\n" }))
+            .route("/hello", get(|| async { HELLO }))
             .route("/echo", any(async move |upgrade| echo.answer(upgrade)))
             .route("/topics/{name}", any(topic))
             .with_state(Topics::default());

@@ -13,6 +13,7 @@ use ::fastwebsockets::{
 use futures_util::poll;
 use http_body_util::{Empty, Full};
 use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -21,7 +22,7 @@ use tokio::io::{AsyncReadExt, BufWriter};
 use tokio::net::TcpStream;
 use tokio::task::unconstrained;
 
-use crate::{Error, MESSAGE_MAX};
+use crate::{Error, HELLO, MESSAGE_MAX};
 
 pub(crate) async fn fastwebsockets(stream: TcpStream) -> Result<(), Error> {
     serve(stream, echo).await
@@ -102,13 +103,18 @@ async fn echo_buffered(upgraded: UpgradeFut) -> Result<(), WebSocketError> {
 /// Twice Tokio's default: sixteen small answers fit many times.
 const WRITE_BUFFER: usize = 16 << 10;
 
-pub(crate) async fn healthz(stream: TcpStream) -> Result<(), Error> {
+/// Answers to requests that came together leave together.
+pub(crate) async fn requests(stream: TcpStream) -> Result<(), Error> {
     let service = service_fn(|request: Request<Incoming>| async move {
-        let mut response = Response::new(Full::new(Bytes::from_static(b"ok\n")));
-        if request.uri().path() != "/healthz" {
-            *response.status_mut() = StatusCode::NOT_FOUND;
-        }
+        let (status, body) = match request.uri().path() {
+            "/healthz" => (StatusCode::OK, "ok\n"),
+            "/hello" => (StatusCode::OK, HELLO),
+            _ => (StatusCode::NOT_FOUND, ""),
+        };
+        let mut response = Response::new(Full::new(Bytes::from_static(body.as_bytes())));
+        *response.status_mut() = status;
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         Ok::<_, Infallible>(response)
     });
-    Ok(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await?)
+    Ok(http1::Builder::new().pipeline_flush(true).serve_connection(TokioIo::new(stream), service).await?)
 }

@@ -9,6 +9,7 @@
 //! came together are gathered, and written at once. Each says in its module how.
 #![forbid(unsafe_code)]
 
+mod actix;
 mod axum;
 mod compio;
 mod feed;
@@ -76,15 +77,17 @@ enum Peer {
     CompioWsFeed4k,
     /// tungstenite over the library's `SyncBridge`
     TungsteniteBridge,
-    /// Also `GET /healthz` and topics
+    /// Also `GET /healthz`, `GET /hello` and topics
     Axum,
     /// `feed`, and a flush for all that came together
     AxumFeed,
     /// The same, with 4 KiB to read into
     #[value(name = "axum-feed-4k")]
     AxumFeed4k,
-    /// `GET /healthz` alone
+    /// `GET /healthz` and `GET /hello`
     Hyper,
+    /// `GET /hello` alone
+    ActixWeb,
 }
 
 fn main() -> Result<(), Error> {
@@ -117,7 +120,8 @@ fn main() -> Result<(), Error> {
         Peer::Axum => axum::run(address, threads, axum::Echo::Send),
         Peer::AxumFeed => axum::run(address, threads, axum::Echo::Feed { read_buffer: READ_BUFFER }),
         Peer::AxumFeed4k => axum::run(address, threads, axum::Echo::Feed { read_buffer: READ_LITTLE }),
-        Peer::Hyper => tokio::run(address, threads, hyper::healthz),
+        Peer::Hyper => tokio::run(address, threads, hyper::requests),
+        Peer::ActixWeb => actix::run(address, threads),
     }
 }
 
@@ -126,6 +130,9 @@ fn announce(address: SocketAddr) -> Result<(), Error> {
     println!("{address}");
     Ok(io::stdout().flush()?)
 }
+
+/// What `GET /hello` is answered with, as plain text.
+const HELLO: &str = "Hello, world!";
 
 /// Above the largest message of any load.
 const MESSAGE_MAX: usize = 64 << 20;

@@ -13,9 +13,16 @@ const CHUNKED: &str = "crates/server/src/chunked.rs";
 const CONDITIONS: &str = "crates/server/src/files/conditions.rs";
 const PATHS: &str = "crates/server/src/files/path.rs";
 const COMPRESS: &str = "crates/server/src/compress.rs";
+const CASES: &str = "dev/conformance/tests/http.rs";
 const CONFIG: &str = "crates/server/src/http/config.rs";
 
 pub(super) const HTTP_1: &[Line] = &[
+    line(
+        "9110, 9112",
+        "Requests of h1spec, the HTTP Garden, llhttp and nginx's tests, cut in every place (`cargo xtask conformance \
+         --target http` asks the server)",
+        By(&[(CASES, "the_table_is_complete"), (CASES, "bodies_that_are_echoed_are_sent")]),
+    ),
     line(
         "9112 2.2, 5.1, 5.2",
         "Bare line feeds, folded lines and space before a colon are refused",

@@ -1,0 +1,295 @@
+//! `GET /hello` by wrk: this server beside other HTTP servers, on one thread and on two.
+//!
+//! Each answers 13 bytes of text with `Date`, `Content-Length` and `Content-Type`. On one thread the server has core 0
+//! and wrk core 1; with two threads each, both cores are for all of them, so that only the CPU time says anything.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+
+use crate::Error;
+use crate::args::HelloArgs;
+use crate::connect::{STALL_LIMIT, connect};
+use crate::process::Server;
+use crate::report;
+use crate::round::{Done, Measure, Rounds};
+use crate::target::cargo_build;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HelloServer {
+    /// The server's `hello` example on readiness
+    Poll,
+    /// The same on io_uring
+    Ring,
+    /// `return 200`, without a log
+    Nginx,
+    /// On Tokio, flushing once for what came together (`pipeline_flush`)
+    Hyper,
+    /// On Tokio and hyper
+    Axum,
+    /// On Tokio, a runtime for each thread
+    ActixWeb,
+}
+
+impl HelloServer {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Poll => "sinews, poll",
+            Self::Ring => "sinews, ring",
+            Self::Nginx => "nginx",
+            Self::Hyper => "hyper",
+            Self::Axum => "axum",
+            Self::ActixWeb => "actix-web",
+        }
+    }
+
+    const fn is_sinews(self) -> bool {
+        matches!(self, Self::Poll | Self::Ring)
+    }
+
+    const fn is_peer(self) -> bool {
+        matches!(self, Self::Hyper | Self::Axum | Self::ActixWeb)
+    }
+}
+
+/// Measures what the arguments say and prints a table for each depth of pipelining.
+pub(crate) fn run(args: &HelloArgs) -> Result<(), Error> {
+    let bench = Bench { programs: HelloPrograms::build(args)?, args };
+    crate::prepare_load()?;
+    if Command::new("wrk").arg("-v").output().is_err() {
+        return Err("wrk is needed (apt-get install wrk)".into());
+    }
+    let mut servers = Vec::new();
+    for kind in args.servers() {
+        match bench.start(kind) {
+            Ok(server) => servers.push((kind, server)),
+            Err(error) if !kind.is_peer() => println!("{} is left out: {error}", kind.name()),
+            Err(error) => return Err(format!("{}: {error}", kind.name()).into()),
+        }
+    }
+    let script = Scratch::new("pipeline.lua", PIPELINE)?;
+    let names: Vec<String> = servers.iter().map(|(kind, _)| kind.name().to_owned()).collect();
+    let ours: Vec<usize> = (0..servers.len()).filter(|index| servers[*index].0.is_sinews()).collect();
+    let mut bars = Vec::new();
+    for depth in args.depths() {
+        let rounds = Rounds::run(args.plan.plan(), servers.len(), |index| {
+            let (kind, server) = &servers[index];
+            let mut measure = Measure::of(server, || bench.load(server.address, depth, &script.path))
+                .map_err(|error| format!("{}: {error}", kind.name()))?;
+            // Where both cores are for all, each waits for the others.
+            measure.quiet |= args.threads > 1;
+            Ok(measure)
+        })?;
+        let title = format!("wrk -c{}, {depth} in flight, threads: {}", args.connections, args.threads);
+        report::table(&title, ["request", "requests"], &names, &ours, &rounds);
+        bars.push((title, rounds));
+    }
+    println!();
+    for (title, rounds) in &bars {
+        for &this in &ours {
+            for other in (0..servers.len()).filter(|index| !servers[*index].0.is_sinews()) {
+                report::bar(title, &names, this, other, 1., rounds);
+            }
+        }
+    }
+    Ok(())
+}
+
+struct Bench<'a> {
+    programs: HelloPrograms,
+    args: &'a HelloArgs,
+}
+
+/// The programs of ours and of others.
+struct HelloPrograms {
+    hello: PathBuf,
+    peers: PathBuf,
+}
+
+impl HelloPrograms {
+    /// Builds what the servers need and the arguments do not name.
+    fn build(args: &HelloArgs) -> Result<Self, Error> {
+        let this = std::env::current_exe()?;
+        let directory = this.ancestors().nth(2).ok_or("this program is not in a target directory")?;
+        let built = |given: &Option<PathBuf>, is_needed: bool, what: &[&str], built: &str| {
+            if given.is_none() && is_needed {
+                cargo_build(directory, what)?;
+            }
+            Ok::<_, Error>(given.clone().unwrap_or_else(|| directory.join(built)))
+        };
+        let needs = |of: fn(HelloServer) -> bool| args.servers().into_iter().any(of);
+        let ours = ["--package", "sinews-server", "--example", "hello"];
+        let peers = ["--package", "sinews-peers", "--features", "peers"];
+        Ok(Self {
+            hello: built(&args.hello, needs(HelloServer::is_sinews), &ours, "release/examples/hello")?,
+            peers: built(&args.sinews_peers, needs(HelloServer::is_peer), &peers, "release/sinews-peers")?,
+        })
+    }
+}
+
+impl Bench<'_> {
+    const fn cores(&self) -> &'static str {
+        if self.args.threads > 1 { "0,1" } else { crate::process::SERVER_CORE }
+    }
+
+    /// Starts a server, and checks its answer.
+    fn start(&self, kind: HelloServer) -> Result<Server, Error> {
+        let threads = self.args.threads.to_string();
+        let runtime = if self.args.threads > 1 { "multi" } else { "one" };
+        let peer = |name| (&*self.programs.peers, vec![name, "--threads", runtime]);
+        let (program, arguments) = match kind {
+            HelloServer::Poll => (&*self.programs.hello, vec!["0", "poll", &threads]),
+            HelloServer::Ring => (&*self.programs.hello, vec!["0", "uring", &threads]),
+            HelloServer::Hyper => peer("hyper"),
+            HelloServer::Axum => peer("axum"),
+            HelloServer::ActixWeb => peer("actix-web"),
+            HelloServer::Nginx => return self.start_nginx(),
+        };
+        let arguments: Vec<OsString> = arguments.into_iter().map(OsString::from).collect();
+        let server = Server::start(program, &arguments, self.cores())?;
+        check(server.address)?;
+        Ok(server)
+    }
+
+    fn start_nginx(&self) -> Result<Server, Error> {
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let config =
+            NGINX.replace("ADDRESS", &address.to_string()).replace("WORKERS", &self.args.threads.to_string());
+        let config = Scratch::new("nginx.conf", &config)?;
+        let prefix = config.path.parent().unwrap_or(Path::new("/")).to_owned();
+        let arguments = [OsString::from("-p"), prefix.into(), "-c".into(), config.path.clone().into()];
+        let server = Server::start_at(Path::new("nginx"), &arguments, self.cores(), address)?;
+        check(server.address)?;
+        Ok(server)
+    }
+
+    /// One run of wrk.
+    fn load(&self, address: SocketAddr, depth: usize, script: &Path) -> Result<Done, Error> {
+        let seconds = self.args.plan.plan().window.as_secs().max(1);
+        let mut command = Command::new("taskset");
+        command.args(["--cpu-list", if self.args.threads > 1 { "0,1" } else { "1" }, "wrk"]);
+        command.arg(format!("-c{}", self.args.connections)).arg(format!("-t{}", self.args.threads));
+        command.arg(format!("-d{seconds}"));
+        if depth > 1 {
+            command.arg("-s").arg(script);
+        }
+        command.arg(format!("http://{address}/hello"));
+        if depth > 1 {
+            command.args(["--", &depth.to_string()]);
+        }
+        let started = Instant::now();
+        let output = command.output()?;
+        let elapsed = started.elapsed().min(Duration::from_secs(seconds));
+        let text = String::from_utf8_lossy(&output.stdout);
+        let units = requests(&text).ok_or_else(|| {
+            format!("wrk: {}{text}{}", output.status, String::from_utf8_lossy(&output.stderr))
+        })?;
+        Ok(Done { units, elapsed })
+    }
+}
+
+/// How many requests wrk says were answered, if all went well.
+fn requests(text: &str) -> Option<u64> {
+    if text.contains("Socket errors") || text.contains("Non-2xx") {
+        return None;
+    }
+    let line = text.lines().find(|line| line.contains(" requests in "))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// Whether the answer is what all of them are to answer.
+fn check(address: SocketAddr) -> Result<(), Error> {
+    let mut stream = connect(address)?;
+    stream.set_read_timeout(Some(STALL_LIMIT))?;
+    stream.write_all(b"GET /hello HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let lower = answer.to_lowercase();
+    let has = ["http/1.1 200 ", "\r\ndate: ", "\r\ncontent-length: 13\r\n", "\r\ncontent-type: text/plain"];
+    if has.iter().all(|part| lower.contains(part)) && answer.ends_with("\r\n\r\nHello, world!") {
+        return Ok(());
+    }
+    Err(format!("this is not what /hello answers: {answer:?}").into())
+}
+
+/// A file that is there while it is needed, in a folder of its own.
+struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    fn new(name: &str, text: &str) -> Result<Self, Error> {
+        let folder = std::env::temp_dir().join(format!("sinews-loopback-{}-{name}", std::process::id()));
+        fs::create_dir_all(&folder)?;
+        let path = folder.join(name);
+        fs::write(&path, text)?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Some(folder) = self.path.parent() {
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
+}
+
+/// So many requests in one write.
+const PIPELINE: &str = "\
+function init(args)
+  wrk.init(args)
+  local one = wrk.format(nil, \"/hello\")
+  requests = string.rep(one, tonumber(args[1]))
+end
+
+function request()
+  return requests
+end
+";
+
+/// As its documentation has it for speed: no logs, one listener for each worker, connections that stay.
+const NGINX: &str = "\
+daemon off;
+pid nginx.pid;
+error_log stderr crit;
+worker_processes WORKERS;
+events { worker_connections 4096; }
+http {
+  access_log off;
+  server_tokens off;
+  keepalive_requests 1000000000;
+  tcp_nodelay on;
+  default_type \"text/plain; charset=utf-8\";
+  client_body_temp_path body;
+  proxy_temp_path proxy;
+  fastcgi_temp_path fastcgi;
+  uwsgi_temp_path uwsgi;
+  scgi_temp_path scgi;
+  server {
+    listen ADDRESS reuseport backlog=4096;
+    location = /hello { return 200 \"Hello, world!\"; }
+  }
+}
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_wrk_says_is_read_if_all_went_well() {
+        let text = "Running 2s test\n  239804 requests in 2.00s, 30.19MB read\nRequests/sec: 119902.00\n";
+        assert_eq!(requests(text), Some(239_804));
+        assert_eq!(requests(&format!("{text}  Socket errors: connect 0, read 3\n")), None);
+        assert_eq!(requests(&format!("{text}  Non-2xx or 3xx responses: 5\n")), None);
+        assert_eq!(requests("unable to connect"), None);
+    }
+}

@@ -1,0 +1,83 @@
+//! The HTTP cases of `dev/conformance`, and curl, against the server: a program with an echo and files on each backend.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Outcome;
+use crate::backend::{Backend, Choice};
+use crate::certificate::Certificate;
+use crate::count::Count;
+use crate::process;
+use crate::server::{self, Server};
+use crate::tools;
+
+/// Each case against the server with its echo, and those that any server has to answer so against `sinews serve`.
+pub(crate) fn run_cases(binary: Option<&Path>, choice: Choice) -> Outcome {
+    let binary = server::binary(binary)?;
+    let programs = server::build_all_debug("sinews-conformance")?;
+    let permitted = choice.permitted(&binary)?;
+    let mut count = permitted.print_skipped();
+    for backend in permitted.backends {
+        let out = process::target().join(format!("xtask/http/{}", backend.name()));
+        let subject = Subject::start(&programs, backend, &out)?;
+        count = count + run(&programs, subject.server, "all", &format!("server, {}", backend.name()), &out);
+        let arguments = ["--backend", backend.name(), "--threads", "1"];
+        let serve = Server::start(&binary, &arguments, &out.join("serve.log"))?;
+        count = count + run(&programs, serve, "heads", &format!("sinews serve, {}", backend.name()), &out);
+    }
+    Ok(count)
+}
+
+/// The cases against a server, which must outlive them.
+fn run(programs: &Path, mut server: Server, which: &str, name: &str, out: &Path) -> Count {
+    let mut command = Command::new(programs.join("http-cases"));
+    command.arg(server.address().to_string()).arg(which);
+    let count =
+        tools::run_checks(&format!("HTTP cases, {name}"), &mut command, &out.join(format!("{which}.log")));
+    count + outlived(&mut server)
+}
+
+/// curl against the server with its echo: over TCP, a Unix socket and TLS.
+pub(crate) fn run_curl(backend: Backend) -> Outcome {
+    let mut command = match tools::curl("http/suite.sh") {
+        Ok(command) => command,
+        Err(missing) => return Ok(missing.report("curl-suite")),
+    };
+    let programs = server::build_all_debug("sinews-conformance")?;
+    let out = process::target().join(format!("xtask/http/curl-{}", backend.name()));
+    let mut subject = Subject::start(&programs, backend, &out)?;
+    let tls = format!("https://localhost:{}", subject.tls_port);
+    let base = format!("http://{}", subject.server.address());
+    command.args([base, tls]).arg(&subject.directory);
+    let count = tools::run_checks("curl-suite", &mut command, &out.join("curl.log"));
+    Ok(count + outlived(&mut subject.server))
+}
+
+fn outlived(server: &mut Server) -> Count {
+    server.ended().map_or_else(Count::default, |how| {
+        println!("FAIL {how}");
+        Count::FAILED
+    })
+}
+
+/// A server that echoes the body of any request, and has files.
+struct Subject {
+    server: Server,
+    tls_port: u16,
+    /// Where its files, its certificate and its Unix socket are.
+    directory: PathBuf,
+}
+
+impl Subject {
+    fn start(programs: &Path, backend: Backend, out: &Path) -> Result<Self, String> {
+        let directory = out.join("served");
+        let _ = fs::remove_dir_all(&directory);
+        Certificate::make(&directory)?;
+        let tls = server::free_address()?;
+        let mut command = Command::new(programs.join("http-subject"));
+        command.arg(backend.name()).arg(&directory).arg(tls.to_string());
+        let server = Server::start_announced(&mut command, &out.join("subject.log"))?;
+        Ok(Self { server, tls_port: tls.port(), directory })
+    }
+}
