@@ -247,11 +247,11 @@ const PIPELINE: &str = "\
 function init(args)
   wrk.init(args)
   local one = wrk.format(nil, \"/hello\")
-  requests = string.rep(one, tonumber(args[1]))
+  pipelined = string.rep(one, tonumber(args[1]))
 end
 
 function request()
-  return requests
+  return pipelined
 end
 ";
 
