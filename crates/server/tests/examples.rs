@@ -67,6 +67,15 @@ impl Drop for Example {
 }
 
 #[test]
+fn hello_is_answered() {
+    let example = Example::start("hello", &[]);
+    let answer = example.connect().send(get("/hello")).answer();
+    assert_eq!((answer.status, answer.text()), (200, "Hello, world!"));
+    assert_eq!(answer.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!(example.connect().send(get("/")).answer().status, 404);
+}
+
+#[test]
 fn what_is_sent_is_echoed() {
     let example = Example::start("echo", &[]);
     let mut peer = example.websocket("/");

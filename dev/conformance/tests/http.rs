@@ -18,7 +18,8 @@ fn the_table_is_complete() {
     for (source, case) in cases() {
         assert!(names.insert((source, case.name)), "{source}: {} stands twice", case.name);
         let sections = case.rule.split(' ').skip(1).flat_map(|sections| sections.split('.'));
-        let is_rule = case.rule.starts_with("9") && sections.clone().all(|number| number.parse::<u8>().is_ok());
+        let is_rule =
+            case.rule.starts_with("9") && sections.clone().all(|number| number.parse::<u8>().is_ok());
         assert!(is_rule, "{}: {:?} is no section", case.name, case.rule);
         assert!(!case.wire.bytes().is_empty(), "{}", case.name);
     }

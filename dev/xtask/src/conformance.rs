@@ -99,6 +99,11 @@ impl Options {
     const fn messages(&self) -> Messages {
         if self.full { Messages::All } else { Messages::Few(self.count) }
     }
+
+    /// Over TLS: what it adds is over with the first messages.
+    fn messages_tls(&self) -> Messages {
+        if self.full { Messages::All } else { Messages::Few(self.count.min(TLS_COUNT)) }
+    }
 }
 
 /// The HTTP cases, and the Autobahn suite.
@@ -130,7 +135,7 @@ fn run_suite(options: &Options) -> Outcome {
     let expected = suite.list(&options.cases)?;
     let out = process::target().join("xtask/autobahn");
     let _ = fs::remove_dir_all(&out);
-    let run = Run { suite: &suite, options, expected: &expected, out };
+    let run = Run { suite: &suite, options, messages: options.messages(), expected: &expected, out };
     if let Some(url) = &options.url {
         return run.against(Subject::Server(url));
     }
@@ -141,6 +146,7 @@ fn run_suite(options: &Options) -> Outcome {
 struct Run<'a> {
     suite: &'a Suite,
     options: &'a Options,
+    messages: Messages,
     expected: &'a [String],
     /// Where its reports go.
     out: PathBuf,
@@ -168,7 +174,9 @@ impl Run<'_> {
             }
             if wants(Target::Tls) {
                 println!("sinews serve with TLS, backend {name}");
-                count = count + self.below(&format!("{name}-tls")).on_backend_tls(backend, &binary)?;
+                let messages = self.options.messages_tls();
+                let run = Run { messages, ..self.below(&format!("{name}-tls")) };
+                count = count + run.on_backend_tls(backend, &binary)?;
             }
         }
         Ok(count)
@@ -280,8 +288,7 @@ impl Run<'_> {
             for _ in 0..self.options.jobs {
                 scope.spawn(|| {
                     while let Some(shard) = take() {
-                        if let Err(fault) = self.suite.run(shard, self.options.messages(), subject, &self.out)
-                        {
+                        if let Err(fault) = self.suite.run(shard, self.messages, subject, &self.out) {
                             faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
                         }
                     }
@@ -291,6 +298,9 @@ impl Run<'_> {
         faults.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// Messages in each case of sections 12 and 13 over TLS, at most.
+const TLS_COUNT: u32 = 5;
 
 /// As the command line has it.
 fn value_name(value: &impl ValueEnum) -> String {

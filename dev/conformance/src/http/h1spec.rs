@@ -21,7 +21,12 @@ pub(super) const CASES: &[Case] = &[
     case("fragmented field value 3", WAITED_FOR, b"GET /hello HTTP/1.1\r\nHost: localhost", Waits),
     case("fragmented field value 4", WAITED_FOR, b"GET /hello HTTP/1.1\r\nHost: localhost\r", Waits),
     case("fragmented request", WAITED_FOR, b"GET /hello HTTP/1.1\r\nHost: localhost\r\n", Waits),
-    case("fragmented request termination", WAITED_FOR, b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r", Waits),
+    case(
+        "fragmented request termination",
+        WAITED_FOR,
+        b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r",
+        Waits,
+    ),
     case("request without HTTP version", "9112 3", b"GET / \r\n\r\n", Refused(400)),
     case(
         "request with Expect header",
@@ -102,14 +107,15 @@ pub(super) const CASES: &[Case] = &[
     case(
         "chunked Transfer-Encoding",
         "9112 7.1",
-        b"POST / HTTP/1.1\r\nHost: example.com\r\nTransfer-Encoding: chunked\r\n\r\nc\r\nHellO world1\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: example.com\r\nTransfer-Encoding: chunked\r\n\r\nc\r\n\
+              HellO world1\r\n0\r\n\r\n",
         Echoes(b"HellO world1"),
     ),
     case(
         "conflicting Transfer-Encoding and Content-Length in varying case",
         "9112 6.3",
-        b"POST / HTTP/1.1\r\nHost: example.com\r\ncontent-LengtH: 5\r\nTransFer-Encoding: chunked\r\n\r\n\
-          c\r\nHellO world1\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: example.com\r\ncontent-LengtH: 5\r\nTransFer-Encoding: chunked\r\n\
+              \r\nc\r\nHellO world1\r\n0\r\n\r\n",
         Refused(400),
     )
     .because("a server may refuse it, and one that does cannot be the second of two that disagree"),
