@@ -59,7 +59,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
     fn install(&mut self, connect: &Connect) -> io::Result<()> {
         let mut outgoing = Box::new(Outgoing::new(connect)?);
         if !self.acceptors.take_file() {
-            return Err(io::Error::from_raw_os_error(libc::ENFILE)).map_err(explained);
+            return Err(explained(io::Error::from_raw_os_error(libc::ENFILE)));
         }
         let mut link = Link::new(u32::MAX);
         link.receive = Receive::Installing;
