@@ -17,7 +17,7 @@ pub(crate) struct HttpArgs {
     #[arg(long, value_name = "TIME", env = "SINEWS_HTTP_HEAD_TIMEOUT")]
     pub(crate) http_head_timeout: Option<SomeWait>,
 
-    /// How long a connection may stay without a request after the last answer [default: 60s]
+    /// How long a connection may stay without a request after the last answer [default: 75s]
     #[arg(long, value_name = "TIME", env = "SINEWS_HTTP_KEEP_ALIVE_TIMEOUT")]
     pub(crate) http_keep_alive_timeout: Option<SomeWait>,
 

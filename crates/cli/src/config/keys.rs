@@ -381,10 +381,10 @@ pub(crate) const KEYS: &[Key] = &[
     },
     Key {
         name: "http.keep_alive_timeout",
-        default: Some("\"60s\""),
+        default: Some("\"75s\""),
         example: "",
         expected: "a string with a number and a unit, longer than zero, such as \"30s\"",
-        about: &["How long a connection may stay without a request after the last answer."],
+        about: &["How long a connection may stay without a request after the last answer: longer than a proxy in front."],
         reloads: false,
     },
     Key {

@@ -32,7 +32,7 @@ impl HttpSettings {
                 "http.keep_alive_timeout",
                 &args.http_keep_alive_timeout,
                 file.keep_alive_timeout,
-                60,
+                75,
             ),
             min_upload_rate: pick
                 .one("http.min_upload_rate", &args.http_min_upload_rate, file.min_upload_rate)

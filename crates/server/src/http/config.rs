@@ -30,7 +30,7 @@ impl Default for HttpConfig {
             body_idle_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(300),
             min_upload: (500, Duration::from_secs(20)),
-            keep_alive_timeout: Duration::from_secs(60),
+            keep_alive_timeout: Duration::from_secs(75),
             write_timeout: Duration::from_secs(30),
             handler_timeout: Duration::from_secs(30),
             high_water: 256 << 10,
@@ -96,7 +96,8 @@ impl HttpConfig {
         self
     }
 
-    /// How long a connection may stay without a request after the last answer. Default 60 s.
+    /// How long a connection may stay without a request after the last answer. Default 75 s:
+    /// more than the 60 s after which most proxies close, so that none sends a request into a connection that ends.
     #[must_use]
     pub fn with_keep_alive_timeout(mut self, wait: Duration) -> Self {
         self.keep_alive_timeout = wait;
