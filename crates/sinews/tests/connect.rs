@@ -304,3 +304,37 @@ async fn without_tls_wss_names_the_features() {
     let error = connect(format!("wss://{}", nobody().await)).await.expect_err("no TLS");
     assert!(error.to_string().contains("rustls-native-roots"), "{error}");
 }
+
+#[tokio::test]
+async fn a_server_may_be_somewhere_else_than_its_url_says() {
+    let (heads, mut seen) = mpsc::unbounded_channel();
+    let address = serve(move |stream| {
+        let heads = heads.clone();
+        async move { heads.send(echo(stream).await).expect("the test waits") }
+    })
+    .await;
+    let place = (&*address.ip().to_string(), address.port());
+    let detour = |url| connect(url).connect_to(("Chat.Example", 8080), place).no_proxy();
+    let mut ws = detour("ws://chat.example:8080/a").await.expect("connected");
+    ws.close(CloseCode::NORMAL, "").await.expect("in order");
+    assert_eq!(header(&seen.recv().await.expect("served"), "host"), Some("chat.example:8080"));
+
+    // Another port is another server.
+    let error = detour("ws://chat.example.invalid:8080/").await.expect_err("no such name");
+    assert!(matches!(error, ConnectError::Resolve { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn the_way_to_a_server_can_be_had_alone() {
+    let address = serve(|mut stream| async move {
+        let mut said = [0; 5];
+        stream.read_exact(&mut said).await.expect("the client writes");
+        stream.write_all(&said).await.expect("the client reads");
+    })
+    .await;
+    let mut stream = connect(format!("ws://{address}")).dial().await.expect("connected");
+    stream.write_all(b"hello").await.expect("it reads");
+    let mut heard = [0; 5];
+    stream.read_exact(&mut heard).await.expect("it writes");
+    assert_eq!(&heard, b"hello");
+}

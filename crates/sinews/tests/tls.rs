@@ -94,6 +94,13 @@ async fn a_certificate_for_another_name_is_refused() {
     assert!(error.to_string().contains("not valid for name"), "{error}");
 }
 
+#[tokio::test]
+async fn the_name_in_a_certificate_may_be_another_than_the_url_s() {
+    let (address, certificate) = tls_server(&[]).await;
+    let way = connect(format!("wss://{address}")).tls(trusting(certificate)).server_name("localhost");
+    assert_echoes(&mut way.await.expect("connected")).await;
+}
+
 #[cfg(any(feature = "rustls-native-roots", feature = "rustls-webpki-roots"))]
 #[tokio::test]
 async fn the_default_roots_trust_no_stranger() {

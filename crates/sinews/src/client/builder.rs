@@ -13,7 +13,7 @@ use sinews_proto::http::HeadLimits;
 
 use super::error::ConnectError;
 #[cfg(feature = "url-connect")]
-use super::journey::Network;
+use super::journey::{Detour, Network};
 #[cfg(feature = "url-connect")]
 use super::proxy::ProxyChoice;
 use super::target::{Target, redacted};
@@ -226,6 +226,15 @@ impl<R: Runtime> Connect<R> {
         self
     }
 
+    /// Connects to another host and port where the URL, or a redirect, leads to this one: for a server whose name does
+    /// not lead to it yet, or one of many behind a name. Request and certificate are those of the URL. May be called for
+    /// several servers; the first that fits counts. Through a proxy it is asked for the other place.
+    pub fn connect_to(mut self, server: (&str, u16), place: (&str, u16)) -> Self {
+        let owned = |(host, port): (&str, u16)| (host.to_owned(), port);
+        self.network.detours.push(Detour { from: owned(server), to: owned(place) });
+        self
+    }
+
     /// Whether small packets leave at once (`TCP_NODELAY`). Default: yes. What is sent together leaves in one write
     /// anyway, and waiting for more costs up to 40 ms.
     pub fn nodelay(mut self, nodelay: bool) -> Self {
@@ -238,6 +247,14 @@ impl<R: Runtime> Connect<R> {
     #[cfg(any(feature = "rustls", feature = "native-tls"))]
     pub fn tls(mut self, tls: impl Into<crate::Tls>) -> Self {
         self.network.tls = Some(tls.into());
+        self
+    }
+
+    /// The name that is asked for in TLS (SNI) and that the certificate must be for, in place of the URL's host.
+    /// Default: the URL's host, or that of a redirect.
+    #[cfg(any(feature = "rustls", feature = "native-tls"))]
+    pub fn server_name(mut self, name: impl Into<String>) -> Self {
+        self.network.server_name = Some(name.into());
         self
     }
 }

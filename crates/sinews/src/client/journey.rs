@@ -21,6 +21,16 @@ pub(crate) struct Network {
     pub(crate) local: Option<IpAddr>,
     pub(crate) nodelay: bool,
     pub(crate) tls: Option<crate::tls::Tls>,
+    pub(crate) server_name: Option<String>,
+    /// From whom to whom else, host and port.
+    pub(crate) detours: Vec<Detour>,
+}
+
+/// A server that is reached elsewhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Detour {
+    pub(crate) from: (String, u16),
+    pub(crate) to: (String, u16),
 }
 
 impl Default for Network {
@@ -32,6 +42,8 @@ impl Default for Network {
             local: None,
             nodelay: true,
             tls: None,
+            server_name: None,
+            detours: Vec::new(),
         }
     }
 }
@@ -57,6 +69,21 @@ impl Journey {
     /// The handshake with the server.
     pub(crate) fn upgrade(&self) -> Result<Upgrade, ConnectError> {
         self.settings.upgrade(&self.target)
+    }
+
+    /// Host and port to connect to: the server's own, unless a detour leads elsewhere.
+    pub(crate) fn destination(&self) -> (&str, u16) {
+        let Target { host, port, .. } = &self.target;
+        let here = |detour: &&Detour| detour.from.0.eq_ignore_ascii_case(host) && detour.from.1 == *port;
+        match self.network.detours.iter().find(here) {
+            Some(detour) => (&detour.to.0, detour.to.1),
+            None => (host, *port),
+        }
+    }
+
+    /// The name that the server has to prove by its certificate.
+    pub(crate) fn server_name(&self) -> &str {
+        self.network.server_name.as_deref().unwrap_or(&self.target.host)
     }
 
     pub(crate) const fn settings(&self) -> &Settings {
@@ -96,9 +123,9 @@ fn choose(network: &Network, target: &Target) -> Result<Option<Proxy>, ConnectEr
 
 impl Proxy {
     /// The exchange with an HTTP proxy.
-    pub(crate) fn tunnel(&self, target: &Target, settings: &Settings) -> Tunnel {
+    pub(crate) fn tunnel(&self, (host, port): (&str, u16), settings: &Settings) -> Tunnel {
         let authorization = self.credentials.as_ref().map(|credentials| credentials.basic());
-        Tunnel::new(&target.authority(), authorization.as_deref(), settings.limits, settings.body_max)
+        Tunnel::new(&authority(host, port), authorization.as_deref(), settings.limits, settings.body_max)
     }
 
     /// The exchange with a SOCKS5 proxy, to a name or an address.

@@ -56,18 +56,22 @@ impl IntoFuture for Connect<Compio> {
 /// A transport to the server.
 async fn dial(journey: &Journey, deadline: &Deadline) -> Result<Stream, ConnectError> {
     let Journey { target, network, .. } = journey;
-    let fault = |error| ConnectError::Tls { host: target.host.clone(), error };
+    let name = journey.server_name();
+    let fault = |error| ConnectError::Tls { host: name.to_owned(), error };
     // Before anything is sent: what is missing here does not come by connecting.
     let tls = match target.secure {
         true => Some(network.tls.clone().map_or_else(Tls::new, Ok).map_err(fault)?),
         false => None,
     };
     let tcp = match &journey.proxy {
-        None => tcp(&target.host, target.port, network, deadline).await?,
+        None => {
+            let (host, port) = journey.destination();
+            tcp(host, port, network, deadline).await?
+        }
         Some(proxy) => tunnel(proxy, journey, deadline).await?,
     };
     let Some(tls) = tls else { return Ok(Stream::Plain(tcp)) };
-    let secured = async { Ok(secure(tls, tcp, &target.host).await) };
+    let secured = async { Ok(secure(tls, tcp, name).await) };
     match within::<_, ()>(deadline.at, secured).await {
         Ok(secured) => secured.map_err(fault),
         Err(_) => Err(deadline.over(Phase::Tls, &target.authority())),
@@ -76,14 +80,15 @@ async fn dial(journey: &Journey, deadline: &Deadline) -> Result<Stream, ConnectE
 
 /// A connection to the server that a proxy makes.
 async fn tunnel(proxy: &Proxy, journey: &Journey, deadline: &Deadline) -> Result<TcpStream, ConnectError> {
-    let target = &journey.target;
+    let destination = journey.destination();
+    let (server, port) = destination;
     // What may fail here fails before the proxy is bothered.
     let host = match proxy.kind {
         ProxyKind::Socks5 => {
-            let found = resolve(&target.host, target.port, None, deadline).await?;
-            found.first().map_or_else(|| target.host.clone(), |address| address.ip().to_string())
+            let found = resolve(server, port, None, deadline).await?;
+            found.first().map_or_else(|| server.to_owned(), |address| address.ip().to_string())
         }
-        ProxyKind::Http | ProxyKind::Socks5h => target.host.clone(),
+        ProxyKind::Http | ProxyKind::Socks5h => server.to_owned(),
     };
     let tcp = tcp(&proxy.host, proxy.port, &journey.network, deadline).await?;
     let mut wire = Wire::open(tcp.clone());
@@ -92,11 +97,11 @@ async fn tunnel(proxy: &Proxy, journey: &Journey, deadline: &Deadline) -> Result
     let leg = (Phase::Proxy, &*proxy.authority());
     match proxy.kind {
         ProxyKind::Http => {
-            let machine = proxy.tunnel(target, journey.settings());
+            let machine = proxy.tunnel(destination, journey.settings());
             deadline.exchange(&mut wire, &mut received, machine, leg, refused).await?;
         }
         ProxyKind::Socks5 | ProxyKind::Socks5h => {
-            let machine = proxy.socks5(&host, target.port)?;
+            let machine = proxy.socks5(&host, port)?;
             deadline.exchange(&mut wire, &mut received, machine, leg, refused).await?;
         }
     }
