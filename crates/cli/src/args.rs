@@ -17,6 +17,7 @@ pub(crate) use self::server::{Full, LimitArgs, StopArgs};
 pub(crate) use self::tls::TlsArgs;
 use crate::bench::BenchArgs;
 use crate::config::units::{Bytes, Keep, Wait};
+use crate::connect::ConnectArgs;
 use crate::token::TokenArgs;
 
 /// A real-time server: HTTP and WebSocket, topics, a chat page.
@@ -41,6 +42,8 @@ pub(crate) enum Command {
     Config(ConfigCommand),
     /// Load a server, and measure what it does.
     Bench(Box<BenchArgs>),
+    /// Talk to a WebSocket server, or be one: from a terminal, in a pipe, or looking at the wire.
+    Connect(Box<ConnectArgs>),
     /// Make a token that may publish and subscribe, or look into one.
     Token(Box<TokenArgs>),
 }

@@ -5,6 +5,7 @@ mod args;
 mod auth;
 mod bench;
 mod config;
+mod connect;
 mod feed;
 mod hub;
 mod live;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(*args),
         Command::Config(command) => serve::config(&command).map_err(Into::into),
         Command::Bench(args) => bench::run(*args).map_err(Into::into),
+        Command::Connect(args) => return connect::run(&args),
         Command::Token(args) => token::run(&args).map_err(Into::into),
     };
     match result {

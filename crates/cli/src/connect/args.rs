@@ -1,0 +1,478 @@
+//! The command line of `sinews connect`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use crate::config::units::{Bytes, SomeWait, Wait, WaitOrOff};
+
+/// Talk to a WebSocket server, or be one: from a terminal, in a pipe, or looking at the wire.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct ConnectArgs {
+    /// Where to: ws://, wss://, or http:// and https:// meaning the same
+    #[arg(value_name = "URL", required_unless_present = "listen", conflicts_with = "listen")]
+    pub(crate) url: Option<String>,
+
+    /// Be the server: the same console for whoever connects to this address
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<SocketAddr>,
+
+    #[command(flatten)]
+    pub(crate) request: RequestArgs,
+    #[command(flatten)]
+    pub(crate) way: WayArgs,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+    #[command(flatten)]
+    pub(crate) input: InputArgs,
+    #[command(flatten)]
+    pub(crate) end: EndArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    #[command(flatten)]
+    pub(crate) session: SessionArgs,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    #[command(flatten)]
+    pub(crate) inspect: InspectArgs,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  closed in order (1000, 1001 or without a code), or by this end
+  1  no connection, or trouble with input, output or a file
+  2  the command line is wrong
+  3  the server refused: another status than 101, or a 101 that is no valid handshake
+  4  closed by the peer with another code, or the transport ended without a Close
+  5  the peer broke the protocol or a limit; with --inspect, at least one violation was named
+  6  a wait was over: --connect-timeout, --timeout, --idle-timeout, --pong-timeout, or --count not reached
+  7  --replay --check: other answers than recorded";
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Request")]
+pub(crate) struct RequestArgs {
+    /// Add a header, `Name: value`; may be given several times. With --inspect one of the handshake's own is
+    /// replaced, or left out by `Name:`
+    #[arg(short = 'H', long, value_name = "HEADER")]
+    pub(crate) header: Vec<Header>,
+
+    /// Offer a subprotocol, the preferred one first; may be given several times. With --listen: speak it
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) subprotocol: Vec<String>,
+
+    /// The page that asks (`Origin`), such as https://example.com
+    #[arg(long, value_name = "ORIGIN", conflicts_with = "listen")]
+    pub(crate) origin: Option<String>,
+
+    /// `Authorization: Bearer TOKEN`
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["user", "listen"])]
+    pub(crate) bearer: Option<String>,
+
+    /// Basic authentication, as name and password in the URL
+    #[arg(short, long, value_name = "NAME:PASSWORD", conflicts_with = "listen")]
+    pub(crate) user: Option<String>,
+
+    /// Offer compression (permessage-deflate). With --listen: accept it
+    #[arg(long)]
+    pub(crate) deflate: bool,
+
+    /// Follow so many redirects
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with_all = ["listen", "unix", "inspect"])]
+    pub(crate) redirects: u8,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "The way there")]
+pub(crate) struct WayArgs {
+    /// http://, socks5:// or socks5h:// with host and port [default: what https_proxy, http_proxy, all_proxy
+    /// and no_proxy say]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["listen", "unix"])]
+    pub(crate) proxy: Option<String>,
+
+    /// No proxy, whatever the environment says
+    #[arg(long, conflicts_with = "proxy")]
+    pub(crate) no_proxy: bool,
+
+    /// Connect to this Unix socket; the URL says only what to ask for
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["listen", "resolve", "connect_to"])]
+    pub(crate) unix: Option<PathBuf>,
+
+    /// Take this address for a name; may be given several times
+    #[arg(long, value_name = "HOST:PORT:ADDR", conflicts_with = "listen")]
+    pub(crate) resolve: Vec<Resolve>,
+
+    /// Connect to another host and port; may be given several times. Empty parts stand for the same
+    #[arg(long, value_name = "HOST:PORT:HOST:PORT", conflicts_with = "listen")]
+    pub(crate) connect_to: Vec<ConnectTo>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "TLS")]
+pub(crate) struct TlsArgs {
+    /// Take any certificate, and say so: whoever is in between reads and changes everything
+    #[arg(short = 'k', long, conflicts_with_all = ["ca", "listen"])]
+    pub(crate) insecure: bool,
+
+    /// Trust these certificates (PEM) instead of the system's; may be given several times
+    #[arg(long, value_name = "FILE", conflicts_with = "listen")]
+    pub(crate) ca: Vec<PathBuf>,
+
+    /// Show this certificate and its chain (PEM). With --listen: speak TLS
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub(crate) cert: Option<PathBuf>,
+
+    /// The private key of --cert (PEM)
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub(crate) key: Option<PathBuf>,
+
+    /// Ask for this name (SNI), and expect its certificate, instead of the URL's host
+    #[arg(long, value_name = "NAME", conflicts_with = "listen")]
+    pub(crate) server_name: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits and waits")]
+pub(crate) struct LimitArgs {
+    /// Largest message, received or piped in; `k`, `m` and `g` mean KiB, MiB and GiB
+    #[arg(long, value_name = "BYTES", default_value = "16m")]
+    pub(crate) max_message: Bytes,
+
+    /// How long everything up to the end of the handshake may take
+    #[arg(long, value_name = "TIME", default_value = "20s")]
+    pub(crate) connect_timeout: SomeWait,
+
+    /// Ping after so long a silence, or `off`
+    #[arg(long, value_name = "TIME", default_value = "25s")]
+    pub(crate) ping_interval: WaitOrOff,
+
+    /// How long a ping may stay unanswered
+    #[arg(long, value_name = "TIME", default_value = "20s")]
+    pub(crate) pong_timeout: SomeWait,
+
+    /// How long nothing at all may come, pongs included, or `off`
+    #[arg(long, value_name = "TIME", default_value = "off")]
+    pub(crate) idle_timeout: WaitOrOff,
+
+    /// How long the peer may take to answer our Close
+    #[arg(long, value_name = "TIME", default_value = "5s")]
+    pub(crate) close_timeout: SomeWait,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Input (not from a terminal: a line is a message)")]
+pub(crate) struct InputArgs {
+    /// Lines are commands as in the console (`/ping`, `/hex 00 ff`, `/close 1000 bye`; `//` sends a slash)
+    #[arg(long)]
+    pub(crate) commands: bool,
+
+    /// Messages are binary, and what comes is written as bytes
+    #[arg(short, long, conflicts_with = "commands")]
+    pub(crate) binary: bool,
+
+    /// What ends a message, in and out: characters, `\n`, `\r`, `\t`, `\0` or `\xff` [default: \n]
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["commands", "length_prefixed"])]
+    pub(crate) delimiter: Option<Delimiter>,
+
+    /// Each message, in and out, stands behind its length: 4 bytes, big-endian
+    #[arg(long, conflicts_with = "commands")]
+    pub(crate) length_prefixed: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "When to end (input that is no terminal)")]
+pub(crate) struct EndArgs {
+    /// Behind the input's end, close after so long without a message [default: 1s, and before that once there
+    /// came as many messages as were sent]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) wait: Option<Wait>,
+
+    /// Close when so many messages have come, and fail if it were less
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+
+    /// Close and fail when all of it takes longer
+    #[arg(long, value_name = "TIME")]
+    pub(crate) timeout: Option<SomeWait>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct OutputArgs {
+    /// How binary messages are shown [default: dump in a terminal, raw in a pipe]
+    #[arg(long, value_enum, value_name = "FORM", conflicts_with = "jsonl")]
+    pub(crate) show: Option<Show>,
+
+    /// One JSON object a line for everything that happens, with times
+    #[arg(long, conflicts_with_all = ["binary", "delimiter", "length_prefixed"])]
+    pub(crate) jsonl: bool,
+
+    /// Tell on standard error what happens beside messages: the connection, pings, the end
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+
+    /// Where the console keeps its lines from run to run, or `none` [default:
+    /// ~/.local/state/sinews/connect-history]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) history: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Record and replay")]
+pub(crate) struct SessionArgs {
+    /// Write everything that happens to a file, as --jsonl does
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
+
+    /// Send what was sent in a recording, when it was sent, in place of input
+    #[arg(long, value_name = "FILE", conflicts_with = "listen")]
+    pub(crate) replay: Option<PathBuf>,
+
+    /// How fast: `2x`, `0.5x`, or `max`
+    #[arg(long, value_name = "SPEED", default_value = "1x", requires = "replay")]
+    pub(crate) speed: Speed,
+
+    /// Expect the answers of the recording, and each before what was sent behind it
+    #[arg(long, requires = "replay", conflicts_with_all = ["count", "inspect"])]
+    pub(crate) check: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Being a server")]
+pub(crate) struct ServerArgs {
+    /// Connections at a time; others are told 503
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "listen")]
+    pub(crate) max_clients: u32,
+
+    /// Serve one client, and end with it
+    #[arg(long, requires = "listen")]
+    pub(crate) once: bool,
+
+    /// Send each message back
+    #[arg(long, requires = "listen")]
+    pub(crate) echo: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Looking at the wire")]
+pub(crate) struct InspectArgs {
+    /// Show both heads and each frame as the wire has them, in both directions, and name every violation by its
+    /// section (RFC 6455, RFC 7692). Commands may then be wrong on purpose: `/raw 81 05 …`, `/frame`
+    #[arg(long, conflicts_with_all = ["listen", "jsonl"])]
+    pub(crate) inspect: bool,
+
+    /// Send what faulty clients send, a connection for each fault, and judge the answers; all of them, or these
+    /// by name (`--probe=list` names them)
+    #[arg(long, value_name = "NAMES", num_args = 0..=1, require_equals = true, default_missing_value = "all",
+          value_delimiter = ',', conflicts_with_all = ["listen", "replay", "record"])]
+    pub(crate) probe: Vec<String>,
+
+    /// Bytes of a payload that --inspect shows
+    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    pub(crate) excerpt: usize,
+
+    /// How long a server may take to answer a fault before --probe judges it
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    pub(crate) probe_wait: SomeWait,
+}
+
+/// How binary messages are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Show {
+    /// Offset, hex and characters.
+    Dump,
+    /// Hex in one line.
+    Hex,
+    /// Base64 in one line.
+    Base64,
+    /// How many bytes.
+    Size,
+    /// As they are.
+    Raw,
+}
+
+/// A header as it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) name: String,
+    pub(crate) value: String,
+}
+
+impl FromStr for Header {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once(':').ok_or("expected `Name: value`")?;
+        Ok(Self { name: name.trim().to_owned(), value: value.trim().to_owned() })
+    }
+}
+
+/// `HOST:PORT:ADDR`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Resolve {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) address: IpAddr,
+}
+
+impl FromStr for Resolve {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let fault = || "expected host, port and address, such as example.com:443:127.0.0.1".to_owned();
+        let (host, rest) = split_host(text).ok_or_else(fault)?;
+        let (port, address) = rest.split_once(':').ok_or_else(fault)?;
+        let address = address.trim_matches(['[', ']']).parse().map_err(|_| fault())?;
+        Ok(Self { host: host.to_owned(), port: port.parse().map_err(|_| fault())?, address })
+    }
+}
+
+/// `HOST:PORT:HOST:PORT`, as curl has it; an empty part stands for what the URL says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ConnectTo {
+    pub(crate) from: (String, Option<u16>),
+    pub(crate) to: (String, Option<u16>),
+}
+
+impl FromStr for ConnectTo {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let fault = || "expected two hosts with ports, such as example.com:443:localhost:8443".to_owned();
+        let port = |text: &str| match text {
+            "" => Ok(None),
+            text => text.parse().map(Some).map_err(|_| fault()),
+        };
+        let (from, rest) = split_host(text).ok_or_else(fault)?;
+        let (from_port, rest) = rest.split_once(':').ok_or_else(fault)?;
+        let (to, to_port) = split_host(rest).ok_or_else(fault)?;
+        Ok(Self { from: (from.to_owned(), port(from_port)?), to: (to.to_owned(), port(to_port)?) })
+    }
+}
+
+/// A name or an address, in brackets if it has colons itself, and what follows behind the next colon.
+fn split_host(text: &str) -> Option<(&str, &str)> {
+    match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']')?;
+            Some((host, rest.strip_prefix(':')?))
+        }
+        None => text.split_once(':'),
+    }
+}
+
+/// What ends a message in a pipe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Delimiter(pub(crate) Vec<u8>);
+
+impl FromStr for Delimiter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut bytes = Vec::new();
+        let mut chars = text.chars();
+        while let Some(c) = chars.next() {
+            if c != '\\' {
+                bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+                continue;
+            }
+            bytes.push(match chars.next() {
+                Some('n') => b'\n',
+                Some('r') => b'\r',
+                Some('t') => b'\t',
+                Some('0') => 0,
+                Some('\\') => b'\\',
+                Some('x') => {
+                    let digits: String = chars.by_ref().take(2).collect();
+                    u8::from_str_radix(&digits, 16).map_err(|_| "expected two hex digits behind \\x")?
+                }
+                _ => return Err("expected n, r, t, 0, \\ or two hex digits (xff) behind \\".to_owned()),
+            });
+        }
+        if bytes.is_empty() { Err("expected at least one byte".to_owned()) } else { Ok(Self(bytes)) }
+    }
+}
+
+/// How fast a recording is replayed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Speed {
+    Times(f64),
+    Max,
+}
+
+impl Speed {
+    /// When something happens that was recorded so long after the beginning.
+    pub(crate) fn scale(self, at: Duration) -> Duration {
+        match self {
+            Self::Max => Duration::ZERO,
+            // The factor is no smaller than a thousandth; a recording that long is clamped.
+            Self::Times(factor) => {
+                Duration::try_from_secs_f64(at.as_secs_f64() / factor).unwrap_or(Duration::MAX)
+            }
+        }
+    }
+}
+
+impl FromStr for Speed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "max" {
+            return Ok(Self::Max);
+        }
+        match text.strip_suffix('x').unwrap_or(text).parse() {
+            Ok(factor) if (0.001..=1e6).contains(&factor) => Ok(Self::Times(factor)),
+            _ => Err("expected a factor such as 2x or 0.5x, 0.001 at least, or max".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_with_names_and_addresses() {
+        let resolve = |text: &str| {
+            text.parse().map(|Resolve { host, port, address }| (host, port, address.to_string()))
+        };
+        assert_eq!(resolve("a.b:443:127.0.0.1"), Ok(("a.b".into(), 443, "127.0.0.1".into())));
+        assert_eq!(resolve("[::1]:80:[::2]"), Ok(("::1".into(), 80, "::2".into())));
+        for bad in ["", "a", "a:1", "a:x:1.2.3.4", "a:1:b"] {
+            assert!(resolve(bad).is_err(), "{bad}");
+        }
+        let to = |text: &str| text.parse().map(|ConnectTo { from, to }| (from, to));
+        assert_eq!(to("a:1:b:2"), Ok((("a".into(), Some(1)), ("b".into(), Some(2)))));
+        assert_eq!(to("::[::1]:2"), Ok(((String::new(), None), ("::1".into(), Some(2)))));
+        for bad in ["", "a:1", "a:1:b", "a:x:b:2"] {
+            assert!(to(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn delimiters_are_bytes() {
+        let bytes = |text: &str| text.parse().map(|Delimiter(bytes)| bytes);
+        assert_eq!(bytes("\\r\\n"), Ok(b"\r\n".to_vec()));
+        assert_eq!(bytes("\\0\\xff;\\\\"), Ok(b"\0\xff;\\".to_vec()));
+        for bad in ["", "\\", "\\y", "\\xg1"] {
+            assert!(bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn speeds_scale_times() {
+        let at = Duration::from_secs(3);
+        let scaled = |text: &str| text.parse().map(|speed: Speed| speed.scale(at).as_millis());
+        assert_eq!(scaled("2x"), Ok(1500));
+        assert_eq!(scaled("0.5"), Ok(6000));
+        assert_eq!(scaled("max"), Ok(0));
+        for bad in ["", "0x", "-1x", "fast", "infx", "NaN"] {
+            assert!(scaled(bad).is_err(), "{bad}");
+        }
+    }
+}

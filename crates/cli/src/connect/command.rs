@@ -1,0 +1,198 @@
+//! Lines of the console.
+
+use sinews::CloseCode;
+
+/// What a line asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Text(String),
+    Binary(Vec<u8>),
+    Ping(Vec<u8>),
+    Pong(Vec<u8>),
+    /// With a code that need not be valid, and a reason.
+    Close(Option<u16>, String),
+    /// To one of several clients.
+    To(u32, Box<Self>),
+    /// Who is there.
+    Peers,
+    Help,
+    /// Of `--inspect`: bytes as they are.
+    Raw(Vec<u8>),
+    /// Of `--inspect`: a frame with any head.
+    Frame(Frame),
+}
+
+/// A frame that may be wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    /// FIN, the reserved bits and the opcode.
+    pub(crate) first: u8,
+    pub(crate) masked: bool,
+    /// Bytes of the length field behind the second byte: 0, 2 or 8; `None`: as few as it takes.
+    pub(crate) length_bytes: Option<u8>,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// What the console says to `/help`.
+pub(crate) const HELP: &str = "\
+  TEXT                  send text; a line that begins with // sends what is behind the first slash
+  /text TEXT            the same
+  /hex 00 ff            send bytes
+  /ping [TEXT]          send a ping; the answer shows how long it took
+  /pong [TEXT]          send a pong nobody asked for
+  /close [CODE [REASON]]  close the connection, with 1000 if no code is given
+  /to N LINE            with --listen: any of these, to one client
+  /peers                with --listen: who is there
+  /raw 81 05 ..         with --inspect: bytes as they are, right or wrong
+  /frame OPTIONS TEXT   with --inspect: a frame with any head; options: text, binary, cont, ping, pong, close,
+                        op=N, nofin, rsv1, rsv2, rsv3, nomask, len16, len64, hex (the payload is hex),
+                        -- (what follows is no option)
+  /quit                 close and leave, as Ctrl-D does
+  /help                 this";
+
+/// Reads a line. `inspecting` permits what a sound client never sends.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn parse(line: &str, inspecting: bool) -> Result<Command, String> {
+    let Some(command) = line.strip_prefix('/') else { return Ok(Command::Text(line.to_owned())) };
+    if command.starts_with('/') {
+        return Ok(Command::Text(command.to_owned()));
+    }
+    let (name, rest) = command.split_once(' ').unwrap_or((command, ""));
+    match name {
+        "text" => Ok(Command::Text(rest.to_owned())),
+        "hex" => hex(rest).map(Command::Binary),
+        "ping" => Ok(Command::Ping(rest.as_bytes().to_vec())),
+        "pong" => Ok(Command::Pong(rest.as_bytes().to_vec())),
+        "close" => close(rest, inspecting),
+        "quit" => Ok(Command::Close(Some(CloseCode::NORMAL.as_u16()), String::new())),
+        "to" => {
+            let (number, line) = rest.split_once(' ').ok_or("expected `/to NUMBER LINE`")?;
+            let number = number.trim_start_matches('#').parse().map_err(|_| "expected a client's number")?;
+            Ok(Command::To(number, Box::new(parse(line, inspecting)?)))
+        }
+        "peers" => Ok(Command::Peers),
+        "help" | "?" => Ok(Command::Help),
+        "raw" | "frame" if !inspecting => Err(format!("/{name} needs --inspect")),
+        "raw" => hex(rest).map(Command::Raw),
+        "frame" => frame(rest).map(Command::Frame),
+        _ => Err(format!("unknown command /{name}; /help lists them, // sends a slash")),
+    }
+}
+
+fn close(rest: &str, inspecting: bool) -> Result<Command, String> {
+    let (code, reason) = rest.split_once(' ').unwrap_or((rest, ""));
+    if code.is_empty() {
+        return Ok(Command::Close(Some(CloseCode::NORMAL.as_u16()), String::new()));
+    }
+    if inspecting && code == "none" {
+        return Ok(Command::Close(None, String::new()));
+    }
+    let code: u16 = code.parse().map_err(|_| "expected `/close CODE REASON`")?;
+    if !inspecting && CloseCode::new(code).is_none() {
+        return Err(format!(
+            "{code} may not be sent (RFC 6455 section 7.4): 1000 to 1003, 1007 to 1014 and 3000 to 4999 may"
+        ));
+    }
+    Ok(Command::Close(Some(code), reason.to_owned()))
+}
+
+/// Hex digits in pairs, with any space between pairs.
+pub(crate) fn hex(text: &str) -> Result<Vec<u8>, String> {
+    let digits: Vec<char> = text.chars().filter(|c| !c.is_whitespace()).collect();
+    let byte = |pair: &[char]| {
+        let text: String = pair.iter().collect();
+        u8::from_str_radix(&text, 16).ok().filter(|_| pair.len() == 2 && pair[0] != '+')
+    };
+    digits
+        .chunks(2)
+        .map(byte)
+        .collect::<Option<_>>()
+        .ok_or_else(|| "expected pairs of hex digits, such as 00 ff".to_owned())
+}
+
+fn frame(rest: &str) -> Result<Frame, String> {
+    let mut frame = Frame { first: 0x80, masked: true, length_bytes: None, payload: Vec::new() };
+    let (mut opcode, mut is_hex, mut rest) = (1, false, rest);
+    loop {
+        let (word, behind) = rest.split_once(' ').unwrap_or((rest, ""));
+        match word {
+            "cont" => opcode = 0,
+            "text" => opcode = 1,
+            "binary" => opcode = 2,
+            "close" => opcode = 8,
+            "ping" => opcode = 9,
+            "pong" => opcode = 10,
+            "nofin" => frame.first &= 0x7f,
+            "rsv1" => frame.first |= 0x40,
+            "rsv2" => frame.first |= 0x20,
+            "rsv3" => frame.first |= 0x10,
+            "nomask" => frame.masked = false,
+            "len16" => frame.length_bytes = Some(2),
+            "len64" => frame.length_bytes = Some(8),
+            "hex" => is_hex = true,
+            "--" => {
+                rest = behind;
+                break;
+            }
+            word => match word.strip_prefix("op=").map(|number| number.parse::<u8>()) {
+                Some(Ok(number @ 0..=15)) => opcode = number,
+                Some(_) => return Err("expected an opcode from 0 to 15 behind op=".to_owned()),
+                None => break,
+            },
+        }
+        rest = behind;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    frame.first |= opcode;
+    frame.payload = if is_hex { hex(rest)? } else { rest.as_bytes().to_vec() };
+    Ok(frame)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_text_unless_they_begin_with_a_slash() {
+        let text = |text: &str| Ok(Command::Text(text.to_owned()));
+        assert_eq!(parse("hello", false), text("hello"));
+        assert_eq!(parse("", false), text(""));
+        assert_eq!(parse("//hello", false), text("/hello"));
+        assert_eq!(parse("/text /hello", false), text("/hello"));
+        assert!(parse("/nothing", false).is_err());
+    }
+
+    #[test]
+    fn commands_have_arguments() {
+        assert_eq!(parse("/hex 00 fF10", false), Ok(Command::Binary(vec![0, 255, 16])));
+        assert_eq!(parse("/hex", false), Ok(Command::Binary(Vec::new())));
+        for bad in ["/hex 0", "/hex 0g", "/hex +1", "/hex é"] {
+            assert!(parse(bad, false).is_err(), "{bad}");
+        }
+        assert_eq!(parse("/ping a b", false), Ok(Command::Ping(b"a b".to_vec())));
+        assert_eq!(parse("/close", false), Ok(Command::Close(Some(1000), String::new())));
+        assert_eq!(parse("/close 4000 so long", false), Ok(Command::Close(Some(4000), "so long".to_owned())));
+        for bad in ["/close x", "/close 1005", "/close 99999", "/raw 00", "/to x y"] {
+            assert!(parse(bad, false).is_err(), "{bad}");
+        }
+        let to = Command::To(3, Box::new(Command::Ping(Vec::new())));
+        assert_eq!(parse("/to #3 /ping", false), Ok(to));
+    }
+
+    #[test]
+    fn who_inspects_may_be_wrong() {
+        assert_eq!(parse("/close 1005", true), Ok(Command::Close(Some(1005), String::new())));
+        assert_eq!(parse("/raw 81 00", true), Ok(Command::Raw(vec![0x81, 0])));
+        let frame = |first, masked, length_bytes, payload: &[u8]| {
+            Ok(Command::Frame(Frame { first, masked, length_bytes, payload: payload.to_vec() }))
+        };
+        assert_eq!(parse("/frame text nomask hi you", true), frame(0x81, false, None, b"hi you"));
+        assert_eq!(parse("/frame cont nofin rsv1 len64 hex 0102", true), frame(0x40, true, Some(8), &[1, 2]));
+        assert_eq!(parse("/frame op=3", true), frame(0x83, true, None, b""));
+        assert!(parse("/frame op=16", true).is_err());
+    }
+}

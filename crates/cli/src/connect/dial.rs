@@ -1,0 +1,233 @@
+//! The way to the server, as the options say: the library's, or a Unix socket.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rustls::pki_types::ServerName;
+use sinews::client::Response;
+use sinews::tokio::Tokio;
+use sinews::{Config, Connect, DeflateConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::args::{ConnectArgs, ConnectTo, LimitArgs};
+use super::end::{End, Kind};
+use super::tls;
+
+/// What a connection may run over.
+pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Transport for S {}
+
+/// A URL as far as this program looks into it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Url {
+    pub(crate) secure: bool,
+    /// Without the brackets of an IPv6 address.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) path: String,
+    pub(crate) credentials: Option<String>,
+}
+
+impl Url {
+    /// # Errors
+    /// There is no host in it, or no port that is one.
+    pub(crate) fn parse(url: &str) -> Result<Self, End> {
+        let fault = |why: &str| End::trouble(format!("{url}: {why}"));
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| fault("the scheme must be ws or wss"))?;
+        let secure = match scheme.to_ascii_lowercase().as_str() {
+            "ws" | "http" => false,
+            "wss" | "https" => true,
+            _ => return Err(fault("the scheme must be ws or wss (or http or https)")),
+        };
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(end);
+        let (credentials, place) = match authority.rsplit_once('@') {
+            Some((credentials, place)) => (Some(credentials.to_owned()), place),
+            None => (None, authority),
+        };
+        let (host, port) = match place.strip_prefix('[').and_then(|place| place.split_once(']')) {
+            Some((host, port)) => (host, port.strip_prefix(':')),
+            None => place.split_once(':').map_or((place, None), |(host, port)| (host, Some(port))),
+        };
+        let port = match port {
+            Some(port) => port.parse().map_err(|_| fault("the port must be a number below 65536"))?,
+            None if secure => 443,
+            None => 80,
+        };
+        if host.is_empty() {
+            return Err(fault("no valid host"));
+        }
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        Ok(Self { secure, host: host.to_owned(), port, path, credentials })
+    }
+
+    /// The value of `Host`.
+    pub(crate) fn host_header(&self) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        match (self.secure, self.port) {
+            (false, 80) | (true, 443) => host,
+            (_, port) => format!("{host}:{port}"),
+        }
+    }
+}
+
+/// A connection as the options describe it, for the library.
+///
+/// # Errors
+/// A file, or a place that cannot be.
+pub(crate) fn connect(args: &ConnectArgs, url: &str) -> Result<Connect<Tokio>, End> {
+    let parsed = Url::parse(url)?;
+    let mut connect = sinews::connect(url)
+        .config(config(&args.limits))
+        .timeout(args.limits.connect_timeout.0)
+        .redirects(args.request.redirects)
+        .subprotocols(args.request.subprotocol.iter().cloned());
+    for (name, value) in headers(args) {
+        connect = connect.header(name, value);
+    }
+    if args.request.deflate {
+        connect = connect.deflate(DeflateConfig::new());
+    }
+    if let Some(proxy) = &args.way.proxy {
+        connect = connect.proxy(proxy);
+    }
+    if args.way.no_proxy {
+        connect = connect.no_proxy();
+    }
+    for resolve in &args.way.resolve {
+        let address = resolve.address.to_string();
+        connect = connect.connect_to((&resolve.host, resolve.port), (&address, resolve.port));
+    }
+    for ConnectTo { from, to } in &args.way.connect_to {
+        let host = |host: &'_ str| if host.is_empty() { parsed.host.clone() } else { host.to_owned() };
+        let (from, from_port) = (host(&from.0), from.1.unwrap_or(parsed.port));
+        let (to, to_port) = (host(&to.0), to.1.unwrap_or(parsed.port));
+        connect = connect.connect_to((&from, from_port), (&to, to_port));
+    }
+    if parsed.secure || args.request.redirects > 0 {
+        connect = connect.tls(tls::client(&args.tls)?);
+    }
+    if let Some(name) = &args.tls.server_name {
+        connect = connect.server_name(name);
+    }
+    Ok(connect)
+}
+
+/// The transport to the server alone, TLS included.
+///
+/// # Errors
+/// There is no way there.
+pub(crate) async fn dial(args: &ConnectArgs, url: &str) -> Result<Box<dyn Transport>, End> {
+    match &args.way.unix {
+        None => Ok(Box::new(connect(args, url)?.dial().await?)),
+        Some(path) => {
+            let limit = args.limits.connect_timeout.0;
+            let over =
+                || End::new(Kind::TimedOut, format!("{}: no connection within {limit:?}", path.display()));
+            timeout(limit, over_unix(args, url, path)).await.unwrap_or_else(|_| Err(over()))
+        }
+    }
+}
+
+async fn over_unix(args: &ConnectArgs, url: &str, path: &Path) -> Result<Box<dyn Transport>, End> {
+    let fault = |error| End::io(path.display(), &error);
+    let socket = UnixStream::connect(path).await.map_err(fault)?;
+    let url = Url::parse(url)?;
+    if !url.secure {
+        return Ok(Box::new(socket));
+    }
+    let name = args.tls.server_name.clone().unwrap_or(url.host);
+    let name = ServerName::try_from(name).map_err(|error| End::trouble(format!("--server-name: {error}")))?;
+    let connector = TlsConnector::from(Arc::new(tls::client(&args.tls)?));
+    Ok(Box::new(connector.connect(name, socket).await.map_err(fault)?))
+}
+
+/// Headers beside the handshake's own, in the order of the options.
+pub(crate) fn headers(args: &ConnectArgs) -> Vec<(String, String)> {
+    let request = &args.request;
+    let mut headers = Vec::new();
+    let mut add = |name: &str, value: String| headers.push((name.to_owned(), value));
+    if let Some(origin) = &request.origin {
+        add("Origin", origin.clone());
+    }
+    if let Some(token) = &request.bearer {
+        add("Authorization", format!("Bearer {token}"));
+    }
+    if let Some(user) = &request.user {
+        add("Authorization", format!("Basic {}", STANDARD.encode(user)));
+    }
+    headers.extend(request.header.iter().map(|header| (header.name.clone(), header.value.clone())));
+    headers
+}
+
+/// Limits and waits of a connection.
+pub(crate) fn config(limits: &LimitArgs) -> Config {
+    // As much may wait to be sent, or a person's one message that is large would end the connection.
+    let max = limits.max_message.0;
+    Config::default()
+        .with_max_message(max as u64)
+        .with_max_frame(max as u64)
+        .with_max_outbound(max.max(OUTBOUND_MIN))
+        .with_ping_interval(limits.ping_interval.0)
+        .with_pong_timeout(limits.pong_timeout.0)
+        .with_idle_timeout(limits.idle_timeout.0)
+        .with_close_timeout(limits.close_timeout.0)
+}
+
+/// What may wait to be sent at least: the library's own default.
+const OUTBOUND_MIN: usize = 1 << 20;
+
+/// How long a connection may take at most until it is over once a Close was decided: nothing may be taken for as long as
+/// the library waits, and then the Close may stay unanswered.
+pub(crate) fn leaving_max(limits: &LimitArgs) -> Duration {
+    Config::default().write_timeout() + limits.close_timeout.0
+}
+
+/// What a server's answer says, for a person.
+pub(crate) fn describe(url: &str, response: &Response) -> String {
+    let mut words = format!("connected to {url}");
+    if let Some(subprotocol) = response.subprotocol() {
+        words += &format!(", subprotocol {subprotocol}");
+    }
+    if let Some(extensions) = extensions(response) {
+        words += &format!(", {extensions}");
+    }
+    words
+}
+
+pub(crate) fn extensions(response: &Response) -> Option<&str> {
+    response.headers().get("sec-websocket-extensions").and_then(|value| value.to_str().ok())
+}
+
+/// Says loudly that anybody may be on the line.
+pub(crate) fn warning(args: &ConnectArgs, secure: bool) -> Option<&'static str> {
+    (args.tls.insecure && secure).then_some(
+        "WARNING: --insecure: the server's certificate is NOT checked; whoever is in between can read and change \
+         everything",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart() {
+        let url = Url::parse("WSS://u:p@[::1]:9/a?b").unwrap();
+        assert_eq!((url.secure, &*url.host, url.port, &*url.path), (true, "::1", 9, "/a?b"));
+        assert_eq!(url.credentials.as_deref(), Some("u:p"));
+        assert_eq!(url.host_header(), "[::1]:9");
+        let url = Url::parse("http://a.b?x").unwrap();
+        assert_eq!((url.port, &*url.path, &*url.host_header()), (80, "/?x", "a.b"));
+        for bad in ["", "a.b", "ftp://a", "ws://", "ws://a:b", "ws://:1"] {
+            assert!(Url::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

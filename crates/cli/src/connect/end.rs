@@ -1,0 +1,95 @@
+//! How it ended: for a person a line, for a script an exit code.
+
+use std::io;
+use std::process::ExitCode;
+
+use sinews::client::ConnectError;
+use sinews::{Cause, CloseCode, Closed, Error};
+
+/// How it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    pub(crate) kind: Kind,
+    /// For a person; empty if there is nothing to say.
+    pub(crate) words: String,
+}
+
+/// What an exit code stands for. `--help` and docs/connect.md list them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Fine = 0,
+    Trouble = 1,
+    Refused = 3,
+    Abnormal = 4,
+    Violation = 5,
+    TimedOut = 6,
+    Differs = 7,
+}
+
+impl End {
+    pub(crate) fn new(kind: Kind, words: impl Into<String>) -> Self {
+        Self { kind, words: words.into() }
+    }
+
+    pub(crate) fn trouble(words: impl Into<String>) -> Self {
+        Self::new(Kind::Trouble, words)
+    }
+
+    /// Trouble with something that has a name.
+    pub(crate) fn io(what: impl std::fmt::Display, error: &io::Error) -> Self {
+        Self::trouble(format!("{what}: {error}"))
+    }
+
+    pub(crate) fn code(&self) -> u8 {
+        self.kind as u8
+    }
+
+    /// Says what there is to say, unless all is fine.
+    pub(crate) fn exit(&self) -> ExitCode {
+        if self.kind != Kind::Fine && !self.words.is_empty() {
+            // The one line for a person.
+            #[allow(clippy::print_stderr, reason = "a program's last words")]
+            {
+                eprintln!("sinews: {}", self.words);
+            }
+        }
+        ExitCode::from(self.code())
+    }
+}
+
+impl From<ConnectError> for End {
+    fn from(error: ConnectError) -> Self {
+        let kind = match &error {
+            ConnectError::Rejected(_) | ConnectError::Handshake(_) | ConnectError::Redirect { .. } => {
+                Kind::Refused
+            }
+            error if error.is_timeout() => Kind::TimedOut,
+            _ => Kind::Trouble,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl From<&Closed> for End {
+    fn from(closed: &Closed) -> Self {
+        let in_order = [None, Some(CloseCode::NORMAL), Some(CloseCode::GOING_AWAY)];
+        let kind = match closed.cause() {
+            Cause::Local => Kind::Fine,
+            Cause::Peer if in_order.contains(&closed.code()) => Kind::Fine,
+            Cause::Fault(_) => Kind::Violation,
+            Cause::Expired(_) => Kind::TimedOut,
+            _ => Kind::Abnormal,
+        };
+        Self::new(kind, closed.to_string())
+    }
+}
+
+impl From<&Error> for End {
+    fn from(error: &Error) -> Self {
+        match error {
+            Error::Closed(closed) => closed.into(),
+            error => Self::new(Kind::Abnormal, error.to_string()),
+        }
+    }
+}

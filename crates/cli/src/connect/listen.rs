@@ -1,0 +1,188 @@
+//! Being the server: the same conversation with whoever connects.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use sinews::server::Reply;
+use sinews::{Config, DeflateConfig, OriginPolicy};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Duration, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::args::ConnectArgs;
+use super::dial::{self, Transport};
+use super::end::End;
+use super::entry::{Entry, Kind};
+use super::talk::{Event, drive};
+use super::tls;
+
+/// How long a client may take for the handshake of TLS; that of WebSocket has the library's 10 s.
+const TLS_WAIT: Duration = Duration::from_secs(10);
+/// Behind a failure to accept, which is mostly one of descriptors: others may end meanwhile.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Who wants to come.
+pub(crate) struct Listener {
+    listener: TcpListener,
+    pub(crate) address: SocketAddr,
+    door: Arc<Door>,
+    clients: Arc<Semaphore>,
+    once: bool,
+}
+
+/// What each client meets.
+struct Door {
+    tls: Option<Arc<ServerConfig>>,
+    config: Arc<Config>,
+    subprotocols: Vec<String>,
+    headers: Vec<(String, String)>,
+    deflate: bool,
+    events: mpsc::Sender<Event>,
+}
+
+impl Listener {
+    /// # Errors
+    /// The address cannot be had, or the certificate.
+    pub(crate) async fn bind(
+        args: &ConnectArgs,
+        address: SocketAddr,
+        events: mpsc::Sender<Event>,
+    ) -> Result<Self, End> {
+        let fault = |error| End::io(address, &error);
+        let listener = TcpListener::bind(address).await.map_err(fault)?;
+        let address = listener.local_addr().map_err(fault)?;
+        let door = Door {
+            tls: tls::server(&args.tls)?,
+            config: Arc::new(dial::config(&args.limits)),
+            subprotocols: args.request.subprotocol.clone(),
+            headers: dial::headers(args),
+            deflate: args.request.deflate,
+            events,
+        };
+        let clients = if args.server.once { 1 } else { args.server.max_clients };
+        let clients = Arc::new(Semaphore::new(clients as usize));
+        Ok(Self { listener, address, door: Arc::new(door), clients, once: args.server.once })
+    }
+
+    /// Where it listens, for a person.
+    pub(crate) fn url(&self) -> String {
+        format!("{}://{}/", if self.door.tls.is_some() { "wss" } else { "ws" }, self.address)
+    }
+
+    /// Lets clients in, for as long as the program lives.
+    pub(crate) fn start(self) {
+        tokio::spawn(async move {
+            let mut next = 1;
+            loop {
+                let Ok((stream, peer)) = self.listener.accept().await else {
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                };
+                let Ok(permit) = self.clients.clone().try_acquire_owned() else {
+                    tokio::spawn(send_away(stream));
+                    continue;
+                };
+                let door = self.door.clone();
+                let id = next;
+                next += 1;
+                // One that fails gives its place back; the one of `--once` keeps it.
+                let forget = self.once;
+                tokio::spawn(async move { door.admit(id, stream, peer, permit, forget).await });
+            }
+        });
+    }
+}
+
+impl Door {
+    async fn admit(
+        self: Arc<Self>,
+        id: u32,
+        stream: TcpStream,
+        peer: SocketAddr,
+        permit: OwnedSemaphorePermit,
+        once: bool,
+    ) {
+        // A socket that refuses this works all the same.
+        let _ = stream.set_nodelay(true);
+        let opened = match &self.tls {
+            None => self.open(id, stream, peer).await,
+            Some(config) => match timeout(TLS_WAIT, TlsAcceptor::from(config.clone()).accept(stream)).await {
+                Ok(Ok(stream)) => self.open(id, stream, peer).await,
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(_) => Err("no TLS in time".to_owned()),
+            },
+        };
+        match opened {
+            Err(words) => {
+                let _ = self.events.send(Event::Failed(format!("{peer}: {words}"))).await;
+            }
+            Ok(sender) if once => {
+                permit.forget();
+                drop(sender);
+            }
+            Ok(sender) => {
+                sender.closed().await;
+                drop(permit);
+            }
+        }
+    }
+
+    async fn open<S: Transport + 'static>(
+        &self,
+        id: u32,
+        stream: S,
+        peer: SocketAddr,
+    ) -> Result<sinews::Sender, String> {
+        // Whoever runs this on a machine wants to see all who come.
+        let mut accept = sinews::accept(stream)
+            .peer(peer)
+            .config(self.config.clone())
+            .origin(OriginPolicy::any())
+            .subprotocols(self.subprotocols.iter().cloned());
+        if self.deflate {
+            accept = accept.deflate(DeflateConfig::new());
+        }
+        let headers = self.headers.clone();
+        let accept = accept.on_request(move |_| {
+            Ok(headers.into_iter().fold(Reply::new(), |reply, (name, value)| reply.header(name, value)))
+        });
+        let (mut ws, request) = accept.open().await.map_err(|error| error.to_string())?;
+        let subprotocol = ws.subprotocol().map(str::to_owned);
+        let mut words = format!("#{id} {peer} asks for {}", request.target());
+        if let Some(subprotocol) = &subprotocol {
+            words += &format!(", subprotocol {subprotocol}");
+        }
+        let url = Some(request.target().to_owned());
+        let entry = Entry {
+            kind: Kind::Open,
+            peer: Some(id),
+            url,
+            status: Some(101),
+            subprotocol,
+            ..Entry::default()
+        };
+        // Told before anything that it says.
+        let sender = ws.sender();
+        let opened = Event::Opened(id, sender.clone(), Box::new(entry), words);
+        if self.events.send(opened).await.is_ok() {
+            drive(id, ws, self.events.clone());
+        }
+        Ok(sender)
+    }
+}
+
+/// More than `--max-clients`.
+async fn send_away(mut stream: TcpStream) {
+    let answer = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let _ = timeout(TLS_WAIT, async {
+        stream.write_all(answer).await?;
+        stream.shutdown().await?;
+        // What the client has said is read, or the answer would be overtaken by a reset.
+        let mut sink = tokio::io::sink();
+        tokio::io::copy(&mut tokio::io::AsyncReadExt::take(stream, 64 << 10), &mut sink).await
+    })
+    .await;
+}

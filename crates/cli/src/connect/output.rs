@@ -1,0 +1,297 @@
+//! Where everything goes that happens: the terminal, a pipe, JSON, a recording.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sinews::Message;
+
+use super::args::{ConnectArgs, Show};
+use super::console::Printer;
+use super::end::End;
+use super::entry::{Direction, Entry, Kind};
+
+/// Where everything goes that happens.
+pub(crate) struct Output {
+    form: Form,
+    show: Show,
+    verbose: bool,
+    record: Option<(String, BufWriter<File>)>,
+    /// Several clients are told apart.
+    many: bool,
+    opened: Option<Instant>,
+}
+
+enum Form {
+    Console(Printer),
+    /// A pipe, and what stands before and behind a message.
+    Pipe(Framing),
+    Json,
+}
+
+/// How messages are told apart in a pipe.
+#[derive(Clone, Debug)]
+pub(crate) enum Framing {
+    Delimited(Vec<u8>),
+    LengthPrefixed,
+}
+
+impl Framing {
+    pub(crate) fn of(args: &ConnectArgs) -> Self {
+        match &args.input.delimiter {
+            _ if args.input.length_prefixed => Self::LengthPrefixed,
+            Some(delimiter) => Self::Delimited(delimiter.0.clone()),
+            None => Self::Delimited(b"\n".to_vec()),
+        }
+    }
+}
+
+impl Output {
+    /// Into a terminal with a prompt, or without.
+    ///
+    /// # Errors
+    /// The recording cannot be made.
+    pub(crate) fn open(args: &ConnectArgs, printer: Option<Printer>) -> Result<Self, End> {
+        let record = args.session.record.as_deref().map(create).transpose()?;
+        let in_console = printer.is_some();
+        let form = match printer {
+            _ if args.output.jsonl => Form::Json,
+            Some(printer) => Form::Console(printer),
+            None => Form::Pipe(Framing::of(args)),
+        };
+        let show = args.output.show.unwrap_or(if in_console { Show::Dump } else { Show::Raw });
+        let many = args.listen.is_some();
+        Ok(Self { form, show, verbose: args.output.verbose, record, many, opened: None })
+    }
+
+    /// A connection is open: its time begins with the first.
+    pub(crate) fn opened(&mut self, entry: Entry, words: &str) -> Result<(), End> {
+        self.opened.get_or_insert_with(Instant::now);
+        self.say(words)?;
+        self.note(entry)
+    }
+
+    /// Something came.
+    pub(crate) fn received(&mut self, peer: u32, message: &Message, rtt_ms: Option<f64>) -> Result<(), End> {
+        let mut entry = Entry::of(Direction::In, message);
+        entry.rtt_ms = rtt_ms;
+        entry.peer = self.many.then_some(peer);
+        self.note(entry)?;
+        match message {
+            Message::Text(_) | Message::Binary(_) => self.show(peer, message),
+            Message::Ping(payload) => self.say(&format!("{}ping {}", self.whose(peer), quoted(payload))),
+            Message::Pong(payload) => match rtt_ms {
+                Some(rtt) => {
+                    self.say(&format!("{}pong {} after {rtt:.1} ms", self.whose(peer), quoted(payload)))
+                }
+                None => Ok(()),
+            },
+            Message::Close(_) => Ok(()),
+        }
+    }
+
+    /// Something leaves.
+    pub(crate) fn sent(&mut self, peer: u32, message: &Message) -> Result<(), End> {
+        let peer = self.many.then_some(peer);
+        self.note(Entry { peer, ..Entry::of(Direction::Out, message) })
+    }
+
+    /// A connection is over.
+    pub(crate) fn over(&mut self, peer: u32, end: &End) -> Result<(), End> {
+        self.say(&format!("{}{}", self.whose(peer), end.words))?;
+        let peer = self.many.then_some(peer);
+        let reason = Some(end.words.clone());
+        self.note(Entry { kind: Kind::End, peer, reason, exit: Some(end.code()), ..Entry::default() })
+    }
+
+    /// For a person: in the console always, else on standard error if that is wanted.
+    pub(crate) fn say(&mut self, words: &str) -> Result<(), End> {
+        match &mut self.form {
+            Form::Console(printer) => printer.print(format!("* {words}\n")),
+            _ if self.verbose => self.warn(words),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same, wanted or not.
+    pub(crate) fn warn(&mut self, words: &str) -> Result<(), End> {
+        match &mut self.form {
+            Form::Console(printer) => printer.print(format!("* {words}\n")),
+            _ => {
+                #[allow(clippy::print_stderr, reason = "standard output is for messages")]
+                {
+                    eprintln!("sinews: {words}");
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Lines of `--inspect` and `/help`, as they are.
+    pub(crate) fn lines(&mut self, text: &str) -> Result<(), End> {
+        match &mut self.form {
+            Form::Console(printer) => printer.print(format!("{text}\n")),
+            _ => write(|stdout| writeln!(stdout, "{text}")),
+        }
+    }
+
+    /// Everything has been said.
+    ///
+    /// # Errors
+    /// What was recorded is not on the disk.
+    pub(crate) fn finish(&mut self) -> Result<(), End> {
+        if let Form::Console(printer) = &mut self.form {
+            printer.finish()?;
+        }
+        match &mut self.record {
+            Some((path, file)) => file.flush().map_err(|error| End::io(path, &error)),
+            None => Ok(()),
+        }
+    }
+
+    fn whose(&self, peer: u32) -> String {
+        if self.many { format!("#{peer} ") } else { String::new() }
+    }
+
+    fn show(&mut self, peer: u32, message: &Message) -> Result<(), End> {
+        let whose = self.whose(peer);
+        match &mut self.form {
+            Form::Console(printer) => printer.print(format!("{whose}< {}\n", in_console(message, self.show))),
+            Form::Pipe(framing) => {
+                let shown = in_pipe(message, self.show);
+                write(|stdout| match framing {
+                    Framing::Delimited(delimiter) => {
+                        stdout.write_all(&shown).and_then(|()| stdout.write_all(delimiter))
+                    }
+                    Framing::LengthPrefixed => {
+                        // A message in memory is shorter than --max-message, which such a length can say.
+                        let len = u32::try_from(shown.len()).unwrap_or(u32::MAX);
+                        stdout.write_all(&len.to_be_bytes()).and_then(|()| stdout.write_all(&shown))
+                    }
+                })
+            }
+            Form::Json => Ok(()),
+        }
+    }
+
+    /// Sets the times, and writes where it is wanted.
+    fn note(&mut self, mut entry: Entry) -> Result<(), End> {
+        if self.record.is_none() && !matches!(self.form, Form::Json) {
+            return Ok(());
+        }
+        let micros = |seconds: f64| (seconds * 1e6).round() / 1e6;
+        entry.ts = micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64());
+        entry.at_ms = self.opened.map_or(0.0, |opened| micros(opened.elapsed().as_secs_f64() * 1e3));
+        // Strings and numbers are all that is in it.
+        let line = serde_json::to_string(&entry).map_err(|error| End::trouble(error.to_string()))?;
+        if let Some((path, file)) = &mut self.record {
+            // Flushed: who looks at it meanwhile, or after a crash, has everything.
+            let written = writeln!(file, "{line}").and_then(|()| file.flush());
+            written.map_err(|error| End::io(path, &error))?;
+        }
+        match &self.form {
+            Form::Json => write(|stdout| writeln!(stdout, "{line}")),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn create(path: &Path) -> Result<(String, BufWriter<File>), End> {
+    let name = path.display().to_string();
+    let file = File::create(path).map_err(|error| End::io(&name, &error))?;
+    Ok((name, BufWriter::new(file)))
+}
+
+fn write(work: impl FnOnce(&mut io::StdoutLock<'_>) -> io::Result<()>) -> Result<(), End> {
+    let mut stdout = io::stdout().lock();
+    let written = work(&mut stdout).and_then(|()| stdout.flush());
+    written.map_err(|error| End::io("standard output", &error))
+}
+
+fn in_console(message: &Message, show: Show) -> String {
+    let bytes = message.as_bytes();
+    if let Some(text) = message.as_text() {
+        return printable(text);
+    }
+    match show {
+        Show::Dump if bytes.is_empty() => "0 bytes".to_owned(),
+        Show::Dump => format!("{} bytes\n{}", bytes.len(), dump(bytes)),
+        Show::Hex => hex(bytes),
+        Show::Base64 => STANDARD.encode(bytes),
+        Show::Size => format!("{} bytes", bytes.len()),
+        Show::Raw => printable(&String::from_utf8_lossy(bytes)),
+    }
+}
+
+fn in_pipe(message: &Message, show: Show) -> Vec<u8> {
+    match (message, show) {
+        (Message::Binary(bytes), Show::Dump) => dump(bytes).into_bytes(),
+        (Message::Binary(bytes), Show::Hex) => hex(bytes).into_bytes(),
+        (Message::Binary(bytes), Show::Base64) => STANDARD.encode(bytes).into_bytes(),
+        (Message::Binary(bytes), Show::Size) => format!("{} bytes", bytes.len()).into_bytes(),
+        (message, _) => message.as_bytes().to_vec(),
+    }
+}
+
+/// What comes from elsewhere must not move the cursor, or worse.
+pub(crate) fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => shown.push_str("\n  "),
+            '\t' => shown.push(c),
+            c if c.is_control() => shown.extend(c.escape_default()),
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// Text in quotes if it is some, else hex.
+pub(crate) fn quoted(payload: &[u8]) -> String {
+    match std::str::from_utf8(payload) {
+        Ok(text) => format!("{text:?}"),
+        Err(_) => hex(payload),
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
+}
+
+/// Sixteen bytes a line: where, in hex, as characters.
+pub(crate) fn dump(bytes: &[u8]) -> String {
+    let line = |(at, row): (usize, &[u8])| {
+        let character =
+            |byte: &u8| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '.' };
+        let characters: String = row.iter().map(character).collect();
+        format!("  {:08x}  {:<47}  |{characters}|", at * 16, hex(row))
+    };
+    bytes.chunks(16).enumerate().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn binary_is_shown_as_is_wanted() {
+        let message = Message::binary(b"abc\0\xffdefghijklmnopq".to_vec());
+        let expected = "20 bytes\n  00000000  61 62 63 00 ff 64 65 66 67 68 69 6a 6b 6c 6d 6e  |abc..defghijklmn|\n  \
+                        00000010  6f 70 71";
+        let shown = in_console(&message, Show::Dump);
+        assert!(shown.starts_with(expected) && shown.ends_with("  |opq|"), "{shown}");
+        assert_eq!(in_pipe(&Message::binary(vec![0, 255]), Show::Hex), b"00 ff");
+        assert_eq!(in_pipe(&Message::binary(vec![0, 255]), Show::Base64), b"AP8=");
+        assert_eq!(in_pipe(&Message::binary(vec![0, 255]), Show::Size), b"2 bytes");
+        assert_eq!(in_pipe(&Message::binary(vec![0, 255]), Show::Raw), [0, 255]);
+    }
+
+    #[test]
+    fn text_cannot_steer_the_terminal() {
+        assert_eq!(printable("a\x1b[2Jb\nc\td"), "a\\u{1b}[2Jb\n  c\td");
+    }
+}

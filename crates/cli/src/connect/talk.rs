@@ -1,0 +1,447 @@
+//! A conversation: what is to be sent goes out, what comes is shown, and at some point it is over.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::pending;
+use std::time::Duration;
+
+use sinews::{CloseCode, CloseFrame, Message, Sender, WebSocket};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::command::{Command, HELP};
+use super::dial::Transport;
+use super::end::{End, Kind};
+use super::entry::{self, Direction, Entry};
+use super::input::Input;
+use super::output::Output;
+
+/// What connections have said and nobody has looked at yet.
+pub(crate) const EVENTS_MAX: usize = 64;
+/// Pings whose answers are still measured.
+const PINGS_MAX: usize = 64;
+
+/// What a connection says.
+pub(crate) enum Event {
+    /// A client has come.
+    Opened(u32, Sender, Box<Entry>, String),
+    /// One that wanted to come could not.
+    Failed(String),
+    Message(u32, Message),
+    Over(u32, End),
+}
+
+/// When a conversation is over.
+pub(crate) struct Rules {
+    /// Somebody sits there, and says when.
+    pub(crate) in_console: bool,
+    pub(crate) wait: Option<Duration>,
+    pub(crate) count: Option<u64>,
+    pub(crate) timeout: Option<Duration>,
+    /// Answers of a recording, in order.
+    pub(crate) expected: Option<VecDeque<Entry>>,
+    /// For a server: the first client that leaves ends it.
+    pub(crate) once: bool,
+    pub(crate) echo: bool,
+    /// Connections come and go.
+    pub(crate) listening: bool,
+    /// How long the last words may take.
+    pub(crate) leaving: Duration,
+}
+
+/// How long nothing may come behind the end of the input.
+const WAIT: Duration = Duration::from_secs(1);
+/// The same where answers are known.
+pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(5);
+
+/// A connection, and what it is asked.
+struct Peer {
+    sender: Sender,
+    /// Pings under way.
+    pings: VecDeque<(Vec<u8>, Instant)>,
+    name: String,
+}
+
+/// A conversation.
+pub(crate) struct Talk {
+    output: Output,
+    rules: Rules,
+    peers: BTreeMap<u32, Peer>,
+    /// What found no room: until it does, nothing else is sent.
+    stuck: VecDeque<(u32, Message)>,
+    sent: u64,
+    /// Messages that came; the replay waits for them.
+    received: watch::Sender<u64>,
+    pinged: u64,
+    input_ended: bool,
+    /// When the last thing was said.
+    heard: Instant,
+    started: Instant,
+    /// Since when it is about to end.
+    leaving: Option<Instant>,
+    /// Of the first that decided about it.
+    end: Option<End>,
+}
+
+/// Lets a connection live, and tells what it says.
+pub(crate) fn drive<S: Transport + 'static>(
+    id: u32,
+    mut ws: WebSocket<S>,
+    events: mpsc::Sender<Event>,
+) -> Sender {
+    let sender = ws.sender();
+    tokio::spawn(async move {
+        let mut end = None;
+        while let Some(message) = ws.next().await {
+            let event = match message {
+                Ok(message) => Event::Message(id, message),
+                Err(error) => {
+                    end = Some(End::from(&error));
+                    continue;
+                }
+            };
+            // Nobody listens: the program ends.
+            if events.send(event).await.is_err() {
+                return;
+            }
+        }
+        let end = end.or_else(|| ws.closed().map(End::from));
+        let end = end.unwrap_or_else(|| End::new(Kind::Abnormal, "transport ended"));
+        let _ = events.send(Event::Over(id, end)).await;
+    });
+    sender
+}
+
+impl Talk {
+    pub(crate) fn new(output: Output, rules: Rules, received: watch::Sender<u64>) -> Self {
+        let now = Instant::now();
+        Self {
+            output,
+            rules,
+            peers: BTreeMap::new(),
+            stuck: VecDeque::new(),
+            sent: 0,
+            received,
+            pinged: 0,
+            input_ended: false,
+            heard: now,
+            started: now,
+            leaving: None,
+            end: None,
+        }
+    }
+
+    /// Adds a connection that is open.
+    pub(crate) fn open(&mut self, id: u32, sender: Sender, entry: Entry, words: &str) -> Result<(), End> {
+        self.heard = Instant::now();
+        self.peers.insert(id, Peer { sender, pings: VecDeque::new(), name: words.to_owned() });
+        self.output.opened(entry, words)
+    }
+
+    /// Talks until it is over.
+    pub(crate) async fn run(
+        mut self,
+        mut events: mpsc::Receiver<Event>,
+        mut input: mpsc::Receiver<Input>,
+    ) -> End {
+        let end = match self.turns(&mut events, &mut input).await {
+            Ok(()) => self.end.take().unwrap_or_else(|| End::new(Kind::Fine, "")),
+            Err(trouble) => trouble,
+        };
+        match self.output.finish() {
+            Err(trouble) if end.kind == Kind::Fine => trouble,
+            _ => end,
+        }
+    }
+
+    async fn turns(
+        &mut self,
+        events: &mut mpsc::Receiver<Event>,
+        input: &mut mpsc::Receiver<Input>,
+    ) -> Result<(), End> {
+        loop {
+            self.look_whether_done()?;
+            if self.leaving.is_some() && self.peers.is_empty() {
+                return Ok(());
+            }
+            let wants_input =
+                !self.input_ended && self.leaving.is_none() && self.stuck.is_empty() && !self.is_alone();
+            let due = self.due();
+            tokio::select! {
+                event = events.recv() => match event {
+                    Some(event) => self.handle_event(event)?,
+                    None => return Ok(()),
+                },
+                command = input.recv(), if wants_input => self.handle_input(command)?,
+                sent = unstick(self.stuck.front(), &self.peers), if !self.stuck.is_empty() => {
+                    // A connection that is over says so itself.
+                    let _ = sent;
+                    self.stuck.pop_front();
+                }
+                () = wait_until(due) => self.handle_time()?,
+                _ = tokio::signal::ctrl_c() => match self.leaving {
+                    None => self.leave(CloseCode::NORMAL, None)?,
+                    Some(_) => return Ok(()),
+                },
+            }
+        }
+    }
+
+    /// A server in a pipe keeps what is to be sent for the first client.
+    fn is_alone(&self) -> bool {
+        self.peers.is_empty() && self.rules.listening && !self.rules.in_console
+    }
+
+    fn handle_event(&mut self, event: Event) -> Result<(), End> {
+        match event {
+            Event::Opened(id, sender, entry, words) => {
+                self.open(id, sender, *entry, &words)?;
+                // Whoever comes while we leave is told so.
+                if self.leaving.is_some() {
+                    self.send(id, close(CloseCode::GOING_AWAY))?;
+                }
+                Ok(())
+            }
+            Event::Failed(words) => self.output.say(&words),
+            Event::Message(id, message) => self.handle_message(id, message),
+            Event::Over(id, end) => {
+                self.peers.remove(&id);
+                self.stuck.retain(|(peer, _)| *peer != id);
+                self.output.over(id, &end)?;
+                if !self.rules.listening || self.rules.once {
+                    self.leaving.get_or_insert_with(Instant::now);
+                    self.decide(end);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The first reason counts, unless the peer's fault is the more interesting one.
+    fn decide(&mut self, end: End) {
+        let is_better =
+            self.end.as_ref().is_none_or(|known| known.kind == Kind::Fine && end.kind != Kind::Fine);
+        if is_better {
+            self.end = Some(end);
+        }
+    }
+
+    fn handle_message(&mut self, id: u32, message: Message) -> Result<(), End> {
+        let rtt_ms = match &message {
+            Message::Pong(payload) => self.peers.get_mut(&id).and_then(|peer| peer.pong(payload)),
+            _ => None,
+        };
+        self.output.received(id, &message, rtt_ms)?;
+        if message.is_data() {
+            self.heard = Instant::now();
+            self.received.send_modify(|count| *count += 1);
+            self.compare(&message)?;
+            if self.rules.echo {
+                self.send(id, message)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Against the recording, if there is one to be met.
+    fn compare(&mut self, message: &Message) -> Result<(), End> {
+        let Some(expected) = &mut self.rules.expected else { return Ok(()) };
+        let came = Entry::of(Direction::In, message);
+        let number = *self.received.borrow();
+        let words = match expected.pop_front() {
+            Some(wanted)
+                if (wanted.kind, &wanted.text, &wanted.base64) == (came.kind, &came.text, &came.base64) =>
+            {
+                return Ok(());
+            }
+            Some(wanted) => {
+                format!("answer {number} is {}, and not {} as recorded", came.describe(), wanted.describe())
+            }
+            None => format!("answer {number}, {}, is one more than recorded", came.describe()),
+        };
+        self.rules.expected = None;
+        self.leave(CloseCode::NORMAL, Some(End::new(Kind::Differs, words)))
+    }
+
+    fn handle_input(&mut self, input: Option<Input>) -> Result<(), End> {
+        match input {
+            Some(Input::Command(command)) => self.handle_command(command),
+            Some(Input::Bad(why)) => self.output.warn(&why),
+            Some(Input::Trouble(why)) => self.leave(CloseCode::NORMAL, Some(End::trouble(why))),
+            Some(Input::End) | None => {
+                self.input_ended = true;
+                self.heard = Instant::now();
+                Ok(())
+            }
+        }
+    }
+
+    fn handle_command(&mut self, command: Command) -> Result<(), End> {
+        match command {
+            Command::Help => self.output.lines(HELP),
+            Command::Peers => {
+                let list: Vec<String> = self.peers.values().map(|peer| peer.name.clone()).collect();
+                self.output.lines(&if list.is_empty() { "nobody".to_owned() } else { list.join("\n") })
+            }
+            Command::To(id, command) if self.peers.contains_key(&id) => self.say_to(&[id], *command),
+            Command::To(id, _) => self.output.warn(&format!("there is no client {id}")),
+            command => {
+                let all: Vec<u32> = self.peers.keys().copied().collect();
+                if all.is_empty() {
+                    return self.output.warn("nobody is there");
+                }
+                self.say_to(&all, command)
+            }
+        }
+    }
+
+    fn say_to(&mut self, peers: &[u32], command: Command) -> Result<(), End> {
+        let command = match command {
+            // A ping whose answer can be told from others.
+            Command::Ping(payload) if payload.is_empty() => {
+                self.pinged += 1;
+                Command::Ping(format!("ping {}", self.pinged).into_bytes())
+            }
+            command => command,
+        };
+        let message = match entry::message(command) {
+            Ok(message) => message,
+            Err(why) => return self.output.warn(&why),
+        };
+        for id in peers {
+            self.send(*id, message.clone())?;
+        }
+        // A Close of ours to everybody is the end of what can be said.
+        if message.is_close() && peers.len() == self.peers.len() && !self.rules.listening {
+            self.leaving.get_or_insert_with(Instant::now);
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, id: u32, message: Message) -> Result<(), End> {
+        let Some(peer) = self.peers.get_mut(&id) else { return Ok(()) };
+        if let Message::Ping(payload) = &message {
+            peer.pings.push_back((payload.to_vec(), Instant::now()));
+            if peer.pings.len() > PINGS_MAX {
+                peer.pings.pop_front();
+            }
+        }
+        let note = message.clone();
+        self.sent += u64::from(note.is_data());
+        if self.stuck.iter().any(|(peer, _)| *peer == id) {
+            // What found no room before leaves before.
+            self.stuck.push_back((id, message));
+            return self.output.sent(id, &note);
+        }
+        match peer.sender.try_send(message) {
+            Ok(()) => {}
+            Err(error) if error.is_full() => self.stuck.push_back((id, error.into_message())),
+            Err(error) if error.is_closed() => return Ok(()),
+            Err(error) => return self.output.warn(&format!("not sent: {error}")),
+        }
+        self.output.sent(id, &note)
+    }
+
+    /// When to look again though nothing has happened.
+    fn due(&self) -> Option<Instant> {
+        if let Some(leaving) = self.leaving {
+            return Some(leaving + self.rules.leaving);
+        }
+        let timeout = self.rules.timeout.map(|timeout| self.started + timeout);
+        let quiet = self.is_spoken().then(|| self.heard + self.quiet());
+        [timeout, quiet].into_iter().flatten().min()
+    }
+
+    fn quiet(&self) -> Duration {
+        let default = if self.rules.expected.is_some() { ANSWER_WAIT } else { WAIT };
+        self.rules.wait.unwrap_or(default)
+    }
+
+    /// All that was to be sent is on its way.
+    fn is_spoken(&self) -> bool {
+        self.input_ended && self.stuck.is_empty()
+    }
+
+    fn handle_time(&mut self) -> Result<(), End> {
+        let now = Instant::now();
+        if self.leaving.is_some_and(|leaving| now >= leaving + self.rules.leaving) {
+            self.peers.clear();
+            return Ok(());
+        }
+        if let Some(timeout) = self.rules.timeout.filter(|timeout| now >= self.started + *timeout) {
+            let words = format!("not done within {timeout:?} (--timeout)");
+            return self.leave(CloseCode::NORMAL, Some(End::new(Kind::TimedOut, words)));
+        }
+        if self.is_spoken() && now >= self.heard + self.quiet() {
+            return self.leave(CloseCode::NORMAL, self.missing());
+        }
+        Ok(())
+    }
+
+    /// What should have come and has not.
+    fn missing(&self) -> Option<End> {
+        let received = *self.received.borrow();
+        if let Some(expected) = self.rules.expected.as_ref().filter(|expected| !expected.is_empty()) {
+            let all = received + expected.len() as u64;
+            return Some(End::new(Kind::Differs, format!("{received} of {all} recorded answers have come")));
+        }
+        let wanted = self.rules.count.filter(|wanted| received < *wanted)?;
+        Some(End::new(Kind::TimedOut, format!("{received} of {wanted} messages have come (--count)")))
+    }
+
+    fn look_whether_done(&mut self) -> Result<(), End> {
+        if self.leaving.is_some() {
+            return Ok(());
+        }
+        let received = *self.received.borrow();
+        let is_done = match (self.rules.count, &self.rules.expected, self.rules.wait) {
+            _ if self.rules.in_console => self.input_ended,
+            (Some(wanted), _, _) => received >= wanted,
+            (None, Some(expected), _) => self.is_spoken() && expected.is_empty(),
+            (None, None, Some(_)) => false,
+            (None, None, None) => self.is_spoken() && received >= self.sent && !self.rules.listening,
+        };
+        let is_left =
+            self.rules.listening && !self.rules.in_console && self.is_spoken() && self.peers.is_empty();
+        if is_done || is_left { self.leave(CloseCode::NORMAL, None) } else { Ok(()) }
+    }
+
+    /// Closes what is open; what still comes is shown.
+    fn leave(&mut self, code: CloseCode, end: Option<End>) -> Result<(), End> {
+        if let Some(end) = end {
+            self.decide(end);
+        }
+        self.leaving.get_or_insert_with(Instant::now);
+        let all: Vec<u32> = self.peers.keys().copied().collect();
+        all.into_iter().try_for_each(|id| self.send(id, close(code)))
+    }
+}
+
+impl Peer {
+    /// How long ago its ping was, in milliseconds.
+    fn pong(&mut self, payload: &[u8]) -> Option<f64> {
+        let found = self.pings.iter().position(|(sent, _)| sent == payload)?;
+        // A pong may answer several pings, the newest of which it carries (RFC 6455 section 5.5.3).
+        let (_, since) = self.pings.drain(..=found).next_back()?;
+        Some((since.elapsed().as_secs_f64() * 1e6).round() / 1e3)
+    }
+}
+
+fn close(code: CloseCode) -> Message {
+    Message::Close(Some(CloseFrame::new(code, "")))
+}
+
+async fn wait_until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => pending().await,
+    }
+}
+
+/// Waits for room, and takes it.
+async fn unstick(stuck: Option<&(u32, Message)>, peers: &BTreeMap<u32, Peer>) {
+    if let Some((id, message)) = stuck
+        && let Some(peer) = peers.get(id)
+    {
+        let _ = peer.sender.send(message.clone()).await;
+    }
+}
