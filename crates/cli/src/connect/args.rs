@@ -263,13 +263,13 @@ pub(crate) struct ServerArgs {
 pub(crate) struct InspectArgs {
     /// Show both heads and each frame as the wire has them, in both directions, and name every violation by its
     /// section (RFC 6455, RFC 7692). Commands may then be wrong on purpose: `/raw 81 05 …`, `/frame`
-    #[arg(long, conflicts_with_all = ["listen", "jsonl"])]
+    #[arg(long, conflicts_with_all = ["listen", "jsonl", "record", "binary", "length_prefixed"])]
     pub(crate) inspect: bool,
 
     /// Send what faulty clients send, a connection for each fault, and judge the answers; all of them, or these
     /// by name (`--probe=list` names them)
     #[arg(long, value_name = "NAMES", num_args = 0..=1, require_equals = true, default_missing_value = "all",
-          value_delimiter = ',', conflicts_with_all = ["listen", "replay", "record"])]
+          value_delimiter = ',', conflicts_with_all = ["listen", "replay", "record", "jsonl"])]
     pub(crate) probe: Vec<String>,
 
     /// Bytes of a payload that --inspect shows

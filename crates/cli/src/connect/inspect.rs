@@ -1,8 +1,201 @@
+//! `--inspect`: a debugger for servers of other people.
+//!
+//! The library would end a connection at the first fault. Here nothing is trusted and nothing is refused: the request
+//! and the frames may be wrong on purpose ([`handshake`], [`frame`]), what comes is read as far as it can be
+//! ([`side`]), and each violation is named ([`fault`]). Where we were wrong, [`judge`] knows what the server must do
+//! about it. [`session`] moves the bytes; [`probes`] is a list of faults to send.
+
+mod deflate;
+mod extension;
+mod fault;
+mod frame;
+mod handshake;
+mod judge;
+mod probes;
+mod session;
+mod show;
+mod side;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::timeout;
+
+use self::fault::Fault;
+use self::handshake::{Answer, HEAD_MAX, Request, head_end};
+use self::probes::{EARLY, PROBES, Probe};
+use self::session::{Found, Inspection, random};
 use super::args::ConnectArgs;
-use super::end::End;
-pub(crate) async fn probe(_: &ConnectArgs, _: &str) -> Result<End, End> {
-    todo!()
+use super::dial::{self, Transport, Url};
+use super::end::{End, Kind};
+use super::output::Output;
+use super::replay::Recording;
+use super::{Ends, ends};
+
+/// Shows a connection as the wire has it.
+///
+/// # Errors
+/// There is none.
+pub(crate) async fn inspect(args: &ConnectArgs, url: &str) -> Result<End, End> {
+    let url_read = Url::parse(url)?;
+    let recording = args.session.replay.as_deref().map(Recording::read).transpose()?;
+    let request = request(args, &url_read)?;
+    let head = request.write()?;
+    let io = dial::dial(args, url).await?;
+    if let Some(warning) = dial::warning(args, url_read.secure) {
+        say(warning);
+    }
+    let mut plain = Output::open(args, None)?;
+    plain.lines(&show::http('>', &head))?;
+    let opened = open(args, io, &head, &request).await?;
+    plain.lines(&show::http('<', &opened.head))?;
+    opened.answer.faults.iter().try_for_each(|fault| plain.lines(&show::fault(fault)))?;
+    if opened.answer.status != 101 {
+        let body = String::from_utf8_lossy(&opened.received).into_owned();
+        plain.lines(&show::http('<', &body))?;
+        return Ok(End::new(
+            Kind::Refused,
+            format!("the server answered with status {}", opened.answer.status),
+        ));
+    }
+    let Ends { output, input, in_console } = ends(args, recording, None)?;
+    let Opened { io, received, answer, .. } = opened;
+    Ok(Inspection::new(args, answer, Some(output), in_console).run(io, &received, input).await.end)
 }
-pub(crate) async fn inspect(_: &ConnectArgs, _: &str) -> Result<End, End> {
-    todo!()
+
+/// Sends faults, each over a connection of its own, and judges the answers.
+///
+/// # Errors
+/// There is no server, or no such probe.
+pub(crate) async fn probe(args: &ConnectArgs, url: &str) -> Result<End, End> {
+    let mut output = Output::open(args, None)?;
+    let names = &args.inspect.probe;
+    let is_any = |word: &str| names.iter().any(|name| name == word);
+    if is_any("list") {
+        PROBES.iter().try_for_each(|probe| output.lines(probe.name))?;
+        return Ok(End::new(Kind::Fine, ""));
+    }
+    if let Some(unknown) =
+        names.iter().find(|name| *name != "all" && !PROBES.iter().any(|probe| probe.name == **name))
+    {
+        return Err(End::trouble(format!("no probe {unknown:?}: --probe=list names them")));
+    }
+    if let Some(warning) = dial::warning(args, Url::parse(url)?.secure) {
+        say(warning);
+    }
+    let (mut count, mut failed) = (0, 0);
+    for probe in PROBES.iter().filter(|probe| is_any("all") || is_any(probe.name)) {
+        let faults = send(args, url, probe).await?;
+        count += 1;
+        failed += usize::from(!faults.is_empty());
+        output.lines(&format!("{} {}", if faults.is_empty() { "ok   " } else { "FAULT" }, probe.name))?;
+        faults.iter().try_for_each(|fault| output.lines(&show::fault(fault)))?;
+    }
+    output.lines(&format!("{count} faults sent, {failed} not met as they must be"))?;
+    Ok(if failed == 0 { End::new(Kind::Fine, "") } else { show::verdict(failed) })
+}
+
+/// What a server does wrong about a fault.
+async fn send(args: &ConnectArgs, url: &str, probe: &'static Probe) -> Result<Vec<Fault>, End> {
+    let mut request = request(args, &Url::parse(url)?)?;
+    for (name, value) in probe.headers {
+        request.replace(name, value);
+    }
+    let head = request.write()?;
+    let early = if probe.early_ping {
+        let mut key = [0; 4];
+        random(&mut key)?;
+        frame::write(0x89, Some(key), None, EARLY)
+    } else {
+        Vec::new()
+    };
+    let output = if args.output.verbose { Some(Output::open(args, None)?) } else { None };
+    let io = dial::dial(args, url).await?;
+    let bytes = [head.as_bytes(), &early].concat();
+    let opened = match exchange(args, io, &bytes, &request).await {
+        Ok(opened) => opened,
+        // Who says nothing to a faulty request has refused it.
+        Err(end) if end.kind == Kind::Refused && !request.is_sound() => return Ok(Vec::new()),
+        Err(end) => return Err(end),
+    };
+    if opened.answer.status != 101 || probe.is_request() {
+        // A request that is sound has nothing to be refused for.
+        return Ok(opened.answer.faults);
+    }
+    let Opened { io, received, answer, .. } = opened;
+    let mut inspection = Inspection::new(args, answer, output, false).with_wait(args.inspect.probe_wait.0);
+    if let Some(fault) = probe.expected() {
+        inspection.expect_end(&fault);
+    }
+    inspection.sent_early(&early)?;
+    let Found { faults, .. } = inspection.run(io, &received, probe.input()).await;
+    Ok(faults)
+}
+
+/// A connection behind its handshake, if there was one.
+struct Opened {
+    io: Box<dyn Transport>,
+    head: String,
+    answer: Answer,
+    /// What came behind the head.
+    received: Vec<u8>,
+}
+
+fn request(args: &ConnectArgs, url: &Url) -> Result<Request, End> {
+    let mut key = [0; 16];
+    random(&mut key)?;
+    Ok(Request::new(args, url, &key))
+}
+
+async fn open(
+    args: &ConnectArgs,
+    io: Box<dyn Transport>,
+    head: &str,
+    request: &Request,
+) -> Result<Opened, End> {
+    exchange(args, io, head.as_bytes(), request).await
+}
+
+/// Sends a request, and reads the head of the answer.
+async fn exchange(
+    args: &ConnectArgs,
+    mut io: Box<dyn Transport>,
+    bytes: &[u8],
+    request: &Request,
+) -> Result<Opened, End> {
+    let limit = args.limits.connect_timeout.0;
+    let fault = |error| End::io("the handshake", &error);
+    let refused = |words: &str| End::new(Kind::Refused, format!("{words} (RFC 6455 section 4.2.2)"));
+    let read = async {
+        io.write_all(bytes).await.map_err(fault)?;
+        io.flush().await.map_err(fault)?;
+        let mut received = Vec::new();
+        loop {
+            if let Some(end) = head_end(&received) {
+                let head = String::from_utf8_lossy(&received[..end]).into_owned();
+                received.drain(..end);
+                let answer = Answer::read(&head, request);
+                // Others are interim: the one that counts comes behind them (RFC 9110 section 15.2).
+                if !answer.is_interim() {
+                    return Ok(Opened { io, head, answer, received });
+                }
+                continue;
+            }
+            if received.len() > HEAD_MAX {
+                return Err(refused("the head of the answer has no end"));
+            }
+            match io.read_buf(&mut received).await {
+                Ok(0) if received.is_empty() => return Err(refused("the transport ended without an answer")),
+                Ok(0) => return Err(refused("the transport ended within the head of the answer")),
+                Ok(_) => {}
+                Err(error) if received.is_empty() => return Err(refused(&format!("no answer: {error}"))),
+                Err(error) => return Err(fault(error)),
+            }
+        }
+    };
+    let late = || End::new(Kind::TimedOut, format!("no answer to the handshake within {limit:?}"));
+    timeout(limit, read).await.unwrap_or_else(|_| Err(late()))
+}
+
+#[allow(clippy::print_stderr, reason = "standard output is for what is inspected")]
+fn say(words: &str) {
+    eprintln!("sinews: {words}");
 }

@@ -1,0 +1,224 @@
+//! Compressed messages (RFC 7692) of a peer that may be wrong.
+
+use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+
+use super::extension::Params;
+use super::fault::{EITHER, Fault};
+
+/// What each message's compressed data lack at their end (RFC 7692 section 7.2.1).
+const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
+/// zlib notices a distance behind the window only where the window begins, not in what it has just written: the less
+/// it writes at a time, the more it notices.
+const STEP: usize = 64;
+
+/// Inflates one direction, as was agreed and, beside that, with all the window there could be: what only the second can
+/// read breaks the agreement.
+pub(crate) struct Inflater {
+    agreed: Agreed,
+    strict: Option<Decompress>,
+    generous: Option<Decompress>,
+}
+
+/// What was agreed for one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Agreed {
+    pub(crate) from_client: bool,
+    pub(crate) no_context_takeover: bool,
+    pub(crate) max_window_bits: u8,
+}
+
+impl Agreed {
+    pub(crate) fn of(params: &Params, from_client: bool) -> Self {
+        let (no_context_takeover, bits) = match from_client {
+            true => (params.client_no_context_takeover, params.client_bits()),
+            false => (params.server_no_context_takeover, params.server_bits()),
+        };
+        Self { from_client, no_context_takeover, max_window_bits: bits }
+    }
+
+    /// zlib's least window is 9 bits; 8 cannot be told from it.
+    fn bits(self) -> u8 {
+        self.max_window_bits.clamp(9, 15)
+    }
+}
+
+impl Inflater {
+    pub(crate) fn new(agreed: Agreed) -> Self {
+        let new = |bits| Some(Decompress::new_with_window_bits(false, bits));
+        Self { agreed, strict: new(agreed.bits()), generous: new(15) }
+    }
+
+    /// Inflates a piece of a message into `out`, at most so many bytes. The fault of the first piece that has one.
+    pub(crate) fn inflate(&mut self, piece: &[u8], max: usize, out: &mut Vec<u8>) -> Option<Fault> {
+        let kept = out.len();
+        let strict = self.strict.as_mut().map(|inflater| inflate(inflater, piece, max, out));
+        if strict == Some(Ok(())) {
+            if let Some(inflater) = &mut self.generous {
+                let _ = inflate(inflater, piece, max, &mut Vec::new());
+            }
+            return None;
+        }
+        let was_sound = self.strict.take().is_some();
+        out.truncate(kept);
+        let generous = self.generous.as_mut().map(|inflater| inflate(inflater, piece, max, out));
+        if generous != Some(Ok(())) {
+            self.generous = None;
+        }
+        if !was_sound {
+            return None;
+        }
+        Some(match generous {
+            Some(Ok(())) if self.agreed.no_context_takeover => self.fault(
+                ["RFC 7692 section 7.1.1.1", "RFC 7692 section 7.1.1.2"],
+                "the data refer to an earlier message, though no context takeover was agreed",
+            ),
+            Some(Ok(())) => self.fault(
+                ["RFC 7692 section 7.1.2.1", "RFC 7692 section 7.1.2.2"],
+                &format!(
+                    "the data refer farther back than the agreed window of {} bits",
+                    self.agreed.max_window_bits
+                ),
+            ),
+            _ => Fault::fatal("RFC 7692 section 7.2.2", "the compressed data are no deflate data", EITHER),
+        })
+    }
+
+    fn fault(&self, sections: [&'static str; 2], words: &str) -> Fault {
+        Fault::fatal(sections[usize::from(self.agreed.from_client)], words, EITHER)
+    }
+
+    /// The end of a message.
+    pub(crate) fn finish(&mut self, max: usize, out: &mut Vec<u8>) -> Option<Fault> {
+        let fault = self.inflate(&TAIL, max, out);
+        // Behind a broken message the next one may be sound.
+        if self.strict.is_none() || self.agreed.no_context_takeover {
+            self.strict = Some(Decompress::new_with_window_bits(false, self.agreed.bits()));
+        }
+        self.generous.get_or_insert_with(|| Decompress::new_with_window_bits(false, 15));
+        fault
+    }
+}
+
+fn inflate(inflater: &mut Decompress, mut piece: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), ()> {
+    let mut step = [0; STEP];
+    loop {
+        let (read, written) = (inflater.total_in(), inflater.total_out());
+        let status = inflater.decompress(piece, &mut step, FlushDecompress::Sync);
+        let (read, written) =
+            ((inflater.total_in() - read) as usize, (inflater.total_out() - written) as usize);
+        piece = piece.get(read..).unwrap_or_default();
+        if out.len() < max {
+            out.extend_from_slice(&step[..written]);
+        }
+        match status {
+            Err(_) => return Err(()),
+            // A block that says it is the last one may stand in a message (RFC 7692 section 7.2.3.4).
+            Ok(Status::StreamEnd) => inflater.reset(false),
+            Ok(_) if written < STEP && piece.is_empty() => return Ok(()),
+            Ok(_) if read == 0 && written == 0 => return if piece.is_empty() { Ok(()) } else { Err(()) },
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Compresses what we send, as was agreed.
+pub(crate) struct Deflater {
+    compress: Compress,
+    no_context_takeover: bool,
+}
+
+impl Deflater {
+    /// None where zlib has no such window: messages then go uncompressed, which is legal.
+    pub(crate) fn new(agreed: Agreed) -> Option<Self> {
+        let bits = agreed.max_window_bits;
+        let compress = (9..=15)
+            .contains(&bits)
+            .then(|| Compress::new_with_window_bits(Compression::default(), false, bits))?;
+        Some(Self { compress, no_context_takeover: agreed.no_context_takeover })
+    }
+
+    /// A whole message; `None` if zlib cannot.
+    pub(crate) fn deflate(&mut self, message: &[u8]) -> Option<Vec<u8>> {
+        let (start, mut out) = (self.compress.total_in(), Vec::new());
+        loop {
+            out.reserve(message.len() / 2 + STEP);
+            let read = (self.compress.total_in() - start) as usize;
+            self.compress.compress_vec(message.get(read..)?, &mut out, FlushCompress::Sync).ok()?;
+            // With room left, everything is out.
+            if out.len() < out.capacity() {
+                break;
+            }
+        }
+        if self.no_context_takeover {
+            self.compress.reset();
+        }
+        out.truncate(out.strip_suffix(&TAIL)?.len());
+        // An empty message is one zero byte (RFC 7692 section 7.2.3.6).
+        if out.is_empty() {
+            out.push(0);
+        }
+        Some(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGREED: Agreed = Agreed { from_client: false, no_context_takeover: false, max_window_bits: 15 };
+
+    fn text() -> Vec<u8> {
+        (0..3000_u32).flat_map(|at| (at * at).to_string().into_bytes()).collect()
+    }
+
+    fn read_whole(inflater: &mut Inflater, message: &[u8]) -> (Vec<u8>, Option<Fault>) {
+        let mut out = Vec::new();
+        let first = inflater.inflate(message, 1 << 20, &mut out);
+        let last = inflater.finish(1 << 20, &mut out);
+        (out, first.or(last))
+    }
+
+    #[test]
+    fn what_was_deflated_is_inflated() {
+        for bits in 9..=15 {
+            for no_context_takeover in [false, true] {
+                let agreed = Agreed { max_window_bits: bits, no_context_takeover, ..AGREED };
+                let (mut deflater, mut inflater) = (Deflater::new(agreed).unwrap(), Inflater::new(agreed));
+                for message in [text(), Vec::new(), text(), b"short".to_vec()] {
+                    let sent = deflater.deflate(&message).unwrap();
+                    assert_eq!(read_whole(&mut inflater, &sent), (message, None), "{agreed:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_broken_agreement_is_named() {
+        let fault = |sender: Agreed, receiver: Agreed| {
+            let (mut deflater, mut inflater) = (Deflater::new(sender).unwrap(), Inflater::new(receiver));
+            let (_, first) = read_whole(&mut inflater, &deflater.deflate(&text()).unwrap());
+            let (message, second) = read_whole(&mut inflater, &deflater.deflate(&text()).unwrap());
+            assert_eq!(message, text(), "it is read all the same");
+            first.or(second).map(|fault| fault.section)
+        };
+        let narrow = Agreed { max_window_bits: 9, ..AGREED };
+        assert_eq!(fault(AGREED, narrow), Some("RFC 7692 section 7.1.2.1"));
+        assert_eq!(fault(narrow, AGREED), None);
+        let forgetful = Agreed { no_context_takeover: true, ..AGREED };
+        assert_eq!(fault(AGREED, forgetful), Some("RFC 7692 section 7.1.1.1"));
+        assert_eq!(
+            fault(AGREED, Agreed { from_client: true, ..forgetful }),
+            Some("RFC 7692 section 7.1.1.2")
+        );
+        assert_eq!(fault(forgetful, AGREED), None);
+    }
+
+    #[test]
+    fn what_is_no_deflate_data_is_named_once() {
+        let mut inflater = Inflater::new(AGREED);
+        let (_, fault) = read_whole(&mut inflater, &[0xff; 40]);
+        assert_eq!(fault.map(|fault| fault.section), Some("RFC 7692 section 7.2.2"));
+        let sound = Deflater::new(AGREED).unwrap().deflate(b"hello").unwrap();
+        assert_eq!(read_whole(&mut inflater, &sound), (b"hello".to_vec(), None));
+    }
+}

@@ -1,0 +1,273 @@
+//! Extensions that were offered and answered (RFC 6455 section 9.1, RFC 7692 section 7.1), read leniently.
+
+use super::fault::Fault;
+
+/// An extension with its parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Extension {
+    pub(crate) name: String,
+    pub(crate) params: Vec<(String, Option<String>)>,
+}
+
+/// What permessage-deflate was agreed or offered with, as far as it makes sense.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Params {
+    pub(crate) server_no_context_takeover: bool,
+    pub(crate) client_no_context_takeover: bool,
+    pub(crate) server_max_window_bits: Option<u8>,
+    /// In an offer it may lack a value.
+    pub(crate) client_max_window_bits: Option<Option<u8>>,
+}
+
+pub(crate) const DEFLATE: &str = "permessage-deflate";
+
+/// The list of all lines of a header.
+pub(crate) fn parse<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Extension> {
+    let mut found = Vec::new();
+    for part in lines.flat_map(|line| split(line, ',')) {
+        let mut pieces = split(part, ';').into_iter();
+        let name = pieces.next().unwrap_or_default().trim().to_owned();
+        let param = |piece: &str| {
+            let (name, value) =
+                piece.split_once('=').map_or((piece, None), |(name, value)| (name, Some(value)));
+            (name.trim().to_owned(), value.map(|value| value.trim().trim_matches('"').to_owned()))
+        };
+        if !name.is_empty() {
+            found.push(Extension { name, params: pieces.map(param).collect() });
+        }
+    }
+    found
+}
+
+/// Splits where no quotes are around.
+fn split(text: &str, at: char) -> Vec<&str> {
+    let mut quoted = false;
+    text.split(|c| {
+        quoted ^= c == '"';
+        c == at && !quoted
+    })
+    .collect()
+}
+
+impl Params {
+    pub(crate) fn server_bits(&self) -> u8 {
+        self.server_max_window_bits.unwrap_or(15)
+    }
+
+    pub(crate) fn client_bits(&self) -> u8 {
+        self.client_max_window_bits.flatten().unwrap_or(15)
+    }
+
+    /// What an extension's parameters say, and what of them must not be. An offer with a fault must be declined, an
+    /// answer with one fails the connection (RFC 7692 section 7.1).
+    pub(crate) fn read(extension: &Extension, in_answer: bool) -> (Self, Vec<Fault>) {
+        let (mut params, mut faults) = (Self::default(), Vec::new());
+        let mut seen: Vec<&str> = Vec::new();
+        for (name, value) in &extension.params {
+            if seen.contains(&name.as_str()) {
+                faults
+                    .push(Fault::new("RFC 7692 section 7.1", format!("the parameter {name} is given twice")));
+            }
+            seen.push(name);
+            let bits = value.as_deref().and_then(window_bits);
+            let fault = match (name.as_str(), value) {
+                ("server_no_context_takeover", None) => {
+                    params.server_no_context_takeover = true;
+                    None
+                }
+                ("client_no_context_takeover", None) => {
+                    params.client_no_context_takeover = true;
+                    None
+                }
+                ("server_no_context_takeover", _) => Some(("RFC 7692 section 7.1.1.1", "takes no value")),
+                ("client_no_context_takeover", _) => Some(("RFC 7692 section 7.1.1.2", "takes no value")),
+                ("server_max_window_bits", _) => {
+                    params.server_max_window_bits = bits;
+                    bits.is_none().then_some(("RFC 7692 section 7.1.2.1", "must be a number from 8 to 15"))
+                }
+                ("client_max_window_bits", None) if !in_answer => {
+                    params.client_max_window_bits = Some(None);
+                    None
+                }
+                ("client_max_window_bits", _) => {
+                    params.client_max_window_bits = Some(bits);
+                    bits.is_none().then_some(("RFC 7692 section 7.1.2.2", "must be a number from 8 to 15"))
+                }
+                _ => Some(("RFC 7692 section 7.1", "is no parameter of permessage-deflate")),
+            };
+            if let Some((section, why)) = fault {
+                let value = value.as_ref().map_or_else(String::new, |value| format!("={value}"));
+                faults.push(Fault::new(section, format!("{name}{value} {why}")));
+            }
+        }
+        (params, faults)
+    }
+}
+
+/// 8 to 15 without a leading zero.
+fn window_bits(text: &str) -> Option<u8> {
+    let bits = text.parse().ok().filter(|bits| (8..=15).contains(bits))?;
+    (!text.starts_with(['0', '+'])).then_some(bits)
+}
+
+/// What a server agreed to, and what is wrong with that.
+pub(crate) fn check(offered: &[Extension], answered: &[Extension]) -> (Option<Params>, Vec<Fault>) {
+    let (mut agreed, mut faults) = (None, Vec::new());
+    for answer in answered {
+        let offers: Vec<&Extension> = offered.iter().filter(|offer| offer.name == answer.name).collect();
+        if offers.is_empty() {
+            let words = format!("the extension {} was not offered", answer.name);
+            faults.push(Fault::new("RFC 6455 section 4.1 item 5", words));
+        }
+        if answer.name != DEFLATE {
+            continue;
+        }
+        if agreed.is_some() {
+            faults.push(Fault::new("RFC 7692 section 5", "permessage-deflate is agreed to twice"));
+        }
+        let (params, wrong) = Params::read(answer, true);
+        faults.extend(wrong);
+        faults.extend(check_offers(&offers, &params));
+        agreed = Some(params);
+    }
+    (agreed, faults)
+}
+
+/// An answer must fit one offer at least; what it breaks of the first is named.
+fn check_offers(offers: &[&Extension], answer: &Params) -> Vec<Fault> {
+    let mut first = None;
+    for offer in offers {
+        let (offer, wrong) = Params::read(offer, false);
+        let faults = if wrong.is_empty() {
+            check_offer(&offer, answer)
+        } else {
+            let declined = |fault: Fault| {
+                Fault::new(
+                    "RFC 7692 section 7.1",
+                    format!("an offer was accepted that must be declined: {}", fault.words),
+                )
+            };
+            wrong.into_iter().map(declined).chain(check_offer(&offer, answer)).collect()
+        };
+        if faults.is_empty() {
+            return faults;
+        }
+        first = first.or(Some(faults));
+    }
+    first.unwrap_or_default()
+}
+
+fn check_offer(offer: &Params, answer: &Params) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    if let Some(bits) = offer.server_max_window_bits
+        && answer.server_max_window_bits.is_none_or(|answered| answered > bits)
+    {
+        let words = format!("server_max_window_bits={bits} was demanded, and the answer does not keep to it");
+        faults.push(Fault::new("RFC 7692 section 7.1.2.1", words));
+    }
+    if offer.server_no_context_takeover && !answer.server_no_context_takeover {
+        let words = "server_no_context_takeover was demanded, and the answer does not say it";
+        faults.push(Fault::new("RFC 7692 section 7.1.1.1", words));
+    }
+    let too_many = match (offer.client_max_window_bits, answer.client_max_window_bits) {
+        (None, Some(_)) => Some("client_max_window_bits is answered, and was not offered"),
+        (Some(Some(offered)), Some(Some(answered))) if answered > offered => {
+            Some("client_max_window_bits is larger than offered")
+        }
+        _ => None,
+    };
+    faults.extend(too_many.map(|words| Fault::new("RFC 7692 section 7.1.2.2", words)));
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(offer: &str, answer: &str) -> Vec<String> {
+        let (_, faults) = check(&parse([offer].into_iter()), &parse([answer].into_iter()));
+        faults.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn an_answer_within_the_offer_is_sound() {
+        for (offer, answer) in [
+            ("permessage-deflate", "permessage-deflate"),
+            ("permessage-deflate", "permessage-deflate; server_max_window_bits=10"),
+            (
+                "permessage-deflate; client_max_window_bits",
+                "permessage-deflate; client_max_window_bits=\"9\"",
+            ),
+            ("permessage-deflate; server_max_window_bits=10", "permessage-deflate; server_max_window_bits=8"),
+            ("permessage-deflate; nonsense, permessage-deflate", "permessage-deflate"),
+            (
+                "permessage-deflate",
+                "permessage-deflate; server_no_context_takeover; client_no_context_takeover",
+            ),
+            ("permessage-deflate", ""),
+        ] {
+            assert_eq!(faults(offer, answer), [""; 0], "{offer} / {answer}");
+        }
+    }
+
+    #[test]
+    fn an_answer_beyond_the_offer_is_named() {
+        for (offer, answer, section) in [
+            ("", "permessage-deflate", "RFC 6455 section 4.1 item 5"),
+            ("permessage-deflate", "x-other", "RFC 6455 section 4.1 item 5"),
+            ("permessage-deflate", "permessage-deflate; x=1", "RFC 7692 section 7.1"),
+            (
+                "permessage-deflate",
+                "permessage-deflate; server_max_window_bits=16",
+                "RFC 7692 section 7.1.2.1",
+            ),
+            (
+                "permessage-deflate",
+                "permessage-deflate; server_max_window_bits=09",
+                "RFC 7692 section 7.1.2.1",
+            ),
+            (
+                "permessage-deflate",
+                "permessage-deflate; client_max_window_bits=10",
+                "RFC 7692 section 7.1.2.2",
+            ),
+            (
+                "permessage-deflate; client_max_window_bits=9",
+                "permessage-deflate; client_max_window_bits=10",
+                "RFC 7692 section 7.1.2.2",
+            ),
+            (
+                "permessage-deflate; client_max_window_bits",
+                "permessage-deflate; client_max_window_bits",
+                "RFC 7692 section 7.1.2.2",
+            ),
+            (
+                "permessage-deflate; server_max_window_bits=8",
+                "permessage-deflate",
+                "RFC 7692 section 7.1.2.1",
+            ),
+            ("permessage-deflate; server_max_window_bits=16", "permessage-deflate", "RFC 7692 section 7.1"),
+            ("permessage-deflate; nonsense", "permessage-deflate", "RFC 7692 section 7.1"),
+            (
+                "permessage-deflate; server_no_context_takeover",
+                "permessage-deflate",
+                "RFC 7692 section 7.1.1.1",
+            ),
+            (
+                "permessage-deflate",
+                "permessage-deflate; server_no_context_takeover=1",
+                "RFC 7692 section 7.1.1.1",
+            ),
+            ("permessage-deflate", "permessage-deflate, permessage-deflate", "RFC 7692 section 5"),
+            (
+                "permessage-deflate",
+                "permessage-deflate; server_no_context_takeover; server_no_context_takeover",
+                "RFC 7692 section 7.1",
+            ),
+        ] {
+            let found = faults(offer, answer);
+            let expected = format!("{section}: ");
+            assert!(found.len() == 1 && found[0].starts_with(&expected), "{offer} / {answer}: {found:?}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What an inspection prints.
+
+use super::fault::Fault;
+use super::frame::Head;
+use super::side::Payload;
+use crate::connect::end::{End, Kind};
+use crate::connect::output::{dump, hex, printable};
+
+/// A head of HTTP, line by line, `>` for what we send and `<` for what comes.
+pub(crate) fn http(direction: char, head: &str) -> String {
+    let line = |line: &str| {
+        let ending = if line.ends_with("\r\n") || !line.ends_with('\n') { "" } else { " (a bare LF)" };
+        format!("{direction} {}{ending}", printable(line.trim_end_matches(['\r', '\n'])))
+    };
+    head.split_inclusive('\n').map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// The head of a frame: its bytes, and what they say.
+pub(crate) fn head(direction: char, number: u64, head: &Head) -> String {
+    format!("{direction} frame {number}  {}  {}", hex(&head.bytes), head.describe())
+}
+
+/// What is behind it, if there is anything.
+pub(crate) fn payload(payload: &Payload) -> String {
+    let is_text = payload.head.opcode() == 1 && payload.inflated.is_none() && !payload.head.rsv1();
+    let mut lines = Vec::new();
+    if payload.head.opcode() == 8 && payload.bytes.len() >= 2 {
+        let (code, reason) = payload.bytes.split_at(2);
+        let code = u16::from_be_bytes([code[0], code[1]]);
+        lines.push(format!("    {code} {}", printable(&String::from_utf8_lossy(reason))));
+    } else if payload.len > 0 {
+        lines.push(excerpt(&payload.bytes, payload.len, is_text || payload.head.is_control()));
+    }
+    if let Some((bytes, len)) = &payload.inflated {
+        lines.push(format!("    inflates to {len} bytes"));
+        if *len > 0 {
+            lines.push(excerpt(bytes, *len as u64, true));
+        }
+    }
+    lines.join("\n")
+}
+
+/// The beginning: text as text, the rest as a dump.
+fn excerpt(bytes: &[u8], len: u64, prefer_text: bool) -> String {
+    let more = if len > bytes.len() as u64 { format!(" … {len} bytes in all") } else { String::new() };
+    // The last character may be cut.
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => Some(text),
+        Err(error) if error.error_len().is_none() && !more.is_empty() => {
+            std::str::from_utf8(&bytes[..error.valid_up_to()]).ok()
+        }
+        Err(_) => None,
+    };
+    match text
+        .filter(|text| prefer_text && !text.contains(|c: char| c.is_control() && c != '\n' && c != '\t'))
+    {
+        Some(text) => format!("    {text:?}{more}"),
+        None => {
+            let dump = dump(bytes).replace("\n  ", "\n    ");
+            format!("  {dump}{}{more}", if more.is_empty() { "" } else { "\n   " })
+        }
+    }
+}
+
+pub(crate) fn fault(fault: &Fault) -> String {
+    format!("    ! {fault}")
+}
+
+pub(crate) fn verdict(faults: usize) -> End {
+    let plural = if faults == 1 { "" } else { "s" };
+    End::new(Kind::Violation, format!("{faults} violation{plural}"))
+}

@@ -1,0 +1,433 @@
+//! One direction of a connection: frames as they come, and everything that is wrong with them and their order
+//! (RFC 6455 sections 5 to 8, RFC 7692 section 6).
+
+use super::deflate::{Agreed, Inflater};
+use super::extension::Params;
+use super::fault::{DATA, EITHER, Fault, PROTOCOL};
+use super::frame::{Head, unmask};
+
+/// What is kept of a control frame's payload: far more than the 125 bytes that there may be.
+const CONTROL_KEPT: usize = 4 << 10;
+
+/// What was seen.
+#[derive(Clone, Debug)]
+pub(crate) enum Seen {
+    /// A frame begins.
+    Head(Head, Vec<Fault>),
+    /// Its payload is there, or the transport has ended before.
+    Payload(Payload),
+}
+
+/// The payload of a frame, unmasked.
+#[derive(Clone, Debug)]
+pub(crate) struct Payload {
+    pub(crate) head: Head,
+    /// The beginning; of a control frame all of it.
+    pub(crate) bytes: Vec<u8>,
+    /// Bytes that came.
+    pub(crate) len: u64,
+    /// The beginning of what a compressed message inflates to, with its last frame.
+    pub(crate) inflated: Option<(Vec<u8>, usize)>,
+    /// It ends a message.
+    pub(crate) is_message: bool,
+    pub(crate) faults: Vec<Fault>,
+}
+
+/// One direction.
+pub(crate) struct Side {
+    from_client: bool,
+    inflater: Option<Inflater>,
+    excerpt: usize,
+    max_message: usize,
+    /// Bytes of a head that is not whole.
+    buffer: Vec<u8>,
+    frame: Option<Frame>,
+    message: Option<Message>,
+    closed: bool,
+}
+
+/// A frame whose payload is under way.
+struct Frame {
+    head: Head,
+    got: u64,
+    kept: Vec<u8>,
+    faults: Vec<Fault>,
+    /// A data frame that belongs to the message.
+    is_part: bool,
+}
+
+/// A message under way.
+struct Message {
+    is_text: bool,
+    compressed: bool,
+    utf8: Utf8,
+    inflated: Vec<u8>,
+}
+
+impl Side {
+    pub(crate) fn new(
+        from_client: bool,
+        deflate: Option<&Params>,
+        excerpt: usize,
+        max_message: usize,
+    ) -> Self {
+        Self {
+            from_client,
+            inflater: deflate.map(|params| Inflater::new(Agreed::of(params, from_client))),
+            excerpt,
+            max_message,
+            buffer: Vec::new(),
+            frame: None,
+            message: None,
+            closed: false,
+        }
+    }
+
+    /// Looks at what has come.
+    pub(crate) fn read(&mut self, mut bytes: &[u8]) -> Vec<Seen> {
+        let mut seen = Vec::new();
+        while !bytes.is_empty() || self.frame.is_some() {
+            let Some(mut frame) = self.frame.take() else {
+                let Some(&byte) = bytes.first() else { break };
+                bytes = &bytes[1..];
+                self.buffer.push(byte);
+                if let Some(head) = Head::read(&self.buffer) {
+                    self.buffer.clear();
+                    let (frame, faults) = self.begin(head);
+                    seen.push(Seen::Head(frame.head.clone(), faults));
+                    self.frame = Some(frame);
+                }
+                continue;
+            };
+            let left = frame.head.len - frame.got;
+            let count = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+            let (piece, rest) = bytes.split_at(count);
+            bytes = rest;
+            self.take(&mut frame, piece);
+            if frame.got == frame.head.len {
+                seen.push(Seen::Payload(self.finish(frame)));
+            } else {
+                self.frame = Some(frame);
+                break;
+            }
+        }
+        seen
+    }
+
+    /// The transport has ended.
+    pub(crate) fn end(&mut self) -> (Option<Payload>, Vec<Fault>) {
+        let mut faults = Vec::new();
+        if !self.buffer.is_empty() {
+            faults.push(Fault::new("RFC 6455 section 5.2", "the transport ends within the head of a frame"));
+        }
+        let payload = self.frame.take().map(|frame| {
+            let missing = frame.head.len - frame.got;
+            let words = format!("the transport ends within a frame, {missing} bytes before its end");
+            faults.push(Fault::new("RFC 6455 section 5.2", words));
+            Payload {
+                head: frame.head,
+                bytes: frame.kept,
+                len: frame.got,
+                inflated: None,
+                is_message: false,
+                faults: frame.faults,
+            }
+        });
+        if self.message.is_some() {
+            faults.push(Fault::new("RFC 6455 section 5.4", "the transport ends within a fragmented message"));
+        }
+        if !self.closed {
+            let words = "the transport ends without a Close frame (an application sees 1006)";
+            faults.push(Fault::new("RFC 6455 section 7.1.1", words));
+        }
+        (payload, faults)
+    }
+
+    /// A head has come: what is wrong with it, here and now.
+    fn begin(&mut self, head: Head) -> (Frame, Vec<Fault>) {
+        let mut faults = head.faults(self.from_client);
+        let mut add = |section, words: &str| faults.push(Fault::fatal(section, words, PROTOCOL));
+        if head.rsv1() {
+            match (&self.inflater, head.is_control() || head.opcode() == 0) {
+                (None, _) => {
+                    add("RFC 6455 section 5.2", "RSV1 is set, and no extension has given it a meaning")
+                }
+                (Some(_), true) => {
+                    add("RFC 7692 section 6", "RSV1 is set on a control frame or a continuation")
+                }
+                (Some(_), false) => {}
+            }
+        }
+        let is_part = match (head.opcode(), &self.message) {
+            (0, None) => {
+                add("RFC 6455 section 5.4", "a continuation, and there is nothing to continue");
+                false
+            }
+            (0, Some(_)) => true,
+            (1 | 2, open) => {
+                if open.is_some() {
+                    add(
+                        "RFC 6455 section 5.4",
+                        "a new data frame, and the fragmented message before is not finished",
+                    );
+                }
+                let compressed = head.rsv1() && self.inflater.is_some();
+                self.message = Some(Message {
+                    is_text: head.opcode() == 1,
+                    compressed,
+                    utf8: Utf8::default(),
+                    inflated: Vec::new(),
+                });
+                true
+            }
+            _ => false,
+        };
+        if self.closed && !head.is_control() {
+            faults.push(Fault::new("RFC 6455 section 5.5.1", "a data frame behind a Close"));
+        } else if self.closed && head.opcode() == 8 {
+            faults.push(Fault::new("RFC 6455 section 5.5.1", "a second Close"));
+        }
+        (Frame { head, got: 0, kept: Vec::new(), faults: Vec::new(), is_part }, faults)
+    }
+
+    /// A piece of a payload.
+    fn take(&mut self, frame: &mut Frame, piece: &[u8]) {
+        let mut piece = piece.to_vec();
+        if let Some(key) = frame.head.key {
+            unmask(&mut piece, key, frame.got);
+        }
+        frame.got += piece.len() as u64;
+        let kept = if frame.head.is_control() { CONTROL_KEPT } else { self.excerpt.max(1) };
+        let room = kept.saturating_sub(frame.kept.len()).min(piece.len());
+        frame.kept.extend_from_slice(&piece[..room]);
+        let Some(message) = self.message.as_mut().filter(|_| frame.is_part) else { return };
+        match &mut self.inflater {
+            Some(inflater) if message.compressed => {
+                let before = message.inflated.len();
+                let fault = inflater.inflate(&piece, self.max_message, &mut message.inflated);
+                frame.faults.extend(fault);
+                frame.faults.extend(message.look(before));
+            }
+            _ if message.is_text => frame.faults.extend(message.utf8.look(&piece)),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, frame: Frame) -> Payload {
+        let Frame { head, got, kept, mut faults, is_part } = frame;
+        let mut inflated = None;
+        let is_message = is_part && head.fin();
+        if let Some(mut message) = self.message.take_if(|_| is_message) {
+            if let Some(inflater) = self.inflater.as_mut().filter(|_| message.compressed) {
+                let before = message.inflated.len();
+                faults.extend(inflater.finish(self.max_message, &mut message.inflated));
+                faults.extend(message.look(before));
+                let len = message.inflated.len();
+                message.inflated.truncate(self.excerpt.max(1));
+                inflated = Some((std::mem::take(&mut message.inflated), len));
+            }
+            if message.is_text {
+                faults.extend(message.utf8.end());
+            }
+        }
+        if head.opcode() == 8 {
+            self.closed = true;
+            faults.extend(close_faults(&kept, self.from_client));
+        }
+        Payload { head, bytes: kept, len: got, inflated, is_message, faults }
+    }
+}
+
+impl Message {
+    /// What was inflated since.
+    fn look(&mut self, before: usize) -> Option<Fault> {
+        let piece = self.inflated.get(before..).unwrap_or_default();
+        if self.is_text { self.utf8.look(piece) } else { None }
+    }
+}
+
+/// What is wrong with the payload of a Close (RFC 6455 sections 5.5.1 and 7.4).
+fn close_faults(payload: &[u8], from_client: bool) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut add = |section, words: String, codes| faults.push(Fault::fatal(section, words, codes));
+    let (code, reason) = match payload {
+        [] => return faults,
+        [_] => {
+            add("RFC 6455 section 5.5.1", "a Close with one byte: a code has two".to_owned(), PROTOCOL);
+            return faults;
+        }
+        [high, low, reason @ ..] => (u16::from_be_bytes([*high, *low]), reason),
+    };
+    match code {
+        1004..=1006 | 1015 => {
+            add(
+                "RFC 6455 section 7.4.1",
+                format!("{code} is reserved and must not be in a Close frame"),
+                PROTOCOL,
+            );
+        }
+        1000..=1003 | 1007..=1014 | 3000..=4999 => {}
+        0..=999 => add("RFC 6455 section 7.4.2", format!("codes below 1000 are not used: {code}"), PROTOCOL),
+        1016..=2999 => add(
+            "RFC 6455 section 7.4.2",
+            format!("{code} is reserved for the protocol, and not defined"),
+            PROTOCOL,
+        ),
+        _ => add("RFC 6455 section 7.4.2", format!("{code} is beyond the codes that there are"), PROTOCOL),
+    }
+    if code == 1010 && !from_client {
+        faults.push(Fault::new(
+            "RFC 6455 section 7.4.1",
+            "1010 is for clients: a server fails the handshake instead",
+        ));
+    }
+    if std::str::from_utf8(reason).is_err() {
+        faults.push(Fault::fatal("RFC 6455 section 5.5.1", "the reason of a Close is not UTF-8", EITHER));
+    }
+    faults
+}
+
+/// UTF-8 in pieces. What is wrong is told once.
+#[derive(Default)]
+struct Utf8 {
+    /// The beginning of a character.
+    open: Vec<u8>,
+    failed: bool,
+    at: usize,
+}
+
+impl Utf8 {
+    fn look(&mut self, piece: &[u8]) -> Option<Fault> {
+        if self.failed {
+            return None;
+        }
+        self.open.extend_from_slice(piece);
+        let (valid, broken) = match std::str::from_utf8(&self.open) {
+            Ok(_) => (self.open.len(), false),
+            Err(error) => (error.valid_up_to(), error.error_len().is_some()),
+        };
+        self.at += valid;
+        self.open.drain(..valid);
+        self.failed = broken;
+        broken.then(|| self.fault())
+    }
+
+    fn end(&mut self) -> Option<Fault> {
+        (!self.failed && !self.open.is_empty()).then(|| self.fault())
+    }
+
+    fn fault(&self) -> Fault {
+        Fault::fatal(
+            "RFC 6455 section 8.1",
+            format!("text is not UTF-8, from byte {} of the message on", self.at),
+            DATA,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::deflate::Deflater;
+    use super::*;
+
+    fn sections(side: &mut Side, wire: &[u8]) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut add = |faults: &[Fault]| {
+            found.extend(
+                faults.iter().map(|fault| fault.section.trim_start_matches("RFC ").replace(" section ", " ")),
+            );
+        };
+        for seen in side.read(wire) {
+            match seen {
+                Seen::Head(_, faults) => add(&faults),
+                Seen::Payload(payload) => add(&payload.faults),
+            }
+        }
+        found
+    }
+
+    fn server() -> Side {
+        Side::new(false, None, 64, 1 << 20)
+    }
+
+    #[test]
+    fn a_sound_conversation_has_no_fault_however_it_is_cut() {
+        let wire = b"\x01\x02\xce\xba\x89\x01p\x80\x03\xe4\xb8\x96\x82\x01\xff\x88\x04\x03\xe8by";
+        for size in 1..=wire.len() {
+            let mut side = server();
+            for piece in wire.chunks(size) {
+                assert_eq!(sections(&mut side, piece), [""; 0]);
+            }
+            assert!(side.end().1.is_empty());
+        }
+    }
+
+    #[test]
+    fn every_fault_is_named_and_the_next_frame_is_read() {
+        let none: &[&str] = &[];
+        for (wire, expected) in [
+            (&b"\xc1\x01a"[..], &["6455 5.2"][..]),
+            (b"\x80\x01a", &["6455 5.4"]),
+            (b"\x01\x01a\x81\x01b", &["6455 5.4"]),
+            (b"\x01\x01a\x82\x01b", &["6455 5.4"]),
+            (b"\x01\x01a\x89\x00\x80\x01b", none),
+            (b"\x81\x01\xff", &["6455 8.1"]),
+            (b"\x01\x01\xce\x80\x01a", &["6455 8.1"]),
+            (b"\x81\x01\xce", &["6455 8.1"]),
+            (b"\x82\x01\xff", none),
+            (b"\x88\x01a", &["6455 5.5.1"]),
+            (b"\x88\x02\x03\xed", &["6455 7.4.1"]),
+            (b"\x88\x02\x03\xee", &["6455 7.4.1"]),
+            (b"\x88\x02\x03\xf7", &["6455 7.4.1"]),
+            (b"\x88\x02\x0b\xb7", &["6455 7.4.2"]),
+            (b"\x88\x02\x13\x88", &["6455 7.4.2"]),
+            (b"\x88\x02\x00\x01", &["6455 7.4.2"]),
+            (b"\x88\x02\x03\xf4", none),
+            (b"\x88\x02\x0b\xb8", none),
+            (b"\x88\x02\x03\xf2", &["6455 7.4.1"]),
+            (b"\x88\x03\x03\xe8\xff", &["6455 5.5.1"]),
+            (b"\x88\x00\x81\x01a", &["6455 5.5.1"]),
+            (b"\x88\x00\x88\x00", &["6455 5.5.1"]),
+            (b"\x88\x00\x89\x00", none),
+        ] {
+            let mut side = server();
+            assert_eq!(sections(&mut side, wire), expected, "{}", wire.escape_ascii());
+            side.message = None;
+            side.closed = false;
+            assert_eq!(sections(&mut side, b"\x81\x01\xff"), ["6455 8.1"], "{}", wire.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn an_end_in_the_middle_is_named() {
+        for (wire, count) in
+            [(&b"\x88\x00"[..], 0), (b"", 1), (b"\x81", 2), (b"\x81\x02a", 3), (b"\x01\x01a", 2)]
+        {
+            let mut side = server();
+            sections(&mut side, wire);
+            assert_eq!(side.end().1.len(), count, "{}", wire.escape_ascii());
+        }
+        // A length that never comes to an end is no trouble either.
+        let mut side = server();
+        assert_eq!(sections(&mut side, b"\x82\x7f\xff\xff\xff\xff\xff\xff\xff\xffabc"), ["6455 5.2"]);
+        assert_eq!(side.end().0.map(|payload| payload.bytes), Some(b"abc".to_vec()));
+    }
+
+    #[test]
+    fn compressed_messages_are_looked_into() {
+        let params = Params::default();
+        let agreed = Agreed::of(&params, false);
+        let mut side = Side::new(false, Some(&params), 64, 1 << 20);
+        let mut deflater = Deflater::new(agreed).unwrap();
+        let frame = |first: u8, payload: &[u8]| [&[first, payload.len() as u8], payload].concat();
+        let text = deflater.deflate("κόσμε".as_bytes()).unwrap();
+        let (one, two) = text.split_at(3);
+        assert_eq!(sections(&mut side, &[frame(0x41, one), frame(0x80, two)].concat()), [""; 0]);
+        let wrong = deflater.deflate(b"\xff").unwrap();
+        assert_eq!(sections(&mut side, &frame(0xc1, &wrong)), ["6455 8.1"]);
+        assert_eq!(sections(&mut side, &frame(0xc9, b"a")), ["7692 6"]);
+        assert_eq!(sections(&mut side, &[frame(0x01, b"a"), frame(0xc0, b"b")].concat()), ["7692 6"]);
+        assert_eq!(sections(&mut side, &frame(0xc2, &[0xff; 9])), ["7692 7.2.2"]);
+        assert_eq!(sections(&mut side, &frame(0x81, b"plain")), [""; 0]);
+    }
+}
