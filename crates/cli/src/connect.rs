@@ -68,11 +68,11 @@ async fn connect(args: &ConnectArgs, url: &str) -> Result<End, End> {
     let (sender, response) = match &args.way.unix {
         None => {
             let (ws, response) = connect.open().await?;
-            (drive(1, ws, events), response)
+            (drive(1, ws, events, false), response)
         }
         Some(_) => {
             let (ws, response) = connect.over(dial::dial(args, url).await?).open().await?;
-            (drive(1, ws, events), response)
+            (drive(1, ws, events, false), response)
         }
     };
     let entry = Entry {

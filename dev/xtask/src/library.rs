@@ -69,6 +69,14 @@ pub(crate) fn run(runtime: Runtime, wants: impl Fn(&str) -> bool) -> Outcome {
     Ok(count)
 }
 
+/// Has the program write a certificate for localhost, and its key.
+pub(crate) fn make_certificate(program: &Path, folder: &Path) -> Result<(), String> {
+    let log = folder.join("certificate.log");
+    let mut command = Command::new(program);
+    let end = process::run(command.arg("certificate").arg(folder), &log, CERTIFICATE_LIMIT)?;
+    end.check("a certificate", &log)
+}
+
 /// What all peers meet.
 struct Ground {
     /// The library as a program.
@@ -86,10 +94,7 @@ impl Ground {
         let program = server::build_debug("sinews-interop", "sinews-interop")?;
         let folder = process::target().join("xtask/interop").join(runtime.name());
         fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        let log = folder.join("certificate.log");
-        let mut command = Command::new(&program);
-        let end = process::run(command.arg("certificate").arg(&folder), &log, CERTIFICATE_LIMIT)?;
-        end.check("a certificate", &log)?;
+        make_certificate(&program, &folder)?;
         let serve = |name: &str, with: Option<&Path>| {
             let mut command = Command::new(&program);
             Server::start_announced(

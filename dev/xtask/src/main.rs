@@ -9,6 +9,7 @@ mod api;
 mod backend;
 mod certificate;
 mod conformance;
+mod connect;
 mod count;
 mod features;
 mod http;

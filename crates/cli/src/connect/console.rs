@@ -3,6 +3,8 @@
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use rustyline::error::ReadlineError;
@@ -18,6 +20,9 @@ use super::input::Input;
 pub(crate) const LINES_MAX: usize = 1_024;
 /// Lines that the history keeps.
 const HISTORY_MAX: usize = 1_000;
+
+/// How long the prompt may take to be drawn. If it takes longer, it stays.
+const DRAWING: Duration = Duration::from_millis(20);
 
 /// Prints above the line that is edited.
 pub(crate) struct Printer {
@@ -54,7 +59,7 @@ pub(crate) fn start(
     }
     let (lines, input) = mpsc::channel(LINES_MAX);
     let typed = move || type_lines(&mut editor, &lines, prompt, history.as_deref(), inspecting);
-    std::thread::Builder::new()
+    thread::Builder::new()
         .name("console".to_owned())
         .spawn(typed)
         .map_err(|error| End::io("a thread for the console", &error))?;
@@ -113,9 +118,11 @@ impl Printer {
     pub(crate) fn finish(&mut self) -> Result<(), End> {
         /// A line up and one down.
         const NOTHING: &str = "\x1b[A\n";
-        // One print waits at most while one is under way: behind two more, all those before are done.
+        // One print waits at most while one is under way: behind two more, all those before are done. The prompt is
+        // drawn behind each, and nobody says when: a moment later it is mostly there, and can be wiped away.
         self.print(NOTHING.to_owned())?;
         self.print(NOTHING.to_owned())?;
+        thread::sleep(DRAWING);
         let mut stdout = io::stdout().lock();
         let _ = stdout.write_all(b"\r\x1b[J").and_then(|()| stdout.flush());
         tcsetattr(io::stdin(), OptionalActions::Now, &self.terminal)

@@ -40,6 +40,7 @@ struct Door {
     subprotocols: Vec<String>,
     headers: Vec<(String, String)>,
     deflate: bool,
+    echo: bool,
     events: mpsc::Sender<Event>,
 }
 
@@ -60,6 +61,7 @@ impl Listener {
             subprotocols: args.request.subprotocol.clone(),
             headers: dial::headers(args),
             deflate: args.request.deflate,
+            echo: args.server.echo,
             events,
         };
         let clients = if args.server.once { 1 } else { args.server.max_clients };
@@ -168,7 +170,7 @@ impl Door {
         let sender = ws.sender();
         let opened = Event::Opened(id, sender.clone(), Box::new(entry), words);
         if self.events.send(opened).await.is_ok() {
-            drive(id, ws, self.events.clone());
+            drive(id, ws, self.events.clone(), self.echo);
         }
         Ok(sender)
     }

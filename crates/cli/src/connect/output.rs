@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn binary_is_shown_as_is_wanted() {
         let message = Message::binary(b"abc\0\xffdefghijklmnopq".to_vec());
-        let expected = "20 bytes\n  00000000  61 62 63 00 ff 64 65 66 67 68 69 6a 6b 6c 6d 6e  |abc..defghijklmn|\n  \
+        let expected = "19 bytes\n  00000000  61 62 63 00 ff 64 65 66 67 68 69 6a 6b 6c 6d 6e  |abc..defghijklmn|\n  \
                         00000010  6f 70 71";
         let shown = in_console(&message, Show::Dump);
         assert!(shown.starts_with(expected) && shown.ends_with("  |opq|"), "{shown}");

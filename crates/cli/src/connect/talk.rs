@@ -27,6 +27,8 @@ pub(crate) enum Event {
     /// One that wanted to come could not.
     Failed(String),
     Message(u32, Message),
+    /// Sent back already.
+    Echoed(u32, Message),
     Over(u32, End),
 }
 
@@ -82,17 +84,24 @@ pub(crate) struct Talk {
     end: Option<End>,
 }
 
-/// Lets a connection live, and tells what it says.
+/// Lets a connection live, and tells what it says. With `echo`, each message goes back before the next one is looked
+/// at: a Close behind it must not overtake it.
 pub(crate) fn drive<S: Transport + 'static>(
     id: u32,
     mut ws: WebSocket<S>,
     events: mpsc::Sender<Event>,
+    echo: bool,
 ) -> Sender {
     let sender = ws.sender();
     tokio::spawn(async move {
         let mut end = None;
         while let Some(message) = ws.next().await {
             let event = match message {
+                // Why it cannot be sent is told by `next`.
+                Ok(message) if echo && message.is_data() => {
+                    let _ = ws.send(message.clone()).await;
+                    Event::Echoed(id, message)
+                }
                 Ok(message) => Event::Message(id, message),
                 Err(error) => {
                     end = Some(End::from(&error));
@@ -202,7 +211,11 @@ impl Talk {
                 Ok(())
             }
             Event::Failed(words) => self.output.say(&words),
-            Event::Message(id, message) => self.handle_message(id, message),
+            Event::Message(id, message) => self.handle_message(id, &message),
+            Event::Echoed(id, message) => {
+                self.handle_message(id, &message)?;
+                self.output.sent(id, &message)
+            }
             Event::Over(id, end) => {
                 self.peers.remove(&id);
                 self.stuck.retain(|(peer, _)| *peer != id);
@@ -225,19 +238,16 @@ impl Talk {
         }
     }
 
-    fn handle_message(&mut self, id: u32, message: Message) -> Result<(), End> {
-        let rtt_ms = match &message {
+    fn handle_message(&mut self, id: u32, message: &Message) -> Result<(), End> {
+        let rtt_ms = match message {
             Message::Pong(payload) => self.peers.get_mut(&id).and_then(|peer| peer.pong(payload)),
             _ => None,
         };
-        self.output.received(id, &message, rtt_ms)?;
+        self.output.received(id, message, rtt_ms)?;
         if message.is_data() {
             self.heard = Instant::now();
             self.received.send_modify(|count| *count += 1);
-            self.compare(&message)?;
-            if self.rules.echo {
-                self.send(id, message)?;
-            }
+            self.compare(message)?;
         }
         Ok(())
     }
@@ -400,8 +410,11 @@ impl Talk {
             (None, None, Some(_)) => false,
             (None, None, None) => self.is_spoken() && received >= self.sent && !self.rules.listening,
         };
-        let is_left =
-            self.rules.listening && !self.rules.in_console && self.is_spoken() && self.peers.is_empty();
+        let is_left = self.rules.listening
+            && !self.rules.in_console
+            && !self.rules.echo
+            && self.is_spoken()
+            && self.peers.is_empty();
         if is_done || is_left { self.leave(CloseCode::NORMAL, None) } else { Ok(()) }
     }
 
@@ -410,7 +423,10 @@ impl Talk {
         if let Some(end) = end {
             self.decide(end);
         }
-        self.leaving.get_or_insert_with(Instant::now);
+        if self.leaving.is_some() {
+            return Ok(());
+        }
+        self.leaving = Some(Instant::now());
         let all: Vec<u32> = self.peers.keys().copied().collect();
         all.into_iter().try_for_each(|id| self.send(id, close(code)))
     }

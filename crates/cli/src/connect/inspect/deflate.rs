@@ -1,22 +1,25 @@
 //! Compressed messages (RFC 7692) of a peer that may be wrong.
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+use miniz_oxide::inflate::TINFLStatus;
+use miniz_oxide::inflate::core::inflate_flags::TINFL_FLAG_HAS_MORE_INPUT;
+use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 
 use super::extension::Params;
 use super::fault::{EITHER, Fault};
 
 /// What each message's compressed data lack at their end (RFC 7692 section 7.2.1).
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
-/// zlib notices a distance behind the window only where the window begins, not in what it has just written: the less
-/// it writes at a time, the more it notices.
-const STEP: usize = 64;
+/// Of the output, at a time.
+const STEP: usize = 4 << 10;
 
-/// Inflates one direction, as was agreed and, beside that, with all the window there could be: what only the second can
-/// read breaks the agreement.
+/// Inflates one direction three times: as was agreed about earlier messages, with all of them, and with no more of a
+/// window than was agreed. What only one of them cannot read breaks the agreement.
 pub(crate) struct Inflater {
     agreed: Agreed,
     strict: Option<Decompress>,
     generous: Option<Decompress>,
+    narrow: Option<Narrow>,
 }
 
 /// What was agreed for one direction.
@@ -35,49 +38,45 @@ impl Agreed {
         };
         Self { from_client, no_context_takeover, max_window_bits: bits }
     }
-
-    /// zlib's least window is 9 bits; 8 cannot be told from it.
-    fn bits(self) -> u8 {
-        self.max_window_bits.clamp(9, 15)
-    }
 }
 
 impl Inflater {
     pub(crate) fn new(agreed: Agreed) -> Self {
-        let new = |bits| Some(Decompress::new_with_window_bits(false, bits));
-        Self { agreed, strict: new(agreed.bits()), generous: new(15) }
+        let narrow = Narrow::new(agreed.max_window_bits);
+        Self { agreed, strict: Some(Decompress::new(false)), generous: Some(Decompress::new(false)), narrow }
     }
 
     /// Inflates a piece of a message into `out`, at most so many bytes. The fault of the first piece that has one.
     pub(crate) fn inflate(&mut self, piece: &[u8], max: usize, out: &mut Vec<u8>) -> Option<Fault> {
         let kept = out.len();
         let strict = self.strict.as_mut().map(|inflater| inflate(inflater, piece, max, out));
-        if strict == Some(Ok(())) {
-            if let Some(inflater) = &mut self.generous {
-                let _ = inflate(inflater, piece, max, &mut Vec::new());
-            }
-            return None;
+        let generous = if strict == Some(Ok(())) {
+            self.generous.as_mut().map(|inflater| inflate(inflater, piece, 0, &mut Vec::new()))
+        } else {
+            out.truncate(kept);
+            self.generous.as_mut().map(|inflater| inflate(inflater, piece, max, out))
+        };
+        let fits = self.narrow.as_mut().is_none_or(|narrow| narrow.fits(piece));
+        if !fits {
+            self.narrow = None;
         }
-        let was_sound = self.strict.take().is_some();
-        out.truncate(kept);
-        let generous = self.generous.as_mut().map(|inflater| inflate(inflater, piece, max, out));
         if generous != Some(Ok(())) {
             self.generous = None;
         }
-        if !was_sound {
-            return None;
+        if strict == Some(Ok(())) {
+            let words = format!(
+                "the data refer farther back than the agreed window of {} bits",
+                self.agreed.max_window_bits
+            );
+            return (!fits)
+                .then(|| self.fault(["RFC 7692 section 7.1.2.1", "RFC 7692 section 7.1.2.2"], &words));
         }
+        // What was broken before is told already.
+        self.strict.take()?;
         Some(match generous {
             Some(Ok(())) if self.agreed.no_context_takeover => self.fault(
                 ["RFC 7692 section 7.1.1.1", "RFC 7692 section 7.1.1.2"],
                 "the data refer to an earlier message, though no context takeover was agreed",
-            ),
-            Some(Ok(())) => self.fault(
-                ["RFC 7692 section 7.1.2.1", "RFC 7692 section 7.1.2.2"],
-                &format!(
-                    "the data refer farther back than the agreed window of {} bits",
-                    self.agreed.max_window_bits
-                ),
             ),
             _ => Fault::fatal("RFC 7692 section 7.2.2", "the compressed data are no deflate data", EITHER),
         })
@@ -92,15 +91,52 @@ impl Inflater {
         let fault = self.inflate(&TAIL, max, out);
         // Behind a broken message the next one may be sound.
         if self.strict.is_none() || self.agreed.no_context_takeover {
-            self.strict = Some(Decompress::new_with_window_bits(false, self.agreed.bits()));
+            self.strict = Some(Decompress::new(false));
         }
-        self.generous.get_or_insert_with(|| Decompress::new_with_window_bits(false, 15));
+        self.generous.get_or_insert_with(|| Decompress::new(false));
+        if self.narrow.is_none() {
+            self.narrow = Narrow::new(self.agreed.max_window_bits);
+        }
         fault
     }
 }
 
+/// Reads distances against a window of less than deflate's own. zlib would take a larger one for granted.
+struct Narrow {
+    inflater: Box<DecompressorOxide>,
+    /// What is in it is of no interest.
+    window: Vec<u8>,
+    at: usize,
+}
+
+impl Narrow {
+    /// None where every distance fits.
+    fn new(bits: u8) -> Option<Self> {
+        let window = vec![0; 1 << bits.clamp(8, 15)];
+        (bits < 15).then(|| Self { inflater: Box::default(), window, at: 0 })
+    }
+
+    fn fits(&mut self, mut piece: &[u8]) -> bool {
+        loop {
+            let (status, read, written) =
+                decompress(&mut self.inflater, piece, &mut self.window, self.at, TINFL_FLAG_HAS_MORE_INPUT);
+            piece = piece.get(read..).unwrap_or_default();
+            self.at = (self.at + written) % self.window.len();
+            match status {
+                TINFLStatus::HasMoreOutput => {}
+                TINFLStatus::Done => *self.inflater = DecompressorOxide::default(),
+                TINFLStatus::NeedsMoreInput => return true,
+                _ => return false,
+            }
+            if piece.is_empty() && status == TINFLStatus::Done {
+                return true;
+            }
+        }
+    }
+}
+
 fn inflate(inflater: &mut Decompress, mut piece: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), ()> {
-    let mut step = [0; STEP];
+    let mut step = vec![0; STEP];
     loop {
         let (read, written) = (inflater.total_in(), inflater.total_out());
         let status = inflater.decompress(piece, &mut step, FlushDecompress::Sync);
@@ -139,6 +175,10 @@ impl Deflater {
 
     /// A whole message; `None` if zlib cannot.
     pub(crate) fn deflate(&mut self, message: &[u8]) -> Option<Vec<u8>> {
+        // An empty message is one zero byte (RFC 7692 section 7.2.3.6).
+        if message.is_empty() {
+            return Some(vec![0]);
+        }
         let (start, mut out) = (self.compress.total_in(), Vec::new());
         loop {
             out.reserve(message.len() / 2 + STEP);
@@ -153,10 +193,6 @@ impl Deflater {
             self.compress.reset();
         }
         out.truncate(out.strip_suffix(&TAIL)?.len());
-        // An empty message is one zero byte (RFC 7692 section 7.2.3.6).
-        if out.is_empty() {
-            out.push(0);
-        }
         Some(out)
     }
 }

@@ -90,7 +90,12 @@ pub(crate) const PROBES: &[Probe] = &[
     frames("close-reason-not-utf8", &["/frame close hex 03 e8 ff"]),
 ];
 
-const PING_126: &str = "/frame ping 12345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456";
+/// 126 bytes, in two lines of a source.
+const PING_126: &str = concat!(
+    "/frame ping ",
+    "123456789012345678901234567890123456789012345678901234567890123",
+    "456789012345678901234567890123456789012345678901234567890123456"
+);
 
 impl Probe {
     pub(crate) fn expected(&self) -> Option<Fault> {
@@ -135,6 +140,9 @@ mod tests {
                 let command =
                     command::parse(line, true).unwrap_or_else(|why| panic!("{}: {why}", probe.name));
                 assert!(!matches!(command, Command::Text(_)), "{line}");
+                if let (Command::Frame(frame), "ping-of-126") = (command, probe.name) {
+                    assert_eq!(frame.payload.len(), 126);
+                }
             }
         }
     }

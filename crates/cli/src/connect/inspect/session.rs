@@ -351,12 +351,13 @@ impl<'a> Inspection<'a> {
             8 => {
                 self.close_came = Some(code(&bytes));
                 self.leaving.get_or_insert(self.heard);
+                let fault = self.judge.close(&bytes);
                 if !self.close_sent {
                     let answer =
                         if is_sound { bytes.get(..2).unwrap_or_default().to_vec() } else { vec![3, 0xea] };
                     self.send(0x88, &answer)?;
                 }
-                self.judge.close(&bytes)
+                fault
             }
             9 if !self.close_sent => {
                 self.send(0x8a, bytes.get(..125).unwrap_or(&bytes))?;

@@ -1,0 +1,117 @@
+//! How it ends, as an exit code.
+
+use std::net::TcpListener;
+
+use crate::support::{Scripted, Server, run};
+
+#[track_caller]
+fn ends(code: i32, words: &str, arguments: &[&str], input: &str) {
+    let ran = run(arguments, input);
+    assert!(ran.code == code && ran.stderr.contains(words), "expected {code}, {words:?}: {ran:?}");
+}
+
+#[test]
+fn no_connection_is_trouble() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    ends(1, "cannot connect", &[&format!("ws://{nobody}/")], "");
+    ends(1, "the scheme must be", &["ftp://localhost/"], "");
+    ends(1, "no-such-file", &["--ca", "/no-such-file", "wss://localhost/"], "");
+    ends(1, "no-such-file", &["--replay", "/no-such-file", "ws://localhost/"], "");
+}
+
+#[test]
+fn a_wrong_command_line_is_told() {
+    ends(2, "required", &[], "");
+    ends(2, "cannot be used with", &["--listen", "127.0.0.1:0", "ws://localhost/"], "");
+    ends(2, "two hosts", &["--connect-to", "nonsense", "ws://localhost/"], "");
+    ends(2, "--key", &["--cert", "x", "ws://localhost/"], "");
+}
+
+#[test]
+fn a_refusal_has_its_own_code() {
+    for (answer, words) in [
+        ("HTTP/1.1 403 Forbidden\r\nContent-Length: 9\r\n\r\nnot today", "not today"),
+        ("HTTP/1.1 302 Found\r\nLocation: /b\r\nContent-Length: 0\r\n\r\n", "302"),
+        ("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", "Accept"),
+    ] {
+        let server = Scripted::serve(move |wire| wire.write(answer));
+        ends(3, words, &[&server.url], "hi\n");
+        server.join();
+    }
+}
+
+#[test]
+fn the_peer_s_close_is_told_by_its_code() {
+    for (close, code, words) in [
+        (&b"\x88\x02\x03\xe8"[..], 0, ""),
+        (b"\x88\x02\x03\xe9", 0, ""),
+        (b"\x88\x00", 0, ""),
+        (b"\x88\x05\x0f\xa0why", 4, "closed by the peer with 4000: why"),
+        (b"\x88\x02\x03\xf3", 4, "1011"),
+        (b"", 4, "without a Close"),
+    ] {
+        let server = Scripted::serve(move |wire| {
+            wire.switch("", close);
+            if !close.is_empty() {
+                // Behind its answer to the Close, the client waits for our end.
+                while wire.frame().is_some_and(|(first, _)| first != 0x88) {}
+            }
+        });
+        ends(code, words, &["--count", "1", &server.url], "");
+        server.join();
+    }
+}
+
+#[test]
+fn a_broken_protocol_is_told() {
+    for (frame, words) in [
+        (&b"\x81\x81abcd\0"[..], "server frame with mask"),
+        (b"\x81\x01\xff", "not UTF-8"),
+        (b"\x82\x05hello", "too big"),
+    ] {
+        let server = Scripted::serve(move |wire| {
+            wire.switch("", frame);
+            while wire.frame().is_some_and(|(first, _)| first != 0x88) {}
+        });
+        ends(5, words, &["--max-message", "4", "--count", "1", &server.url], "");
+        server.join();
+    }
+}
+
+#[test]
+fn a_wait_that_is_over_is_told() {
+    let silent = || Scripted::serve(|wire| wire.drain());
+    let server = silent();
+    ends(6, "100ms", &["--connect-timeout", "100ms", &server.url], "");
+    server.join();
+
+    let open = || {
+        Scripted::serve(|wire| {
+            wire.switch("", b"");
+            wire.drain();
+        })
+    };
+    for (option, words) in [("--timeout", "--timeout"), ("--idle-timeout", "idle timeout")] {
+        let server = open();
+        ends(
+            6,
+            words,
+            &[option, "100ms", "--close-timeout", "100ms", "--count", "1", "--wait", "1h", &server.url],
+            "",
+        );
+        server.join();
+    }
+    let server = open();
+    let waits = ["--ping-interval", "50ms", "--pong-timeout", "50ms", "--close-timeout", "100ms"];
+    ends(6, "ping timeout", &[&waits[..], &["--count", "1", "--wait", "1h", &server.url]].concat(), "");
+    server.join();
+}
+
+#[test]
+fn help_lists_the_exit_codes() {
+    let help = run(&["--help"], "");
+    for code in ["  0  ", "  1  ", "  2  ", "  3  ", "  4  ", "  5  ", "  6  ", "  7  "] {
+        assert!(help.fine().contains(code), "{code}");
+    }
+    drop(Server::echo());
+}

@@ -1,0 +1,60 @@
+//! Being the server.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+
+use crate::support::{Server, connect, run};
+
+#[test]
+fn a_pipe_may_be_a_server() {
+    // What is to be sent waits for the first client.
+    let mut server = Server::start(&["--once"]);
+    let mut stdin = server.stdin.take().unwrap();
+    stdin.write_all(b"from the server\n").unwrap();
+    let client = run(&[&server.url], "from the client\n");
+    assert_eq!(client.fine(), "from the server\n");
+    let mut line = String::new();
+    BufReader::new(server.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "from the client\n");
+    assert_eq!(server.child.wait().unwrap().code(), Some(0), "the one client has left");
+}
+
+#[test]
+fn many_clients_hear_the_same() {
+    let mut server = Server::start(&["--jsonl"]);
+    let mut stdin = server.stdin.take().unwrap();
+    let mut stdout = BufReader::new(server.child.stdout.take().unwrap()).lines();
+    let mut clients: Vec<_> = (0..3)
+        .map(|_| {
+            let mut command = connect(&["--count", "1", "--wait", "1h", &server.url]);
+            command.stdin(Stdio::null()).spawn().unwrap()
+        })
+        .collect();
+    let opened = stdout.by_ref().map(Result::unwrap).filter(|line| line.contains("\"open\"")).take(3);
+    assert_eq!(opened.count(), 3);
+    stdin.write_all(b"news\n").unwrap();
+    for client in clients.drain(..) {
+        let output = client.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"news\n"[..]));
+    }
+}
+
+#[test]
+fn there_are_no_more_clients_than_wanted() {
+    let mut server = Server::start(&["--max-clients", "1", "--jsonl"]);
+    let mut stdout = BufReader::new(server.child.stdout.take().unwrap()).lines();
+    let mut first = connect(&["--count", "1", "--wait", "1h", &server.url]).spawn().unwrap();
+    assert!(stdout.next().unwrap().unwrap().contains("\"open\""));
+    let second = run(&[&server.url], "hi\n");
+    assert!(second.code == 3 && second.stderr.contains("503"), "{second:?}");
+    first.kill().unwrap();
+    first.wait().unwrap();
+}
+
+#[test]
+fn a_server_speaks_what_it_is_told_to() {
+    let server = Server::start(&["--echo", "--subprotocol", "v1", "-H", "X-Who: me"]);
+    let ran = run(&["--inspect", "--subprotocol", "v2,v1", &server.url], "hi\n");
+    assert!(ran.fine().contains("< Sec-WebSocket-Protocol: v1"), "{ran:?}");
+    assert!(ran.text().contains("< X-Who: me"), "{ran:?}");
+}

@@ -1,0 +1,223 @@
+"""`sinews connect` against the Python `websockets` package, as a client and as a server: connect.py PROGRAM FOLDER
+
+The folder has certificate.pem and key.pem for localhost. Each check prints `ok NAME` or `FAIL NAME: why`.
+"""
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+import sys
+import tempfile
+
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import serve, unix_serve
+
+PROGRAM, FOLDER = sys.argv[1:3]
+LIMIT_SECONDS = 30
+CERTIFICATE, KEY = f"{FOLDER}/certificate.pem", f"{FOLDER}/key.pem"
+# What surrounds the checks must not say where to go.
+ENV = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith("SINEWS_") and not name.lower().endswith("_proxy")
+}
+
+
+async def run(*args, data=b""):
+    """Runs the program to its end: exit code, output, what it said."""
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec(
+        PROGRAM, "connect", *args, stdin=pipe, stdout=pipe, stderr=pipe, env=ENV
+    )
+    out, err = await child.communicate(data)
+    return child.returncode, out, err.decode()
+
+
+async def fine(*args, data=b""):
+    code, out, err = await run(*args, data=data)
+    expect(code, 0, f"the exit code ({err.strip()})")
+    return out
+
+
+def expect(actual, wanted, what):
+    if actual != wanted:
+        raise AssertionError(f"{what} is {actual!r:.200}, not {wanted!r:.60}")
+
+
+def has(text, part):
+    if part not in text:
+        raise AssertionError(f"{part!r} is not in {text!r:.400}")
+
+
+async def handle(connection):
+    path = connection.request.path
+    if path == "/headers":
+        await connection.send(json.dumps(dict(connection.request.headers.raw_items())))
+    if path == "/extensions":
+        await connection.send(str([extension.name for extension in connection.protocol.extensions]))
+    if path == "/three":
+        for text in "123":
+            await connection.send(text)
+    if path == "/leave":
+        await connection.close(4000, "because")
+    async for message in connection:
+        await connection.send(message)
+
+
+async def checks(plain, secure, unix, socks):
+    url, wss = f"ws://127.0.0.1:{plain}", f"wss://localhost:{secure}"
+    trust = ["--ca", CERTIFICATE]
+
+    async def headers(*args):
+        return json.loads(await fine(*args, "--count", "1", f"{url}/headers"))
+
+    async def pipe():
+        expect(await fine(url, data="hi\nκόσμε\n".encode()), "hi\nκόσμε\n".encode(), "the echo")
+        lines = b"".join(b"message %d\n" % number for number in range(20_000))
+        expect(await fine(url, data=lines), lines, "the echo")
+
+    async def binary():
+        data = b"a\n\0\xff\0"
+        expect(await fine("--binary", "--delimiter", "\\0", url, data=data), data, "the echo")
+        data = b"\0\0\0\x03a\nb\0\0\0\0"
+        expect(await fine("--binary", "--length-prefixed", url, data=data), data, "the echo")
+        expect(await fine("--binary", "--show", "hex", url, data=b"AB\n"), b"41 42\n", "hex")
+
+    async def commands():
+        code, out, err = await run("--commands", "-v", url, data=b"/ping x\n//a\n/close 4001 bye\n")
+        expect((code, out), (0, b"/a\n"), "the end")
+        has(err, 'pong "x" after ')
+
+    async def request():
+        seen = await headers("-H", "Cookie: a=b", "--origin", "https://a.example", "--bearer", "abc")
+        expect(seen["Cookie"], "a=b", "the cookie")
+        expect(seen["Origin"], "https://a.example", "the origin")
+        expect(seen["Authorization"], "Bearer abc", "the token")
+        expect((await headers("--user", "a:b"))["Authorization"], "Basic YTpi", "the user")
+
+    async def subprotocol():
+        has((await run("-v", "--subprotocol", "v2,v1", url))[2], "subprotocol v1")
+
+    async def deflate():
+        has((await fine("--deflate", "--count", "1", f"{url}/extensions")).decode(), "permessage-deflate")
+        data = (b"again and " * 5000 + b"\n") * 3
+        expect(await fine("--deflate", url, data=data), data, "the echo")
+
+    async def jsonl():
+        lines = [json.loads(line) for line in (await fine("--jsonl", url, data=b"hi\n")).splitlines()]
+        expect([line["kind"] for line in lines], ["open", "text", "text", "close", "close", "end"], "the kinds")
+
+    async def replay():
+        with tempfile.TemporaryDirectory() as folder:
+            recording = f"{folder}/session.jsonl"
+            await fine("--record", recording, url, data=b"one\ntwo\n")
+            played = await fine("--replay", recording, "--speed", "max", "--check", url)
+            expect(played, b"one\ntwo\n", "the echo")
+
+    async def ends():
+        expect(await fine("--count", "3", f"{url}/three"), b"1\n2\n3\n", "the messages")
+        expect(await fine("--wait", "300ms", f"{url}/three"), b"1\n2\n3\n", "the messages")
+        expect((await run("--timeout", "200ms", "--wait", "1h", url))[0], 6, "the code of --timeout")
+        code, _, err = await run("--count", "1", f"{url}/leave")
+        expect(code, 4, "the code of a Close")
+        has(err, "4000: because")
+
+    async def way():
+        expect(await fine("--unix", unix, "ws://localhost", data=b"hi\n"), b"hi\n", "the echo")
+        place = ["--resolve", f"chat.example:{plain}:127.0.0.1", f"ws://chat.example:{plain}"]
+        expect(await fine(*place, data=b"hi\n"), b"hi\n", "the echo")
+
+    async def tls():
+        expect((await run(wss, data=b"hi\n"))[0], 1, "the code without trust")
+        expect(await fine(*trust, wss, data=b"hi\n"), b"hi\n", "the echo")
+        code, out, err = await run("--insecure", wss, data=b"hi\n")
+        expect((code, out), (0, b"hi\n"), "the end")
+        has(err, "WARNING: --insecure")
+
+    async def proxies():
+        for scheme in ["http", "socks5", "socks5h"]:
+            through = ["--proxy", f"{scheme}://127.0.0.1:{socks}"]
+            expect(await fine(*through, url, data=b"hi\n"), b"hi\n", f"the echo by {scheme}")
+            expect(await fine(*through, *trust, wss, data=b"hi\n"), b"hi\n", f"the echo by {scheme}, wss")
+
+    async def inspect():
+        out = (await fine("--inspect", "--deflate", url, data=b"hello\n")).decode()
+        for part in ["> GET / HTTP/1.1", "< HTTP/1.1 101 ", "rsv1 text", '"hello"']:
+            has(out, part)
+        if "! RFC" in out:
+            raise AssertionError(f"a fault in {out}")
+
+    async def probe():
+        code, out, err = await run("--probe", "--probe-wait", "1s", url)
+        has(out.decode(), "ok    unmasked-frame")
+        has(out.decode(), " faults sent, ")
+
+    async def listen():
+        child = await asyncio.create_subprocess_exec(
+            *[PROGRAM, "connect", "--listen", "127.0.0.1:0", "--echo", "--deflate", "--cert", CERTIFICATE, "--key", KEY],
+            stdin=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=ENV,
+        )
+        where = (await child.stderr.readline()).decode().split()[-1].replace("127.0.0.1", "localhost")
+        async with connect(where, ssl=ssl.create_default_context(cafile=CERTIFICATE)) as client:
+            await client.send("hi")
+            expect(await client.recv(), "hi", "the echo")
+        child.kill()
+        await child.wait()
+
+    return [pipe, binary, commands, request, subprotocol, deflate, jsonl, replay, ends, way, tls, proxies, inspect, probe, listen]
+
+
+async def main():
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE, KEY)
+    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as free:
+        unix = f"{folder}/socket"
+        socks = free.getsockname()[1]
+        free.close()
+        proxy = await asyncio.create_subprocess_exec(
+            *[sys.executable, "-m", "pproxy", "-l", f"http+socks5://127.0.0.1:{socks}"],
+            stdout=asyncio.subprocess.DEVNULL,
+        )
+        options = {"subprotocols": ["v1"], "max_size": None}
+        try:
+            await until_listening(socks)
+            async with (
+                serve(handle, "127.0.0.1", 0, **options) as plain,
+                serve(handle, "127.0.0.1", 0, ssl=context, **options) as secure,
+                unix_serve(handle, unix, **options),
+            ):
+                ports = [server.sockets[0].getsockname()[1] for server in (plain, secure)]
+                return await check_all(await checks(*ports, unix, socks))
+        finally:
+            proxy.kill()
+            await proxy.wait()
+
+
+async def until_listening(port):
+    for _ in range(200):
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
+            return
+        except OSError:
+            await asyncio.sleep(0.05)
+    raise RuntimeError("the proxy does not listen")
+
+
+async def check_all(all_checks):
+    failed = 0
+    for check in all_checks:
+        try:
+            await asyncio.wait_for(check(), LIMIT_SECONDS)
+            print(f"ok {check.__name__}", flush=True)
+        except Exception as error:
+            failed += 1
+            print(f"FAIL {check.__name__}: {error!r}".replace("\n", " "), flush=True)
+    return failed
+
+
+sys.exit(1 if asyncio.run(main()) else 0)

@@ -1,0 +1,44 @@
+//! `sinews connect`, every option of it, opposite servers and clients of other people. The scripts start the program
+//! themselves, with servers of their own around it.
+
+use std::fs;
+use std::path::Path;
+
+use crate::Outcome;
+use crate::count::Count;
+use crate::library;
+use crate::process;
+use crate::server;
+use crate::tools;
+
+struct Peer {
+    name: &'static str,
+    prepare: fn() -> Result<std::process::Command, tools::Missing>,
+}
+
+const PEERS: [Peer; 2] = [
+    Peer { name: "connect-ws", prepare: || tools::node("connect.mjs") },
+    Peer { name: "connect-python", prepare: || tools::python(&["connect.py"]) },
+];
+
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    PEERS.iter().map(|peer| peer.name)
+}
+
+/// Goes through the peers that are wanted.
+pub(crate) fn run(binary: &Path, wants: impl Fn(&str) -> bool) -> Outcome {
+    println!("sinews connect");
+    let folder = process::target().join("xtask/interop/connect");
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    library::make_certificate(&server::build_debug("sinews-interop", "sinews-interop")?, &folder)?;
+    let mut count = Count::default();
+    for peer in PEERS.iter().filter(|peer| wants(peer.name)) {
+        let log = folder.join(format!("{}.log", peer.name));
+        count = count
+            + match (peer.prepare)() {
+                Ok(mut command) => tools::run_checks(peer.name, command.arg(binary).arg(&folder), &log),
+                Err(missing) => missing.report(peer.name),
+            };
+    }
+    Ok(count)
+}
