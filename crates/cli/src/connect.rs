@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use tokio::sync::{mpsc, watch};
 
 pub(crate) use self::args::ConnectArgs;
-use self::end::End;
+use self::end::{End, tell};
 use self::entry::{Entry, Kind};
 use self::input::Input;
 use self::listen::Listener;
@@ -59,10 +59,7 @@ async fn connect(args: &ConnectArgs, url: &str) -> Result<End, End> {
     let recording = args.session.replay.as_deref().map(Recording::read).transpose()?;
     // Whoever looks at standard error learns it before anything is sent.
     if let Some(warning) = dial::warning(args, secure) {
-        #[allow(clippy::print_stderr, reason = "standard output is for messages")]
-        {
-            eprintln!("sinews: {warning}");
-        }
+        tell(warning);
     }
     let connect = dial::connect(args, url)?;
     let (sender, response) = match &args.way.unix {

@@ -4,6 +4,7 @@ The folder has certificate.pem and key.pem for localhost. Each check prints `ok 
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -13,6 +14,7 @@ import tempfile
 
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import serve, unix_serve
+from websockets.exceptions import ConnectionClosed
 
 PROGRAM, FOLDER = sys.argv[1:3]
 LIMIT_SECONDS = 30
@@ -51,7 +53,17 @@ def has(text, part):
         raise AssertionError(f"{part!r} is not in {text!r:.400}")
 
 
+def choose(_, offered):
+    return "v1" if "v1" in offered else None
+
+
 async def handle(connection):
+    # Many of the checks end a connection as no well-behaved client would.
+    with contextlib.suppress(ConnectionClosed):
+        await converse(connection)
+
+
+async def converse(connection):
     path = connection.request.path
     if path == "/headers":
         await connection.send(json.dumps(dict(connection.request.headers.raw_items())))
@@ -86,9 +98,10 @@ async def checks(plain, secure, unix, socks):
         expect(await fine("--binary", "--show", "hex", url, data=b"AB\n"), b"41 42\n", "hex")
 
     async def commands():
-        code, out, err = await run("--commands", "-v", url, data=b"/ping x\n//a\n/close 4001 bye\n")
-        expect((code, out), (0, b"/a\n"), "the end")
+        code, out, err = await run("--commands", "-v", url, data=b"/ping x\n//a\n/hex 41\n")
+        expect((code, out), (0, b"/a\nA\n"), "the end")
         has(err, 'pong "x" after ')
+        has((await run("--commands", "-v", url, data=b"/close 4001 bye\n"))[2], "closed by this end with 4001")
 
     async def request():
         seen = await headers("-H", "Cookie: a=b", "--origin", "https://a.example", "--bearer", "abc")
@@ -158,6 +171,7 @@ async def checks(plain, secure, unix, socks):
         child = await asyncio.create_subprocess_exec(
             *[PROGRAM, "connect", "--listen", "127.0.0.1:0", "--echo", "--deflate", "--cert", CERTIFICATE, "--key", KEY],
             stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             env=ENV,
         )
@@ -182,7 +196,7 @@ async def main():
             *[sys.executable, "-m", "pproxy", "-l", f"http+socks5://127.0.0.1:{socks}"],
             stdout=asyncio.subprocess.DEVNULL,
         )
-        options = {"subprotocols": ["v1"], "max_size": None}
+        options = {"select_subprotocol": choose, "max_size": None}
         try:
             await until_listening(socks)
             async with (

@@ -1,6 +1,6 @@
 //! How it ended: for a person a line, for a script an exit code.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use sinews::client::ConnectError;
@@ -48,14 +48,15 @@ impl End {
     /// Says what there is to say, unless all is fine.
     pub(crate) fn exit(&self) -> ExitCode {
         if self.kind != Kind::Fine && !self.words.is_empty() {
-            // The one line for a person.
-            #[allow(clippy::print_stderr, reason = "a program's last words")]
-            {
-                eprintln!("sinews: {}", self.words);
-            }
+            tell(&self.words);
         }
         ExitCode::from(self.code())
     }
+}
+
+/// A line for a person, on standard error and at once: whoever reads it has it whole. If nobody can, nobody is told.
+pub(crate) fn tell(words: &str) {
+    let _ = io::stderr().write_all(format!("sinews: {words}\n").as_bytes());
 }
 
 impl From<ConnectError> for End {

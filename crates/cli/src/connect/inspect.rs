@@ -25,7 +25,7 @@ use self::probes::{EARLY, PROBES, Probe};
 use self::session::{Found, Inspection, random};
 use super::args::ConnectArgs;
 use super::dial::{self, Transport, Url};
-use super::end::{End, Kind};
+use super::end::{End, Kind, tell};
 use super::output::Output;
 use super::replay::Recording;
 use super::{Ends, ends};
@@ -41,7 +41,7 @@ pub(crate) async fn inspect(args: &ConnectArgs, url: &str) -> Result<End, End> {
     let head = request.write()?;
     let io = dial::dial(args, url).await?;
     if let Some(warning) = dial::warning(args, url_read.secure) {
-        say(warning);
+        tell(warning);
     }
     let mut plain = Output::open(args, None)?;
     plain.lines(&show::http('>', &head))?;
@@ -79,7 +79,7 @@ pub(crate) async fn probe(args: &ConnectArgs, url: &str) -> Result<End, End> {
         return Err(End::trouble(format!("no probe {unknown:?}: --probe=list names them")));
     }
     if let Some(warning) = dial::warning(args, Url::parse(url)?.secure) {
-        say(warning);
+        tell(warning);
     }
     let (mut count, mut failed) = (0, 0);
     for probe in PROBES.iter().filter(|probe| is_any("all") || is_any(probe.name)) {
@@ -193,9 +193,4 @@ async fn exchange(
     };
     let late = || End::new(Kind::TimedOut, format!("no answer to the handshake within {limit:?}"));
     timeout(limit, read).await.unwrap_or_else(|_| Err(late()))
-}
-
-#[allow(clippy::print_stderr, reason = "standard output is for what is inspected")]
-fn say(words: &str) {
-    eprintln!("sinews: {words}");
 }

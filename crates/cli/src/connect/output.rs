@@ -11,7 +11,7 @@ use sinews::Message;
 
 use super::args::{ConnectArgs, Show};
 use super::console::Printer;
-use super::end::End;
+use super::end::{End, tell};
 use super::entry::{Direction, Entry, Kind};
 
 /// Where everything goes that happens.
@@ -121,10 +121,7 @@ impl Output {
         match &mut self.form {
             Form::Console(printer) => printer.print(format!("* {words}\n")),
             _ => {
-                #[allow(clippy::print_stderr, reason = "standard output is for messages")]
-                {
-                    eprintln!("sinews: {words}");
-                }
+                tell(words);
                 Ok(())
             }
         }

@@ -223,6 +223,9 @@ impl Talk {
                 if !self.rules.listening || self.rules.once {
                     self.leaving.get_or_insert_with(Instant::now);
                     self.decide(end);
+                    if let Some(missing) = self.missing() {
+                        self.decide(missing);
+                    }
                 }
                 Ok(())
             }

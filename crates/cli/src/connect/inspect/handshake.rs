@@ -242,7 +242,10 @@ impl Answer {
     }
 
     fn check_refusal(&mut self, headers: &[(String, String)], request: &Request) {
-        if !request.speaks_13() && self.status != 0 {
+        // One that is refused for something else need not say it.
+        let asks_for_another =
+            request.values("sec-websocket-version").next().is_some() && !request.speaks_13();
+        if asks_for_another && self.status != 0 {
             if values(headers, "sec-websocket-version").next().is_none() {
                 let words =
                     "a refusal of the version without Sec-WebSocket-Version, which says what is spoken";
