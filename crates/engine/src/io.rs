@@ -30,7 +30,10 @@ pub struct Io {
     accepting: bool,
     /// It goes on with nothing to do.
     lasting: bool,
+    /// Every connection is to be closed at the end of the turn.
     stopping: bool,
+    /// That has been asked for, in this turn or an earlier one.
+    stopped: bool,
     /// Connections that the kernel has accepted and the application has not been told of.
     arriving: usize,
     /// Something waits for a chain in flight to come home.
@@ -163,6 +166,7 @@ impl Io {
         self.accepting = false;
         self.lasting = false;
         self.stopping = true;
+        self.stopped = true;
     }
 
     /// Connections between `accepted`, or [`connect`](Self::connect), and `closed`.
@@ -191,6 +195,7 @@ impl Io {
             accepting,
             lasting: false,
             stopping: false,
+            stopped: false,
             arriving: 0,
             impatient: false,
             app_timer: None,
@@ -204,8 +209,8 @@ impl Io {
         self.accepting
     }
 
-    pub(crate) fn stopping(&self) -> bool {
-        self.stopping
+    pub(crate) fn stopped(&self) -> bool {
+        self.stopped
     }
 
     pub(crate) fn set_arriving(&mut self, connections: usize) {
@@ -214,7 +219,7 @@ impl Io {
 
     /// Nothing can happen any more.
     pub(crate) fn finished(&self) -> bool {
-        let arrived = self.arriving == 0 || self.stopping;
+        let arrived = self.arriving == 0 || self.stopped;
         !self.accepting && !self.lasting && self.slots.len() == 0 && arrived
     }
 

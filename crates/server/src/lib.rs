@@ -65,6 +65,7 @@ mod files;
 mod handler;
 mod hooks;
 mod http;
+mod inherit;
 mod limits;
 mod listen;
 mod mail;
@@ -86,6 +87,7 @@ pub use files::Files;
 pub use handler::{Context, Handler};
 pub use hooks::{Compression, Cors};
 pub use http::HttpConfig;
+pub use inherit::{ListenAddress, Listeners};
 pub use ipnet::IpNet;
 pub use limits::{Limit, Limits, WhenFull};
 pub use listen::Listen;
@@ -105,6 +107,6 @@ pub use sinews_session::{Cause, Closed, Fragment, Payload, Prepared, Sent, Tx};
 pub use tls::{Certificates, InvalidTls, TlsConfig};
 pub use topics::backlog::{DropReason, Missed};
 pub use topics::{
-    History, InvalidTopic, Joined, Position, PublishError, Publisher, SlowConsumer, Start,
-    SubscriptionChange, TopicConfig, TopicCounters, TopicRule, Topics, Unreached,
+    History, InvalidTopic, Joined, KeptMessage, KeptTopic, Position, PublishError, Publisher, SlowConsumer,
+    Start, SubscriptionChange, TopicConfig, TopicCounters, TopicRule, Topics, Unreached,
 };

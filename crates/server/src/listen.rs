@@ -1,13 +1,14 @@
 //! Where a server listens, and what it expects there.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use sinews_engine::{ListenOptions, Listener};
 
+use crate::inherit::ListenAddress;
 use crate::tls::TlsConfig;
 
 /// One place to listen at, for [`Server::listen_on`](crate::Server::listen_on).
@@ -80,7 +81,7 @@ impl Listen {
     }
 }
 
-/// A listener for each thread, and what is to be known of them.
+/// A listener for each thread, or more, and what is to be known of them.
 pub(crate) struct Bound {
     pub(crate) listeners: Vec<Listener>,
     pub(crate) address: Option<SocketAddr>,
@@ -88,17 +89,41 @@ pub(crate) struct Bound {
 }
 
 impl Place {
-    pub(crate) fn bind(&self, threads: usize) -> io::Result<Bound> {
+    pub(crate) fn address(&self) -> ListenAddress {
+        match self {
+            Self::Tcp(address) => ListenAddress::Tcp(*address),
+            Self::Unix { path, .. } => ListenAddress::Unix(path.clone()),
+        }
+    }
+
+    /// Listens there, for so many threads, with what listens there already.
+    pub(crate) fn bind(&self, threads: usize, mut inherited: Vec<Listener>) -> io::Result<Bound> {
         let options = ListenOptions::default();
         match self {
             Self::Tcp(address) => {
-                let listeners = Listener::bind_all(*address, threads, &options)?;
+                let listeners = match inherited.first() {
+                    None => Listener::bind_all(*address, threads, &options)?,
+                    Some(first) => {
+                        let more = threads.saturating_sub(inherited.len());
+                        let beside = if more > 0 { first.bind_beside(more, &options)? } else { Vec::new() };
+                        inherited.extend(beside);
+                        inherited
+                    }
+                };
                 let address = listeners.first().map(Listener::local_addr).transpose()?;
                 Ok(Bound { listeners, address, file: None })
             }
             Self::Unix { path, mode } => {
-                let first = Listener::bind_unix(path, *mode, &options)?;
-                let file = SocketFile::new(path)?;
+                // All that may be inherited are the same socket; and without its file nobody finds it.
+                let found = inherited.pop().filter(|_| path.exists());
+                let is_own = found.is_none();
+                let first = found.map_or_else(|| Listener::bind_unix(path, *mode, &options), Ok)?;
+                let mut file = SocketFile::new(path)?;
+                if is_own {
+                    file.own();
+                } else {
+                    fs::set_permissions(path, Permissions::from_mode(*mode))?;
+                }
                 let mut listeners = vec![first];
                 while listeners.len() < threads {
                     listeners.push(listeners[0].try_clone()?);
@@ -109,22 +134,34 @@ impl Place {
     }
 }
 
-/// The file of a Unix socket: removed when this is dropped, unless another has taken its place.
+/// The file of a Unix socket: if it is one's own, removed when this is dropped, unless another has taken its place.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
+    is_own: bool,
 }
 
 impl SocketFile {
-    fn new(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.to_owned(), identity: identity(path)? })
+    /// One that is another server's still.
+    pub(crate) fn new(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), identity: identity(path)?, is_own: false })
+    }
+
+    pub(crate) fn own(&mut self) {
+        self.is_own = true;
+    }
+
+    /// It is another server's now.
+    pub(crate) fn disown(&mut self) {
+        self.is_own = false;
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|identity| identity == self.identity)
+        if self.is_own
+            && identity(&self.path).is_ok_and(|identity| identity == self.identity)
             && let Err(error) = fs::remove_file(&self.path)
         {
             tracing::warn!(%error, path = %self.path.display(), "cannot remove the socket's file");

@@ -38,9 +38,11 @@ impl Mail {
 pub(crate) struct StopLevel(AtomicU8);
 
 /// What [`StopLevel`] has come to; it only rises.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stop {
     No,
+    /// Gracefully, and another process accepts in its place.
+    HandedOver,
     /// Gracefully.
     InOrder,
     /// At once.
@@ -55,7 +57,8 @@ impl StopLevel {
     pub(crate) fn read(&self) -> Stop {
         match self.0.load(Ordering::SeqCst) {
             0 => Stop::No,
-            1 => Stop::InOrder,
+            1 => Stop::HandedOver,
+            2 => Stop::InOrder,
             _ => Stop::Now,
         }
     }

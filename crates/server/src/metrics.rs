@@ -74,7 +74,7 @@ impl Monitor {
     /// [`NotReady`], with the reason.
     pub fn ready(&self) -> Result<(), NotReady> {
         match self.0.get() {
-            Some(sources) if sources.stop.read() == Stop::No => {
+            Some(sources) if sources.stop.read() < Stop::InOrder => {
                 sources.gate.is_full().map_or(Ok(()), |limit| Err(NotReady::AtLimit(limit)))
             }
             _ => Err(NotReady::Stopping),

@@ -13,6 +13,7 @@ use sinews_engine::{self as engine, BackendChoice, Engine, Listener, Post};
 
 use crate::client::TrustedProxies;
 use crate::http::HttpConfig;
+use crate::inherit::{Doors, Listeners};
 use crate::limits::{Gate, Limits};
 use crate::listen::{Expects, Listen, Place, SocketFile};
 use crate::mail::{Mail, Stop, StopLevel};
@@ -50,6 +51,7 @@ pub struct Server {
     limits: Limits,
     blocking: BlockingConfig,
     proxies: TrustedProxies,
+    inherited: Listeners,
 }
 
 impl Server {
@@ -68,6 +70,7 @@ impl Server {
             limits: Limits::default(),
             blocking: BlockingConfig::default(),
             proxies: TrustedProxies::default(),
+            inherited: Listeners::default(),
         }
     }
 
@@ -189,29 +192,32 @@ impl Server {
         self
     }
 
+    /// Listens with sockets of another server, which this one is to take the place of, where it was told to listen at
+    /// their addresses. Every one of them is served, whatever the number of threads is here and was there. What it was
+    /// not told to listen at is closed when it [runs](BoundServer::run), and binding changes nothing for the other one.
+    /// Default: none.
+    #[must_use]
+    pub fn inherit(mut self, listeners: Listeners) -> Self {
+        self.inherited = listeners;
+        self
+    }
+
     /// Binds every address.
     ///
     /// # Errors
     /// [`BindError`] names the address or the setting at fault, or says that a loop could not be made.
-    pub fn bind(self) -> Result<BoundServer, BindError> {
+    pub fn bind(mut self) -> Result<BoundServer, BindError> {
         self.check()?;
-        let mut addresses = Vec::new();
-        let mut by_thread: Vec<Vec<Listener>> = (0..self.threads).map(|_| Vec::new()).collect();
-        let expects: Arc<[Expects]> = self.listens.iter().map(|listen| listen.expects.clone()).collect();
-        let mut files = Vec::new();
-        for Listen { place, .. } in self.listens {
-            let bound = place.bind(self.threads);
-            let bound = bound.map_err(|error| BindError { fault: Fault::Place(place), error })?;
-            addresses.extend(bound.address);
-            files.extend(bound.file);
-            for (listener, thread) in bound.listeners.into_iter().zip(&mut by_thread) {
-                thread.push(listener);
-            }
-        }
-        let make = |listeners| Engine::new(self.engine.clone(), listeners);
+        let Entrances { addresses, files, by_thread, doors } = self.enter()?;
+        let mut expects: Vec<Arc<[Expects]>> = Vec::new();
+        let mut make = |entrances: Vec<(Listener, Expects)>| {
+            let (listeners, expected): (_, Vec<Expects>) = entrances.into_iter().unzip();
+            expects.push(expected.into());
+            Engine::new(self.engine.clone(), listeners)
+        };
         let engines: Vec<Engine<Shard>> = by_thread
             .into_iter()
-            .map(make)
+            .map(&mut make)
             .collect::<io::Result<_>>()
             .map_err(|error| BindError { fault: Fault::Loop, error })?;
         check_backends(&engines, !files.is_empty())?;
@@ -229,12 +235,13 @@ impl Server {
         let shards = engines
             .into_iter()
             .zip(counters)
+            .zip(expects)
             .enumerate()
-            .map(|(at, (engine, counters))| {
+            .map(|(at, ((engine, counters), expects))| {
                 let topics = Topics::new(at, self.topics, Arc::clone(&directory), Arc::clone(&posts));
                 let (router, http, stop) = (Arc::clone(&router), Arc::clone(&http), Arc::clone(&stop));
                 let (stop_times, gate) = (self.stop_times, Arc::clone(&gate));
-                let (expects, proxies) = (Arc::clone(&expects), Arc::clone(&proxies));
+                let proxies = Arc::clone(&proxies);
                 let tasks = Tasks::new(engine.post(), pool.clone());
                 let parts = ShardParts {
                     router,
@@ -252,12 +259,44 @@ impl Server {
             })
             .collect();
         let publisher = Publisher::new(directory, Arc::clone(&posts));
-        let stop = StopHandle { level: stop, posts };
-        Ok(BoundServer { addresses, files, shards, publisher, monitor, pool, stop })
+        let stop = StopHandle { level: stop, posts, doors: Arc::new(doors) };
+        let unused = self.inherited;
+        Ok(BoundServer { addresses, files, unused, shards, publisher, monitor, pool, stop })
     }
 }
 
+/// Where clients come in.
+struct Entrances {
+    addresses: Vec<SocketAddr>,
+    files: Vec<SocketFile>,
+    by_thread: Vec<Vec<(Listener, Expects)>>,
+    doors: Doors,
+}
+
 impl Server {
+    /// Binds every address, for every thread.
+    fn enter(&mut self) -> Result<Entrances, BindError> {
+        let (mut addresses, mut files, mut kept) = (Vec::new(), Vec::new(), Listeners::default());
+        let mut by_thread: Vec<Vec<(Listener, Expects)>> = (0..self.threads).map(|_| Vec::new()).collect();
+        for Listen { place, expects } in std::mem::take(&mut self.listens) {
+            let bound = place.bind(self.threads, self.inherited.take(&place));
+            let bound = bound.and_then(|bound| {
+                kept.add(
+                    &place,
+                    if bound.file.is_some() { &bound.listeners[..1] } else { &bound.listeners },
+                )?;
+                Ok(bound)
+            });
+            let bound = bound.map_err(|error| BindError { fault: Fault::Place(place), error })?;
+            addresses.extend(bound.address);
+            files.extend(bound.file);
+            for (at, listener) in bound.listeners.into_iter().enumerate() {
+                by_thread[at % self.threads].push((listener, expects.clone()));
+            }
+        }
+        Ok(Entrances { addresses, files, by_thread, doors: Doors::new(kept) })
+    }
+
     fn check(&self) -> Result<(), BindError> {
         if self.listens.is_empty() {
             return Err(BindError::invalid(
@@ -293,6 +332,8 @@ pub struct BoundServer {
     addresses: Vec<SocketAddr>,
     /// Of Unix sockets, while the server is there.
     files: Vec<SocketFile>,
+    /// Sockets of another server that this one does not listen with.
+    unused: Listeners,
     shards: Vec<(Engine<Shard>, ShardParts)>,
     publisher: Publisher,
     monitor: Monitor,
@@ -340,8 +381,22 @@ impl BoundServer {
     /// With the panic of a handler, after the other threads have been stopped in order: a server with
     /// one thread missing would look alive and answer some clients never.
     pub fn run(self) -> io::Result<()> {
+        self.run_with(|| {})
+    }
+
+    /// As [`run`](Self::run), and calls `serving` when every thread has been started, so that whoever waits for this
+    /// server can be told.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    pub fn run_with(self, serving: impl FnOnce()) -> io::Result<()> {
         let stop = self.stop;
-        let _files = self.files;
+        let mut files = self.files;
+        files.iter_mut().for_each(SocketFile::own);
+        self.unused.close();
         let mut threads = Vec::new();
         let mut result = Ok(());
         for (at, (mut engine, parts)) in self.shards.into_iter().enumerate() {
@@ -361,9 +416,16 @@ impl BoundServer {
             }
         }
         let _closed = CloseOnDrop(self.pool);
+        if result.is_ok() {
+            serving();
+        }
         for thread in threads {
             let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             result = result.and(ended);
+        }
+        stop.doors.close();
+        if stop.doors.are_handed_over() {
+            files.iter_mut().for_each(SocketFile::disown);
         }
         result
     }
@@ -400,6 +462,7 @@ impl fmt::Debug for BoundServer {
 pub struct StopHandle {
     level: Arc<StopLevel>,
     posts: Arc<[Post<Mail>]>,
+    doors: Arc<Doors>,
 }
 
 impl StopHandle {
@@ -407,11 +470,31 @@ impl StopHandle {
     /// more; each WebSocket gets a Close with 1001 within [`Server::drain_window`], each request under way its
     /// answer; then [`Server::grace`] bounds the wait for the peers. A second call changes nothing.
     pub fn stop(&self) {
+        self.doors.close();
         self.raise(Stop::InOrder);
+    }
+
+    /// Stops gracefully, since another process serves the same [listeners](Self::listeners) now. As [`stop`](Self::stop),
+    /// but nobody is to notice: it begins at once and stays ready; a connection that has not asked for anything, or is
+    /// kept alive, may ask once more within [`Server::drain_window`], and the answer says that it was the last
+    /// (`Connection: close`, RFC 9112 section 9.6). The files of Unix sockets stay.
+    pub fn hand_over(&self) {
+        self.doors.hand_over();
+        self.raise(Stop::HandedOver);
+    }
+
+    /// The server's listening sockets, for a process that is to take its place ([`Server::inherit`]); none when the
+    /// server has begun to stop. They stay open as long as these are there.
+    ///
+    /// # Errors
+    /// If descriptors run out.
+    pub fn listeners(&self) -> io::Result<Listeners> {
+        self.doors.try_clone()
     }
 
     /// Stops at once.
     pub fn stop_now(&self) {
+        self.doors.close();
         self.raise(Stop::Now);
     }
 

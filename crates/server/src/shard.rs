@@ -68,6 +68,8 @@ pub(crate) struct Shard {
     phase: Phase,
     /// Nobody is accepted any more.
     stopping: bool,
+    /// Until when connections that are kept alive may ask once more, although nobody is accepted.
+    patience: Option<Instant>,
     /// The loop's timer looks after memory that messages have left.
     releasing: bool,
 }
@@ -164,6 +166,7 @@ impl Shard {
             turn: (epoch, Time::ZERO),
             phase: Phase::Serving,
             stopping: false,
+            patience: None,
             releasing: false,
         }
     }
@@ -356,7 +359,7 @@ impl Shard {
             }
             Protocol::Http(http) => {
                 // Without further requests, an answer that has left was the last.
-                if self.stopping && http.is_idle() {
+                if self.stopping && self.patience.is_none() && http.is_idle() {
                     http.end();
                 }
                 settle_http(http, io, conn, &self.http, self.epoch);
@@ -693,6 +696,7 @@ impl App for Shard {
         }
         match self.stop.read() {
             Stop::No => {}
+            Stop::HandedOver => self.begin_to_leave(io),
             Stop::InOrder => self.announce_stop(io),
             Stop::Now => io.stop(),
         }

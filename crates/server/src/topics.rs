@@ -28,7 +28,7 @@ pub use self::counters::TopicCounters;
 use self::directory::Audience;
 pub(crate) use self::directory::Directory;
 use self::directory::Entry;
-pub use self::history::{History, Joined, Position, Start};
+pub use self::history::{History, Joined, KeptMessage, KeptTopic, Position, Start};
 pub use self::name::InvalidTopic;
 pub use self::presence::SubscriptionChange;
 pub use self::publisher::{PublishError, Publisher, Unreached};

@@ -238,11 +238,11 @@ impl Acceptors {
     /// woken us for them, and does not wake it as well.
     fn accept_last<K: Kernel>(&mut self, kernel: &mut K) {
         for index in 0..self.listeners.len() {
-            if self.listeners[index].armed > 0 || !kernel.has_waiting(index) {
+            let room = self.free_files().min(SINGLES);
+            if room == 0 || self.listeners[index].armed > 0 || !kernel.has_waiting(index) {
                 continue;
             }
             let token = Token::numbered(Kind::Accept, index as u32);
-            let room = self.free_files().min(SINGLES);
             self.listeners[index] = Acceptor { armed: room, mode: Mode::Single };
             (0..room).for_each(|_| kernel.accept(token, index, false));
             // Those that find nobody would wait.
@@ -290,7 +290,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         self.acceptors.free_places.push(place);
         // A peer that has reset meanwhile has no address any more.
         let peer = completion.outcome().ok().and_then(|length| parse(self.kernel.name(place), length));
-        let Some(peer) = peer.filter(|_| !io.stopping()) else {
+        let Some(peer) = peer.filter(|_| !io.stopped()) else {
             return self.kernel.close(Token::numbered(Kind::Discard, file), file);
         };
         let conn = io.slots.insert();

@@ -4,6 +4,9 @@
 //!   serving ─▶ announced: only /readyz says it ─▶ telling: nobody is accepted, so many a step get 1001 ─▶ waiting
 //!              delay                              window                                                  grace
 //! ```
+//!
+//! One that has handed its listeners over skips the first wait, and behind the second it lingers until the window is
+//! over, for HTTP connections that are kept alive: a request that is on its way just now would be lost.
 
 use std::time::{Duration, Instant};
 
@@ -39,12 +42,26 @@ pub(super) enum Phase {
         untold: Vec<ConnId>,
         each: usize,
     },
+    /// All have been told, but for HTTP connections that nothing has come of.
+    Lingering,
     Waiting,
 }
 
 impl Shard {
+    /// Another process has taken over.
+    pub(super) fn begin_to_leave(&mut self, io: &mut Io) {
+        if matches!(self.phase, Phase::Serving) {
+            self.patience = Some(in_time(io, self.stop_times.window));
+            self.phase = Phase::Announced;
+            self.step_of_stop(io);
+        }
+    }
+
     /// The server is to stop in order.
     pub(super) fn announce_stop(&mut self, io: &mut Io) {
+        if self.patience.is_some() {
+            return self.lose_patience(io);
+        }
         if !matches!(self.phase, Phase::Serving) {
             return;
         }
@@ -64,6 +81,10 @@ impl Shard {
                 self.tell(io, untold, each);
             }
             Phase::Telling { untold, each } => self.tell(io, untold, each),
+            Phase::Lingering => {
+                self.lose_patience(io);
+                io.set_app_timer(in_time(io, self.stop_times.grace));
+            }
             Phase::Waiting => {
                 tracing::info!(connections = io.connections(), "the grace period is over");
                 io.stop();
@@ -75,17 +96,31 @@ impl Shard {
     fn begin_to_stop(&mut self, io: &mut Io) -> (Vec<ConnId>, usize) {
         self.stopping = true;
         io.stop_accepting();
-        let is_websocket = |protocol: &Protocol| matches!(protocol, Protocol::WebSocket(_));
-        let (websockets, others): (Vec<_>, Vec<_>) =
-            self.conns.iter().flatten().partition(|conn| is_websocket(&conn.protocol));
-        let untold: Vec<ConnId> = websockets.iter().map(|conn| conn.id).collect();
-        let others: Vec<ConnId> = others.iter().map(|conn| conn.id).collect();
-        for conn in others {
-            self.settle(io, conn);
-        }
+        let untold = self.those_who_speak(|protocol| matches!(protocol, Protocol::WebSocket(_)));
+        self.settle_others(io);
         let steps = (self.stop_times.window.as_millis() / STEP.as_millis()).max(1);
         let each = untold.len().div_ceil(usize::try_from(steps).unwrap_or(usize::MAX));
         (untold, each.max(TOLD_AT_LEAST))
+    }
+
+    /// HTTP connections without a request under way end, unless there is patience with them.
+    fn settle_others(&mut self, io: &mut Io) {
+        for conn in self.those_who_speak(|protocol| !matches!(protocol, Protocol::WebSocket(_))) {
+            self.settle(io, conn);
+        }
+    }
+
+    fn lose_patience(&mut self, io: &mut Io) {
+        self.patience = None;
+        self.settle_others(io);
+        if matches!(self.phase, Phase::Lingering) {
+            self.phase = Phase::Waiting;
+            io.set_app_timer(in_time(io, self.stop_times.grace));
+        }
+    }
+
+    fn those_who_speak(&self, what: impl Fn(&Protocol) -> bool) -> Vec<ConnId> {
+        self.conns.iter().flatten().filter(|conn| what(&conn.protocol)).map(|conn| conn.id).collect()
     }
 
     /// Begins the closing handshake with the next ones.
@@ -98,7 +133,13 @@ impl Shard {
             self.settle(io, conn);
         }
         if untold.is_empty() {
-            io.set_app_timer(in_time(io, self.stop_times.grace));
+            match self.patience {
+                Some(end) => {
+                    self.phase = Phase::Lingering;
+                    io.set_app_timer(end);
+                }
+                None => io.set_app_timer(in_time(io, self.stop_times.grace)),
+            }
         } else {
             self.phase = Phase::Telling { untold, each };
             io.set_app_timer(in_time(io, STEP));

@@ -115,6 +115,11 @@ impl Directory {
         Arc::new(Entry { name: name.into(), is_pattern, rule, keep, present, counts })
     }
 
+    /// Topics that are kept.
+    pub(super) fn kept(&self) -> Vec<Arc<Entry>> {
+        self.lock().values().filter(|entry| entry.keep.is_some()).cloned().collect()
+    }
+
     pub(super) fn find(&self, name: &str) -> Option<Arc<Entry>> {
         self.lock().get(name).cloned()
     }

@@ -75,6 +75,30 @@ pub struct Joined {
     pub complete: bool,
 }
 
+/// What a server keeps of one topic, for another server that goes on with it: [`Publisher::histories`].
+///
+/// [`Publisher::histories`]: crate::Publisher::histories
+#[derive(Clone, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "to be taken apart, sent, and put together again")]
+pub struct KeptTopic {
+    /// Its name.
+    pub name: String,
+    /// That of its last message, whether it is kept or not.
+    pub position: Position,
+    /// The last messages in their order, none left out.
+    pub messages: Vec<KeptMessage>,
+}
+
+/// A message of a [`KeptTopic`].
+#[derive(Clone, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "as its topic")]
+pub struct KeptMessage {
+    /// The message itself.
+    pub message: Prepared,
+    /// For how long it has been kept.
+    pub age: Duration,
+}
+
 /// What is kept of one topic.
 #[derive(Debug)]
 pub(super) struct Log {
@@ -83,6 +107,8 @@ pub(super) struct Log {
     pub(super) next: u64,
     messages: VecDeque<Kept>,
     bytes: usize,
+    /// It goes on from another server, whose subscribers are given so long to come back.
+    awaited: Option<Instant>,
     /// It is among those that the directory looks after.
     pub(super) listed: bool,
     /// The directory has forgotten it; another one may have begun.
@@ -100,7 +126,15 @@ impl Log {
     pub(super) fn new() -> Self {
         // Keyed anew each time: as good as random.
         let epoch = RandomState::new().build_hasher().finish() >> 11;
-        Self { epoch, next: 1, messages: VecDeque::new(), bytes: 0, listed: false, gone: false }
+        Self {
+            epoch,
+            next: 1,
+            messages: VecDeque::new(),
+            bytes: 0,
+            awaited: None,
+            listed: false,
+            gone: false,
+        }
     }
 
     /// The sequence of the oldest message that is kept; the next one if none is.
@@ -114,6 +148,41 @@ impl Log {
 
     pub(super) fn is_empty(&self) -> bool {
         self.messages.is_empty()
+    }
+
+    /// Whether nothing is to be remembered of it but by those who are subscribed.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_empty() && self.awaited.is_none_or(|end| end <= Instant::now())
+    }
+
+    /// Goes on where another server has stood.
+    pub(super) fn go_on(&mut self, topic: KeptTopic, limits: &History) {
+        let Position { epoch, sequence } = topic.position;
+        (self.epoch, self.next) = (epoch, sequence.saturating_add(1));
+        let now = Instant::now();
+        self.awaited = now.checked_add(RETURN_TIME);
+        // No more than there can have been.
+        let beyond = topic.messages.len().saturating_sub(usize::try_from(sequence).unwrap_or(usize::MAX));
+        for KeptMessage { message, age } in topic.messages.into_iter().skip(beyond) {
+            self.bytes += message.payload().len();
+            self.messages.push_back(Kept { at: now.checked_sub(age).unwrap_or(now), message, except: None });
+        }
+        self.trim(limits);
+    }
+
+    /// For [`go_on`](Self::go_on) elsewhere.
+    pub(super) fn export(&self, name: &str) -> KeptTopic {
+        let kept = |kept: &Kept| KeptMessage { message: kept.message.clone(), age: kept.at.elapsed() };
+        let messages = self.messages.iter().map(kept).collect();
+        KeptTopic { name: name.to_owned(), position: self.position(), messages }
+    }
+
+    /// The next message is this one; if that leaves a gap, nothing before it is kept.
+    pub(super) fn skip_to(&mut self, sequence: u64) {
+        if sequence != self.next {
+            self.clear();
+            self.next = sequence;
+        }
     }
 
     /// What it takes, about.
@@ -172,6 +241,10 @@ impl Log {
         (sequence.max(self.first())..).zip(kept).map(|(at, kept)| (at, &kept.message, kept.except))
     }
 }
+
+/// How long a topic that goes on from another server waits for subscribers, although nothing is kept of it: so that
+/// those who come back from there hear that they have missed nothing.
+const RETURN_TIME: Duration = Duration::from_secs(60);
 
 /// What a message costs beside its payload.
 const MESSAGE_COST: usize = 256;

@@ -7,7 +7,7 @@ use sinews_engine::Post;
 use sinews_session::Prepared;
 
 use super::directory::{Audience, Directory};
-use super::history::Position;
+use super::history::{KeptTopic, Position};
 use super::name::{self, InvalidTopic};
 use super::shelf::Origin;
 use crate::mail::Mail;
@@ -43,6 +43,10 @@ impl Publisher {
             return self.publish_with(topic, |_| message.clone());
         }
         name::check(topic)?;
+        self.publish_unkept(topic, message)
+    }
+
+    fn publish_unkept(&self, topic: &str, message: &Prepared) -> Result<usize, PublishError> {
         let exact = self.directory.find(topic);
         let patterns = self.directory.matching(topic);
         if exact.is_none() && patterns.is_empty() {
@@ -70,6 +74,65 @@ impl Publisher {
         let from = Origin { posts: &self.posts, except: None };
         let make = |position| make(Some(position));
         told(self.directory.publish_kept(topic, &patterns, make, from).unwrap_or_default())
+    }
+
+    /// Publishes what another server has published in a topic that both keep, at the position that it has there
+    /// ([`restore`](Self::restore)). What is there already is published to nobody; if others before it are missing, the
+    /// history begins anew with it. A topic that is not kept here, or that began of itself here, has no such place:
+    /// then whoever is subscribed gets the message, and it is not kept.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_at(
+        &self,
+        topic: &str,
+        position: Position,
+        message: &Prepared,
+    ) -> Result<usize, PublishError> {
+        name::check(topic)?;
+        let patterns = self.directory.matching(topic);
+        if self.directory.rules.history(topic).is_some() {
+            let from = Origin { posts: &self.posts, except: None };
+            if let Ok(done) = self.directory.publish_at(topic, &patterns, (position, message), from) {
+                return told(done);
+            }
+        }
+        self.publish_unkept(topic, message)
+    }
+
+    /// Every topic that is kept, with its messages, for another server to go on with: in a process that takes this one's
+    /// place. Messages are shared, not copied. Topics without messages are among them, if anybody is subscribed: what
+    /// they were told of its position is to hold there, too. What is published while this runs may be in it or not.
+    #[must_use]
+    pub fn histories(&self) -> Vec<KeptTopic> {
+        self.directory.export()
+    }
+
+    /// Goes on with a topic of another server, in the same epoch, within the limits that hold here. For a server that
+    /// does not run yet: answers `false`, and does nothing, if the topic is not kept here, or something was published to
+    /// it. A topic without messages waits a minute for its subscribers.
+    ///
+    /// ```
+    /// use sinews_server::{History, Prepared, Router, Server, TopicRule};
+    ///
+    /// let server = || {
+    ///     let rule = TopicRule::new("news").with_history(History::new(100));
+    ///     Server::new(Router::new()).listen(([127, 0, 0, 1], 0).into()).threads(1).topic_rule(rule).bind()
+    /// };
+    /// let (first, second) = (server()?.publisher(), server()?.publisher());
+    /// first.publish("news", &Prepared::text("something has happened"))?;
+    /// for topic in first.histories() {
+    ///     assert!(second.restore(topic)?);
+    /// }
+    /// assert_eq!(second.histories()[0].position, first.histories()[0].position);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidTopic`]: a name that no topic has.
+    pub fn restore(&self, topic: KeptTopic) -> Result<bool, InvalidTopic> {
+        name::check(&topic.name)?;
+        Ok(self.directory.restore(topic))
     }
 }
 

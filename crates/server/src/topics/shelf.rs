@@ -8,7 +8,7 @@ use sinews_engine::{ConnId, Post};
 use sinews_session::Prepared;
 
 use super::directory::{Audience, Directory, Entry};
-use super::history::{History, Log, Position};
+use super::history::{History, KeptTopic, Log, Position};
 use crate::mail::{Mail, Published};
 
 /// What is kept of a topic, and how much of it.
@@ -30,7 +30,7 @@ impl Keep {
     /// Ends it if nothing is kept.
     pub(super) fn end(&self) -> bool {
         let mut log = self.lock();
-        log.gone = log.is_empty();
+        log.gone = log.is_over();
         log.gone
     }
 }
@@ -70,6 +70,10 @@ impl Directory {
     }
 }
 
+/// A message is of another run of its topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OtherEpoch;
+
 /// Who publishes a message that is kept.
 #[derive(Clone, Copy)]
 pub(super) struct Origin<'a> {
@@ -89,6 +93,41 @@ impl Directory {
         make: impl FnOnce(Position) -> Prepared,
         from: Origin<'_>,
     ) -> Option<(usize, usize)> {
+        self.append_to(name, patterns, from, |log| {
+            let position = Position { epoch: log.epoch, sequence: log.next };
+            Some((position, make(position)))
+        })
+    }
+
+    /// As [`publish_kept`](Self::publish_kept), for what another server has published. `Err` if the topic runs in
+    /// another epoch here.
+    pub(super) fn publish_at(
+        &self,
+        name: &str,
+        patterns: &[Arc<Entry>],
+        (position, message): (Position, &Prepared),
+        from: Origin<'_>,
+    ) -> Result<(usize, usize), OtherEpoch> {
+        let mut is_same = true;
+        let told = self.append_to(name, patterns, from, |log| {
+            is_same = log.epoch == position.epoch;
+            if !is_same || position.sequence < log.next {
+                return None;
+            }
+            log.skip_to(position.sequence);
+            Some((position, message.clone()))
+        });
+        if is_same { Ok(told.unwrap_or_default()) } else { Err(OtherEpoch) }
+    }
+
+    /// Appends what `next` makes of a topic's history, if anything, and tells every thread.
+    fn append_to(
+        &self,
+        name: &str,
+        patterns: &[Arc<Entry>],
+        from: Origin<'_>,
+        next: impl FnOnce(&mut Log) -> Option<(Position, Prepared)>,
+    ) -> Option<(usize, usize)> {
         loop {
             let entry = self.begin(name);
             let keep = entry.keep.as_ref()?;
@@ -98,8 +137,7 @@ impl Directory {
                 continue;
             }
             let before = log.cost();
-            let position = Position { epoch: log.epoch, sequence: log.next };
-            let message = make(position);
+            let (position, message) = next(&mut log)?;
             log.append(message.clone(), from.except, &keep.limits);
             let audience = Audience { name: &entry.name, exact: Some(&entry), patterns };
             let told = self.tell(audience, &message, position, from);
@@ -109,6 +147,35 @@ impl Directory {
             let total = self.shelf.account(before, after);
             self.look_after(is_new.then_some(&entry), total);
             return Some(told);
+        }
+    }
+
+    /// Everything that is kept, and where each topic stands that anybody may come back to.
+    pub(super) fn export(&self) -> Vec<KeptTopic> {
+        let entries = self.kept();
+        let kept = entries.iter().filter_map(|entry| Some((entry, entry.keep.as_ref()?)));
+        kept.map(|(entry, keep)| self.fresh(keep).export(&entry.name)).collect()
+    }
+
+    /// Goes on with a topic. Answers whether it is kept here, and had not begun yet.
+    pub(super) fn restore(&self, topic: KeptTopic) -> bool {
+        loop {
+            let entry = self.begin(&topic.name);
+            let Some(keep) = &entry.keep else { return false };
+            let mut log = keep.lock();
+            if log.gone {
+                continue;
+            }
+            if log.next > 1 {
+                return false;
+            }
+            log.go_on(topic, &keep.limits);
+            log.listed = true;
+            let after = log.cost();
+            drop(log);
+            let total = self.shelf.account(0, after);
+            self.look_after(Some(&entry), total);
+            return true;
         }
     }
 
@@ -162,7 +229,7 @@ impl Directory {
             } else {
                 log.trim(&keep.limits);
             }
-            let (after, is_empty) = (log.cost(), log.is_empty());
+            let (after, is_empty) = (log.cost(), log.is_over());
             log.listed = !is_empty;
             drop(log);
             total = self.shelf.account(before, after);
@@ -178,6 +245,7 @@ impl Directory {
 
 #[cfg(test)]
 mod tests {
+    use super::super::history::KeptMessage;
     use super::super::rule::{Rules, TopicRule};
     use super::*;
 
@@ -267,5 +335,61 @@ mod tests {
         while directory.find("kept.a").is_some() {
             publish(&directory, "kept.b", 10);
         }
+    }
+
+    fn sequences(directory: &Directory, name: &str) -> (Position, Vec<u64>) {
+        let entry = directory.find(name).unwrap();
+        let log = entry.keep.as_ref().unwrap().lock();
+        (log.position(), log.from(0).map(|(sequence, ..)| sequence).collect())
+    }
+
+    #[test]
+    fn another_directory_goes_on_where_the_first_stood() {
+        let first = directory(History::new(3), usize::MAX);
+        let last = [(); 5].map(|()| publish(&first, "kept.a", 10))[4];
+        let empty = first.enter("kept.b", 0);
+        let at = empty.keep.as_ref().unwrap().lock().position();
+        let exported = first.export();
+        assert_eq!(exported.len(), 2);
+        let second = directory(History::new(2), usize::MAX);
+        for topic in exported.clone() {
+            assert!(second.restore(topic));
+        }
+        assert_eq!(sequences(&second, "kept.a"), (last, vec![4, 5]));
+        assert_eq!(sequences(&second, "kept.b"), (at, vec![]));
+        assert_eq!(cost(&second), second.export().iter().map(|topic| topic.messages.len() * 266).sum());
+        assert_eq!(publish(&second, "kept.a", 10), Position { sequence: 6, ..last });
+        assert_eq!(publish(&second, "kept.b", 10), Position { sequence: 1, ..at }, "it was waited for");
+        // What has begun is left alone, and what is not kept is not.
+        assert!(exported.into_iter().all(|topic| !second.restore(topic)));
+        let other = KeptTopic { name: "other".to_owned(), position: at, messages: Vec::new() };
+        assert!(!second.restore(other));
+        // More messages than there can have been.
+        let message = KeptMessage { message: Prepared::text("x"), age: std::time::Duration::ZERO };
+        let position = Position { epoch: 5, sequence: 1 };
+        assert!(second.restore(KeptTopic {
+            name: "kept.c".to_owned(),
+            position,
+            messages: vec![message; 3]
+        }));
+        assert_eq!(sequences(&second, "kept.c"), (position, vec![1]));
+    }
+
+    #[test]
+    fn what_another_has_published_keeps_its_place() {
+        let directory = directory(History::new(10), usize::MAX);
+        let first = publish(&directory, "kept.a", 10);
+        let at = |sequence, epoch| {
+            let message = Prepared::text("x");
+            let from = Origin { posts: &[], except: None };
+            directory.publish_at("kept.a", &[], (Position { epoch, sequence }, &message), from)
+        };
+        assert!(at(2, first.epoch).is_ok() && at(3, first.epoch).is_ok());
+        assert!(at(2, first.epoch).is_ok(), "it is there already");
+        assert_eq!(sequences(&directory, "kept.a").1, [1, 2, 3]);
+        assert!(at(9, first.epoch).is_ok());
+        assert_eq!(sequences(&directory, "kept.a").1, [9], "behind a gap it begins anew");
+        assert_eq!(at(10, first.epoch ^ 1), Err(OtherEpoch));
+        assert_eq!(publish(&directory, "kept.a", 10).sequence, 10);
     }
 }
