@@ -4,17 +4,20 @@
 //! To the server below each form is a topic of its own, so that a message is framed once for all who hear that form.
 //! What is published goes to both; a form that nobody hears is not made.
 
+pub(crate) mod authority;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::json;
 use serde_json::value::RawValue;
-use sinews_server::{Context, Kind, Position, Prepared, Topics};
+use sinews_server::{Context, Kind, Position, Prepared, PublishError, Publisher, Topics};
 
+use self::authority::{Authority, Origin, published};
 use crate::auth::pattern;
 
 /// What those who publish and subscribe share.
@@ -31,6 +34,8 @@ pub(crate) struct Hub {
     rates: Mutex<HashMap<String, u64>>,
     /// Patterns of the topics whose last messages are kept.
     kept: Vec<String>,
+    /// Held for writing while it changes hands, so that nothing is published in between.
+    authority: RwLock<Authority>,
 }
 
 /// Topics that are counted at once: one more is one more only.
@@ -137,6 +142,30 @@ impl Outlet for Topics {
     }
 }
 
+impl Outlet for Publisher {
+    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
+        reached(Self::publish(self, topic, message))
+    }
+
+    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize {
+        reached(Self::publish_with(self, topic, make))
+    }
+
+    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
+        reached(Self::publish(self, topic, message))
+    }
+}
+
+fn reached(result: Result<usize, PublishError>) -> usize {
+    result.unwrap_or_else(|error| match error {
+        PublishError::Unreached(unreached) => {
+            tracing::warn!("{unreached}");
+            unreached.reached
+        }
+        _ => 0,
+    })
+}
+
 impl Hub {
     /// With the patterns of the topics that are kept.
     pub(crate) fn new(kept: Vec<String>) -> Self {
@@ -148,70 +177,70 @@ impl Hub {
         self.kept.iter().any(|pattern| pattern::covers(pattern, topic))
     }
 
-    /// Publishes a message of the protocol.
-    fn publish_framed(&self, out: &mut impl Outlet, topic: &str, content: &Content<'_>) -> usize {
-        out.publish_with(&Form::Framed.topic(topic), |position| framed(topic, content, position))
-    }
-
     /// Whether somebody hears the protocol's form, now or later.
     fn is_framed(&self, topic: &str) -> bool {
         self.framed.load(Ordering::Acquire) > 0 || self.keeps(topic)
     }
 
-    /// Publishes a payload as it came.
-    pub(crate) fn publish_payload(
+    /// Publishes to both forms; answers how many subscriptions of this process it reaches.
+    pub(crate) fn publish(
         &self,
         out: &mut impl Outlet,
         topic: &str,
-        payload: (Kind, Bytes),
+        content: &Content,
         include_self: bool,
     ) -> usize {
         self.count(topic);
-        let (kind, bytes) = payload;
-        let mut reached = 0;
-        if self.is_framed(topic) {
-            let content = match std::str::from_utf8(&bytes) {
-                Ok(text) if kind == Kind::Text => Content::Json(json!(text).to_string()),
-                _ => Content::Binary(&bytes),
-            };
-            reached += self.publish_framed(out, topic, &content);
-        }
-        if self.plain.load(Ordering::Acquire) > 0 {
-            let (topic, message) = (Form::Plain.topic(topic), Prepared::new(kind, bytes));
-            reached += if include_self {
-                out.publish(&topic, &message)
-            } else {
-                out.publish_to_others(&topic, &message)
-            };
-        }
-        reached
+        let authority = self.read_authority();
+        let reached = self.publish_framed(&authority, out, topic, content, Origin::Here);
+        drop(authority);
+        reached + self.publish_plain(out, topic, content, include_self)
     }
 
-    /// Publishes JSON: a string is heard as its text in the plain form, anything else as it is written.
-    pub(crate) fn publish_json(&self, out: &mut impl Outlet, topic: &str, data: &RawValue) -> usize {
-        self.count(topic);
-        let mut reached = 0;
-        if self.plain.load(Ordering::Acquire) > 0 {
-            let text = serde_json::from_str::<String>(data.get()).unwrap_or_else(|_| data.get().to_owned());
-            reached += out.publish(&Form::Plain.topic(topic), &Prepared::text(text));
+    fn publish_plain(
+        &self,
+        out: &mut impl Outlet,
+        topic: &str,
+        content: &Content,
+        include_self: bool,
+    ) -> usize {
+        if self.plain.load(Ordering::Acquire) == 0 {
+            return 0;
         }
-        if self.is_framed(topic) {
-            reached += self.publish_framed(out, topic, &Content::Json(data.get().to_owned()));
-        }
-        reached
+        let (topic, message) = (Form::Plain.topic(topic), content.plain());
+        if include_self { out.publish(&topic, &message) } else { out.publish_to_others(&topic, &message) }
     }
 
-    /// Publishes bytes.
-    pub(crate) fn publish_binary(&self, out: &mut impl Outlet, topic: &str, bytes: Vec<u8>) -> usize {
-        self.count(topic);
-        let mut reached = 0;
-        if self.is_framed(topic) {
-            reached += self.publish_framed(out, topic, &Content::Binary(&bytes));
+    /// Publishes a message of the protocol here, or has another process do it that this one hands over to.
+    fn publish_framed(
+        &self,
+        authority: &Authority,
+        out: &mut impl Outlet,
+        topic: &str,
+        content: &Content,
+        origin: Origin,
+    ) -> usize {
+        if let Some(successor) = &authority.successor {
+            let kept = self.keeps(topic);
+            let is_on_its_way = successor.forward(topic, content, kept, origin);
+            if kept {
+                if !is_on_its_way && let Some(former) = authority.former_of(origin) {
+                    former.put_or_cut(published(topic, content, None, origin));
+                }
+                return 0;
+            }
         }
-        if self.plain.load(Ordering::Acquire) > 0 {
-            reached += out.publish(&Form::Plain.topic(topic), &Prepared::binary(bytes));
+        let former = authority.former_of(origin);
+        if former.is_none() && !self.is_framed(topic) {
+            return 0;
         }
-        reached
+        out.publish_with(&Form::Framed.topic(topic), |position| {
+            // While the topic is locked: so it is told in its order.
+            if let Some(former) = former {
+                former.put_or_cut(published(topic, content, position, origin));
+            }
+            content.framed(topic, position)
+        })
     }
 
     /// Counts a subscription that was made, and tells who wants to hear of it.
@@ -308,25 +337,49 @@ impl Hub {
     }
 }
 
-/// What a message of the protocol carries.
-enum Content<'a> {
-    /// Written already.
-    Json(String),
-    Binary(&'a [u8]),
+/// What is published.
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    /// A payload that is UTF-8.
+    Text(Bytes),
+    /// JSON as it was written: a string is heard as its text in the plain form.
+    Json(Bytes),
+    Binary(Bytes),
 }
 
-fn framed(topic: &str, content: &Content<'_>, position: Option<Position>) -> Prepared {
-    let topic = json!(topic);
-    let place = position.map_or_else(String::new, |Position { epoch, sequence }| {
-        format!(",\"epoch\":{epoch},\"seq\":{sequence}")
-    });
-    Prepared::text(match content {
-        Content::Json(json) => format!("{{\"op\":\"message\",\"topic\":{topic}{place},\"data\":{json}}}"),
-        Content::Binary(bytes) => {
-            let encoded = STANDARD.encode(bytes);
-            format!("{{\"op\":\"message\",\"topic\":{topic}{place},\"b64\":\"{encoded}\"}}")
+impl Content {
+    /// A payload as it came.
+    pub(crate) fn payload(kind: Kind, bytes: Bytes) -> Self {
+        if kind == Kind::Text { Self::Text(bytes) } else { Self::Binary(bytes) }
+    }
+
+    pub(crate) fn json(data: &RawValue) -> Self {
+        Self::Json(Bytes::copy_from_slice(data.get().as_bytes()))
+    }
+
+    fn plain(&self) -> Prepared {
+        match self {
+            Self::Text(bytes) => Prepared::new(Kind::Text, bytes.clone()),
+            Self::Json(bytes) => match serde_json::from_slice::<String>(bytes) {
+                Ok(text) => Prepared::text(text),
+                Err(_) => Prepared::new(Kind::Text, bytes.clone()),
+            },
+            Self::Binary(bytes) => Prepared::new(Kind::Binary, bytes.clone()),
         }
-    })
+    }
+
+    fn framed(&self, topic: &str, position: Option<Position>) -> Prepared {
+        let topic = json!(topic);
+        let place = position.map_or_else(String::new, |Position { epoch, sequence }| {
+            format!(",\"epoch\":{epoch},\"seq\":{sequence}")
+        });
+        let (key, value) = match self {
+            Self::Text(bytes) => ("data", json!(String::from_utf8_lossy(bytes)).to_string()),
+            Self::Json(bytes) => ("data", String::from_utf8_lossy(bytes).into_owned()),
+            Self::Binary(bytes) => ("b64", format!("\"{}\"", STANDARD.encode(bytes))),
+        };
+        Prepared::text(format!("{{\"op\":\"message\",\"topic\":{topic}{place},\"{key}\":{value}}}"))
+    }
 }
 
 fn presence_text(topic: &str, (subscribers, at): (usize, u64)) -> String {

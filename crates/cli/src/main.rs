@@ -7,6 +7,7 @@ mod bench;
 mod config;
 mod connect;
 mod feed;
+mod handover;
 mod hub;
 mod live;
 mod pages;

@@ -15,7 +15,7 @@ use sinews_server::{
 
 use self::incoming::{Incoming, Op};
 use crate::auth::{Denied, Rights, Want};
-use crate::hub::{self, Form, Hub};
+use crate::hub::{self, Content, Form, Hub};
 use crate::live::Policy;
 use crate::routes::{TOKEN_EXPIRED, close};
 
@@ -93,7 +93,7 @@ impl Client {
             Op::Unsubscribe { topic } => self.unsubscribe(&topic, cx),
             Op::Publish { topic, data } => {
                 self.may_publish(&topic)?;
-                let reached = self.hub.publish_json(cx, &topic, data);
+                let reached = self.hub.publish(cx, &topic, &Content::json(data), true);
                 Ok(Answer::Ack(json!({ "reached": reached })))
             }
             Op::PublishBinary { topic, b64 } => {
@@ -101,7 +101,7 @@ impl Client {
                 let bytes = STANDARD
                     .decode(b64.as_bytes())
                     .map_err(|error| problem(code::MALFORMED, format!("b64: {error}")))?;
-                let reached = self.hub.publish_binary(cx, &topic, bytes);
+                let reached = self.hub.publish(cx, &topic, &Content::Binary(bytes.into()), true);
                 Ok(Answer::Ack(json!({ "reached": reached })))
             }
             Op::Presence { topic } => {

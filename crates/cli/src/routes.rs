@@ -13,7 +13,7 @@ use sinews_server::{
 use crate::args::Deflate;
 use crate::auth::{Denied, Rights, Want};
 use crate::feed::Viewer;
-use crate::hub::{self, Form, Hub};
+use crate::hub::{self, Content, Form, Hub};
 use crate::live::{Live, Policy};
 use crate::pages;
 use crate::protocol::{self, Client};
@@ -144,8 +144,8 @@ impl Handler for Subscriber {
         if let Err(denied) = self.rights.check(Want::Publish(&self.topic)) {
             return close(cx, FORBIDDEN, &denied.problem);
         }
-        let payload = (payload.kind(), payload.detach());
-        self.hub.publish_payload(cx, &self.topic, payload, self.include_self);
+        let content = Content::payload(payload.kind(), payload.detach());
+        self.hub.publish(cx, &self.topic, &content, self.include_self);
     }
 
     fn close(&mut self, _: &Closed, cx: &mut Context<'_>) {
@@ -198,8 +198,8 @@ fn publish(policy: &Policy, hub: &Hub, request: &mut Request<'_>) -> Result<Resp
     policy.rights(request)?.check(Want::Publish(&topic))?;
     // Text if it is UTF-8, else binary.
     let kind = if std::str::from_utf8(request.body()).is_ok() { Kind::Text } else { Kind::Binary };
-    let body = (kind, Bytes::copy_from_slice(request.body()));
-    let subscribers = hub.publish_payload(request.topics(), &topic, body, true);
+    let content = Content::payload(kind, Bytes::copy_from_slice(request.body()));
+    let subscribers = hub.publish(request.topics(), &topic, &content, true);
     Ok(Response::json(format!("{}\n", json!({ "topic": topic, "subscribers": subscribers }))))
 }
 

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use sd_notify::NotifyState;
 use sinews_server::{
     BackendChoice, BindError, EngineConfig, History, Server, StopHandle, TlsConfig, TopicRule,
 };
@@ -14,13 +15,24 @@ use crate::args::{Backend, ConfigCommand, Deflate, ServeArgs};
 use crate::auth::crypto;
 use crate::config::keys;
 use crate::feed;
+use crate::handover::former::Former;
+use crate::handover::{Handover, notify};
 use crate::hub::{Form, Hub};
 use crate::live::{Live, Policy};
 use crate::routes;
 use crate::settings::Settings;
 
-/// Serves until a signal stops it.
+/// Serves until a signal stops it, or another process takes over.
 pub(crate) fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
+    let mut former = Former::find()?;
+    let result = serve(args, &mut former);
+    if let (Err(error), Some(former)) = (&result, &mut former) {
+        former.fail(&error.to_string());
+    }
+    result
+}
+
+fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Error>> {
     crypto::install();
     let settings = Settings::load(&args)?;
     let log = start_log(settings.log_filter()?);
@@ -50,14 +62,27 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     }
     server = settings.listen.apply(server, tls.as_ref());
     let threads = server.thread_count();
+    if let Some(former) = former {
+        server = server.inherit(former.take_listeners());
+    }
     let server = server.bind().map_err(|error| explain(&error))?;
-    feed::start(server.monitor(), server.publisher(), hub)?;
+    let handover = Handover::new(Arc::clone(&hub), server.publisher(), server.stop_handle());
+    feed::start(server.monitor(), server.publisher(), Arc::clone(&hub))?;
     warn_if_open(server.addresses(), tls.is_some(), &live.policy());
     let table = table(server.addresses(), threads, server.backend(), &settings, descriptors);
-    watch_signals(server.stop_handle(), Reload { args, settings, live, tls, log })?;
+    let reload = Reload { args, settings, live, tls, log };
+    watch_signals(server.stop_handle(), reload, handover.clone())?;
+    // Last, since from here on the former process publishes nothing of what is kept.
+    let serving = former.as_mut().map(|former| former.take_over(&hub, &server.publisher())).transpose()?;
     // Nobody may be reading.
     let _ = io::stdout().lock().write_all(table.as_bytes());
-    server.run()?;
+    server.run_with(|| {
+        if let Some(serving) = serving {
+            serving.begin();
+        }
+        notify(&[NotifyState::Ready]);
+    })?;
+    handover.finish();
     tracing::info!("stopped");
     Ok(())
 }
@@ -165,9 +190,9 @@ fn explain(error: &BindError) -> String {
 /// "Too many open files" on every system that has the number at all.
 const EMFILE: i32 = 24;
 
-fn watch_signals(stop: StopHandle, mut reload: Reload) -> io::Result<()> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    let mut watched = vec![SIGINT, SIGTERM];
+fn watch_signals(stop: StopHandle, mut reload: Reload, handover: Handover) -> io::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
+    let mut watched = vec![SIGINT, SIGTERM, SIGUSR2];
     // Without a file there is nothing to read again, and the end of the terminal ends the program.
     if reload.args.config.is_some() {
         watched.push(SIGHUP);
@@ -177,11 +202,22 @@ fn watch_signals(stop: StopHandle, mut reload: Reload) -> io::Result<()> {
         let mut stopping = false;
         for signal in signals.forever() {
             if signal == SIGHUP {
+                if let Ok(now) = NotifyState::monotonic_usec_now() {
+                    notify(&[NotifyState::Reloading, now]);
+                }
                 reload.run();
+                notify(&[NotifyState::Ready]);
+            } else if signal == SIGUSR2 {
+                handover.start();
             } else if std::mem::replace(&mut stopping, true) {
                 stop.stop_now();
                 break;
             } else {
+                handover.abandon();
+                if !handover.is_served() {
+                    // Otherwise it would be the end of the other process.
+                    notify(&[NotifyState::Stopping]);
+                }
                 stop.stop();
                 tracing::info!("stopping; a second signal stops at once");
             }
@@ -205,7 +241,8 @@ impl Reload {
         match self.try_run() {
             Ok(restart) if restart.is_empty() => tracing::info!("the configuration has been read again"),
             Ok(restart) => tracing::warn!(
-                "the configuration has been read again, but this needs a restart: {}",
+                "the configuration has been read again, but this needs a restart (SIGUSR2 makes one that no client loses \
+                 a message by): {}",
                 restart.join(", ")
             ),
             Err(problem) => {

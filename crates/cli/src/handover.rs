@@ -1,0 +1,321 @@
+//! A hot restart: SIGUSR2 starts the program anew, and the new process takes the place of this one.
+//!
+//! ```text
+//!   old                                        new, its standard input is the other end
+//!    │ Hello, listeners ───────────────────────▶ reads its configuration, binds
+//!    │ ◀──────────────────────────────── Bound  (or Failed: nothing changes)
+//!    │ Topic, Kept … End ──────────────────────▶ restores histories
+//!    │ Publish ────────────────────────────────▶ publishes ─┐ from here on it decides on the order
+//!    │ ◀──────────────────────────── Published ◀────────────┘
+//!    │ ◀────────────────────────────── Serving
+//!    │ tells its clients 1001; forwards what they publish, delivers what is published
+//!    │ Bye ────────────────────────────────────▶
+//!    │ ◀────────────────────────────────── Bye
+//! ```
+//!
+//! As long as the new process has not said that it serves, the old one goes on if anything goes wrong.
+
+pub(crate) mod former;
+pub(crate) mod wire;
+
+use std::ffi::OsString;
+use std::io::{self, BufReader, BufWriter};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sd_notify::NotifyState;
+use sinews_server::{KeptTopic, Publisher, StopHandle};
+
+use self::wire::{Address, Frame, Head, VERSION, Waiting, outbox, send_descriptor};
+use crate::hub::{Content, Hub};
+
+/// Tells the new process that it is one: the id of the process that started it, so that what inherits the variable by
+/// accident is not taken for it.
+pub(crate) const VARIABLE: &str = "SINEWS_HANDOVER";
+
+/// How long the new process may say nothing before it serves: reading keys and restoring histories take less.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// How long this process waits at its end until the new one has all that was published here.
+const FINISH_MAX: Duration = Duration::from_secs(10);
+
+/// How long a process that has said its last word may take to exit.
+const EXIT_MAX: Duration = Duration::from_secs(2);
+
+/// Hands this process's place over when it is asked to.
+#[derive(Clone)]
+pub(crate) struct Handover(Arc<Shared>);
+
+struct Shared {
+    hub: Arc<Hub>,
+    publisher: Publisher,
+    stop: StopHandle,
+    /// As the program was started, before anything could change it.
+    program: OsString,
+    executable: Option<PathBuf>,
+    stopping: AtomicBool,
+    phase: Mutex<Phase>,
+    ended: Condvar,
+}
+
+/// How far it has come.
+enum Phase {
+    Idle,
+    /// The new process is starting; this is the way to it, once there is one.
+    Starting(Option<UnixStream>),
+    /// It serves.
+    Served,
+    /// It serves, and knows everything.
+    Over,
+}
+
+impl Handover {
+    pub(crate) fn new(hub: Arc<Hub>, publisher: Publisher, stop: StopHandle) -> Self {
+        let program = std::env::args_os().next().unwrap_or_else(|| "sinews".into());
+        Self(Arc::new(Shared {
+            hub,
+            publisher,
+            stop,
+            program,
+            executable: std::env::current_exe().ok(),
+            stopping: AtomicBool::new(false),
+            phase: Mutex::new(Phase::Idle),
+            ended: Condvar::new(),
+        }))
+    }
+
+    /// Starts the new process, unless one is starting or has taken over, or this one stops.
+    pub(crate) fn start(&self) {
+        if std::process::id() == 1 {
+            let why = "SIGUSR2: the first process of a container cannot be replaced, the container would end with it: \
+                       start another container beside it";
+            return tracing::error!("{why}");
+        }
+        if self.0.stopping.load(Ordering::SeqCst) {
+            return tracing::warn!("SIGUSR2: the server is stopping, so no new process is started");
+        }
+        let mut phase = self.0.lock();
+        if !matches!(*phase, Phase::Idle) {
+            return tracing::warn!("SIGUSR2: a new process is taking over already");
+        }
+        *phase = Phase::Starting(None);
+        drop(phase);
+        let shared = Arc::clone(&self.0);
+        let spawned = thread::Builder::new().name("handover".to_owned()).spawn(move || shared.run());
+        if let Err(error) = spawned {
+            tracing::error!(%error, "SIGUSR2: no thread to start a new process from");
+            self.0.set(Phase::Idle);
+        }
+    }
+
+    /// This process stops for good: who has not taken over is not to.
+    pub(crate) fn abandon(&self) {
+        self.0.stopping.store(true, Ordering::SeqCst);
+        if let Phase::Starting(Some(link)) = &*self.0.lock() {
+            // It ends when it cannot read on.
+            let _ = link.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Whether another process serves in place of this one.
+    pub(crate) fn is_served(&self) -> bool {
+        matches!(*self.0.lock(), Phase::Served | Phase::Over)
+    }
+
+    /// The server has ended: waits until the new process has what was published here.
+    pub(crate) fn finish(&self) {
+        self.0.hub.finish_handover();
+        let phase = self.0.lock();
+        let is_under_way = |phase: &mut Phase| matches!(phase, Phase::Served);
+        let waited = self.0.ended.wait_timeout_while(phase, FINISH_MAX, is_under_way);
+        let (phase, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() && matches!(*phase, Phase::Served) {
+            tracing::error!("the new process has not taken all that was published here");
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Phase> {
+        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, phase: Phase) {
+        *self.lock() = phase;
+        self.ended.notify_all();
+    }
+
+    /// The whole of it, on a thread of its own.
+    fn run(&self) {
+        let mut child = None;
+        let result = self.hand_over(&mut child);
+        let is_served = matches!(*self.lock(), Phase::Served);
+        if self.hub.end_handover(&mut self.publisher.clone()) && is_served {
+            tracing::error!("the new process has gone before the last clients here have");
+        }
+        self.set(if is_served { Phase::Over } else { Phase::Idle });
+        let Err(error) = result else { return };
+        let end = child.map_or_else(String::new, |child| end_of(child, is_served));
+        if is_served {
+            tracing::error!("the new process: {error}{end}");
+        } else {
+            tracing::error!("the new process does not take over, and this one goes on: {error}{end}");
+        }
+    }
+
+    fn hand_over(&self, child: &mut Option<Child>) -> Result<(), String> {
+        let said = |error: io::Error| match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                "it has ended without a word".to_owned()
+            }
+            io::ErrorKind::WouldBlock => format!("it has said nothing for {} s", SILENCE_MAX.as_secs()),
+            _ => error.to_string(),
+        };
+        let link = self.spawn(child).map_err(|error| error.to_string())?;
+        let mut input = BufReader::new(link.try_clone().map_err(said)?);
+        self.greet(&link).map_err(said)?;
+        let version = match Frame::read(&mut input).map_err(said)?.head {
+            Head::Bound { version } => version,
+            Head::Failed { why } => return Err(why),
+            other => return Err(format!("it says {other:?} in place of what is expected")),
+        };
+        if version == VERSION {
+            let (outbox, waiting) = outbox();
+            let kept = self.hub.begin_handover(outbox, &self.publisher);
+            let output = link.try_clone().map_err(said)?;
+            let writer = thread::Builder::new().name("handover-out".to_owned());
+            writer.spawn(move || write(&output, kept, waiting)).map_err(said)?;
+        } else {
+            tracing::warn!(
+                "the new process is of another version ({version} and {VERSION}): histories begin anew there"
+            );
+        }
+        self.listen(&link, &mut input, child.as_ref().map_or(0, Child::id)).map_err(said)
+    }
+
+    /// Starts the program as it was started: what its path names now.
+    fn spawn(&self, child: &mut Option<Child>) -> io::Result<UnixStream> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_read_timeout(Some(SILENCE_MAX))?;
+        ours.set_write_timeout(Some(SILENCE_MAX))?;
+        let theirs = OwnedFd::from(theirs);
+        let start = |program: &OsString, end: OwnedFd| {
+            let mut command = Command::new(program);
+            command.args(std::env::args_os().skip(1)).env(VARIABLE, std::process::id().to_string());
+            command.stdin(end).spawn()
+        };
+        let started = match (start(&self.program, theirs.try_clone()?), &self.executable) {
+            (Err(error), Some(executable)) if error.kind() == io::ErrorKind::NotFound => {
+                start(&executable.clone().into_os_string(), theirs)
+            }
+            (result, _) => result,
+        };
+        let started = started.map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot start {}: {error}", self.program.display()))
+        })?;
+        tracing::info!(process = started.id(), "SIGUSR2: a new process is started to take over");
+        *child = Some(started);
+        let mut phase = self.lock();
+        *phase = Phase::Starting(Some(ours.try_clone()?));
+        // Whoever stopped before this looked for nobody.
+        if self.stopping.load(Ordering::SeqCst) {
+            ours.shutdown(Shutdown::Both)?;
+        }
+        Ok(ours)
+    }
+
+    fn greet(&self, mut link: &UnixStream) -> io::Result<()> {
+        let listeners = self.stop.listeners()?;
+        let addresses = listeners.iter().map(|(address, _)| Address::from(address)).collect();
+        Frame::new(Head::Hello { version: VERSION, listeners: addresses }).write(&mut link)?;
+        listeners.iter().try_for_each(|(_, socket)| send_descriptor(link, socket))
+    }
+
+    /// Does what the new process says, until it says no more.
+    fn listen(&self, link: &UnixStream, input: &mut BufReader<UnixStream>, process: u32) -> io::Result<()> {
+        let mut publisher = self.publisher.clone();
+        loop {
+            let Frame { head, body } = Frame::read(input)?;
+            match head {
+                Head::Serving => {
+                    link.set_read_timeout(None)?;
+                    let mut phase = self.lock();
+                    if self.stopping.load(Ordering::SeqCst) {
+                        return Err(io::Error::other("this process stops for good"));
+                    }
+                    *phase = Phase::Served;
+                    drop(phase);
+                    notify(&[NotifyState::MainPid(process)]);
+                    tracing::info!(process, "the new process serves; this one ends with its last client");
+                    self.stop.hand_over();
+                }
+                Head::Published { topic, kind, position, answers } => {
+                    let published = (position.map(Into::into), answers);
+                    let content = Content::of(kind, body);
+                    self.hub.published_by_successor(&mut publisher, &topic, &content, published);
+                }
+                Head::Cut => self.hub.successor_is_silent(),
+                Head::Bye => return Ok(()),
+                Head::Failed { why } => return Err(io::Error::other(why)),
+                other => {
+                    return Err(io::Error::other(format!("it says {other:?} in place of what is expected")));
+                }
+            }
+        }
+    }
+}
+
+/// Writes what is kept, then what is published, then the end.
+fn write(link: &UnixStream, kept: Vec<KeptTopic>, waiting: Waiting) {
+    let mut output = BufWriter::with_capacity(64 << 10, link);
+    let written = write_topics(kept, &mut output).and_then(|()| waiting.write_all(&mut output));
+    if let Err(error) = written {
+        // The reader hears of it, if it is not over anyway.
+        tracing::debug!(%error, "nothing can be said to the new process any more");
+        let _ = link.shutdown(Shutdown::Both);
+    }
+}
+
+fn write_topics(kept: Vec<KeptTopic>, output: &mut impl io::Write) -> io::Result<()> {
+    for KeptTopic { name, position, messages } in kept {
+        Frame::new(Head::Topic { name, position: position.into(), messages: messages.len() })
+            .write(output)?;
+        for kept in messages {
+            let age_ms = u64::try_from(kept.age.as_millis()).unwrap_or(u64::MAX);
+            let body = bytes::Bytes::copy_from_slice(kept.message.payload());
+            Frame { head: Head::Kept { age_ms }, body }.write(output)?;
+        }
+    }
+    Frame::new(Head::End).write(output)?;
+    output.flush()
+}
+
+/// How a process that is of no use any more has ended. One that serves is left alone.
+fn end_of(mut child: Child, is_served: bool) -> String {
+    let until = Instant::now() + EXIT_MAX;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return format!(" ({status})"),
+            Ok(None) if is_served => return String::new(),
+            Ok(None) if Instant::now() < until => thread::sleep(Duration::from_millis(10)),
+            _ => break,
+        }
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    " (and does not end, so it was killed)".to_owned()
+}
+
+/// Tells the service manager, if there is one.
+pub(crate) fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!(%error, "the service manager cannot be told");
+    }
+}

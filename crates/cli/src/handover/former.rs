@@ -1,0 +1,171 @@
+//! The new process: what it gets from the one before it.
+
+use std::io::{self, BufReader, BufWriter};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::parent_id;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use sinews_server::{KeptMessage, KeptTopic, Listeners, Prepared, Publisher};
+
+use super::VARIABLE;
+use super::wire::{Frame, Head, VERSION, Waiting, outbox, receive_descriptor};
+use crate::hub::{Content, Hub};
+
+/// How long the process before this one may say nothing while it hands over.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// The process whose place this one takes.
+pub(crate) struct Former {
+    link: UnixStream,
+    version: u32,
+    listeners: Listeners,
+}
+
+impl Former {
+    /// The process that has started this one to take its place, if one has; and what it listens with.
+    ///
+    /// # Errors
+    /// If it cannot be understood.
+    pub(crate) fn find() -> Result<Option<Self>, String> {
+        let parent = std::env::var(VARIABLE).ok().and_then(|id| id.parse().ok());
+        if parent != Some(parent_id()) {
+            return Ok(None);
+        }
+        Self::meet().map(Some).map_err(|error| format!("{VARIABLE}: standard input: {error}"))
+    }
+
+    fn meet() -> io::Result<Self> {
+        let link = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+        link.set_read_timeout(Some(SILENCE_MAX))?;
+        link.set_write_timeout(Some(SILENCE_MAX))?;
+        // Without a buffer, which would swallow the bytes that carry descriptors.
+        let Head::Hello { version, listeners: addresses } = Frame::read(&mut &link)?.head else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "no greeting"));
+        };
+        let mut listeners = Listeners::default();
+        for address in addresses {
+            listeners.push(address.into(), receive_descriptor(&link)?)?;
+        }
+        Ok(Self { link, version, listeners })
+    }
+
+    pub(crate) fn take_listeners(&mut self) -> Listeners {
+        std::mem::take(&mut self.listeners)
+    }
+
+    /// This process will not serve.
+    pub(crate) fn fail(&mut self, why: &str) {
+        // Nobody to tell: it has gone, or has given up.
+        let _ = Frame::new(Head::Failed { why: why.to_owned() }).write(&mut self.link);
+        let _ = self.link.shutdown(Shutdown::Write);
+    }
+
+    /// Everything is bound: takes what the former process keeps, and from here on publishes for it.
+    ///
+    /// # Errors
+    /// If it does not hand everything over.
+    pub(crate) fn take_over(&mut self, hub: &Arc<Hub>, publisher: &Publisher) -> Result<Serving, String> {
+        self.try_take_over(hub, publisher)
+            .map_err(|error| format!("the process before this one does not hand over: {error}"))
+    }
+
+    fn try_take_over(&mut self, hub: &Arc<Hub>, publisher: &Publisher) -> io::Result<Serving> {
+        Frame::new(Head::Bound { version: VERSION }).write(&mut self.link)?;
+        let link = self.link.try_clone()?;
+        if self.version != VERSION {
+            let (theirs, ours) = (self.version, VERSION);
+            tracing::warn!(
+                "the former process is of another version ({theirs} and {ours}): histories begin anew"
+            );
+            return Ok(Serving { link, rest: None });
+        }
+        let mut input = BufReader::with_capacity(64 << 10, self.link.try_clone()?);
+        restore(&mut input, publisher)?;
+        self.link.set_read_timeout(None)?;
+        let (outbox, waiting) = outbox();
+        hub.follow(outbox);
+        Ok(Serving { link, rest: Some((input, waiting, Arc::clone(hub), publisher.clone())) })
+    }
+}
+
+/// Takes topics until there are no more.
+fn restore(input: &mut BufReader<UnixStream>, publisher: &Publisher) -> io::Result<()> {
+    let (mut topics, mut unkept) = (0, 0);
+    loop {
+        match Frame::read(input)?.head {
+            Head::Topic { name, position, messages } => {
+                let kept = (0..messages).map(|_| match Frame::read(input)? {
+                    Frame { head: Head::Kept { age_ms }, body } => {
+                        let age = Duration::from_millis(age_ms);
+                        Ok(KeptMessage { message: Prepared::new(sinews_server::Kind::Text, body), age })
+                    }
+                    _ => Err(io::Error::new(io::ErrorKind::InvalidData, "a message of a topic is missing")),
+                });
+                let messages = kept.collect::<io::Result<_>>()?;
+                let restored = publisher.restore(KeptTopic { name, position: position.into(), messages });
+                if restored.is_ok_and(|is_kept| is_kept) { topics += 1 } else { unkept += 1 }
+            }
+            Head::End => break,
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "no topic")),
+        }
+    }
+    tracing::info!(topics, not_kept_any_more = unkept, "histories of the former process");
+    Ok(())
+}
+
+/// What follows when this process serves.
+pub(crate) struct Serving {
+    link: UnixStream,
+    rest: Option<(BufReader<UnixStream>, Waiting, Arc<Hub>, Publisher)>,
+}
+
+impl Serving {
+    /// Tells the former process, and does what it says until it ends.
+    pub(crate) fn begin(mut self) {
+        if let Err(error) = Frame::new(Head::Serving).write(&mut self.link) {
+            tracing::warn!(%error, "the former process cannot be told that this one serves");
+        }
+        let Some((input, waiting, hub, publisher)) = self.rest else {
+            let _ = Frame::new(Head::Bye).write(&mut self.link);
+            let _ = self.link.shutdown(Shutdown::Write);
+            return;
+        };
+        let (output, ends) = (self.link.try_clone(), Arc::clone(&hub));
+        let writer = thread::Builder::new().name("handover-out".to_owned()).spawn(move || {
+            let Ok(output) = output else { return };
+            if let Err(error) = waiting.write_all(&mut BufWriter::with_capacity(64 << 10, &output)) {
+                tracing::debug!(%error, "nothing can be said to the former process any more");
+            }
+            let _ = output.shutdown(Shutdown::Write);
+        });
+        let reader = thread::Builder::new().name("handover-in".to_owned());
+        let reader = reader.spawn(move || listen(input, &hub, publisher));
+        if let Err(error) = writer.and(reader) {
+            tracing::error!(%error, "no thread for what the former process publishes");
+            ends.follow_nobody();
+            let _ = self.link.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn listen(mut input: BufReader<UnixStream>, hub: &Hub, mut publisher: Publisher) {
+    let end = loop {
+        match Frame::read(&mut input) {
+            Ok(Frame { head: Head::Publish { topic, kind, kept }, body }) => {
+                hub.publish_for_former(&mut publisher, &topic, &Content::of(kind, body), kept);
+            }
+            Ok(Frame { head: Head::Bye, .. }) => break None,
+            Ok(other) => break Some(format!("it says {:?}", other.head)),
+            Err(error) => break Some(error.to_string()),
+        }
+    };
+    hub.follow_nobody();
+    match end {
+        None => tracing::info!("the former process has said its last word"),
+        Some(why) => tracing::error!("the former process has gone before its last word: {why}"),
+    }
+}
