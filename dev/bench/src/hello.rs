@@ -163,7 +163,7 @@ impl Bench<'_> {
         let config =
             NGINX.replace("ADDRESS", &address.to_string()).replace("WORKERS", &self.args.threads.to_string());
         let config = Scratch::new("nginx.conf", &config)?;
-        let prefix = config.path.parent().unwrap_or(Path::new("/")).to_owned();
+        let prefix = config.path.parent().unwrap_or_else(|| Path::new("/")).to_owned();
         let arguments = [OsString::from("-p"), prefix.into(), "-c".into(), config.path.clone().into()];
         let server = Server::start_at(Path::new("nginx"), &arguments, self.cores(), address)?;
         check(server.address)?;

@@ -25,13 +25,9 @@ pub(crate) struct Options {
     /// The `sinews` program to test, in place of one built here
     #[arg(long)]
     binary: Option<PathBuf>,
-<<<<<<< HEAD
     /// Only these, against the server: curl, ws, undici, python, gorilla, coder, curl-suite; opposite the library:
-    /// openssl, ws-tls, python-tls, proxy-chain, go-socks5, pproxy
-=======
-    /// Only these, against the server: curl, ws, undici, python, gorilla, coder; opposite the library: openssl,
-    /// ws-tls, python-tls, proxy-chain, go-socks5, pproxy; opposite `sinews connect`: connect-ws, connect-python
->>>>>>> fa99008 (cli: tests of sinews connect, in pipes, in a pseudo terminal, and against servers that are wrong; its documentation)
+    /// openssl, ws-tls, python-tls, proxy-chain, go-socks5, pproxy; opposite `sinews connect`: connect-ws,
+    /// connect-python
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// What the servers wait with: the checks run once for each. The library on compio needs `uring`
@@ -75,18 +71,15 @@ const CLIENTS: [Client; 6] = [
     Client { name: "coder", prepare: || tools::go("coder") },
 ];
 
-<<<<<<< HEAD
 /// curl against a server with an echo and files, in place of the program.
 const CURL_SUITE: &str = "curl-suite";
 
-/// Runs each client against the servers, then the library opposite each of its peers.
-pub(crate) fn run(options: &Options) -> Outcome {
-    let names = || CLIENTS.iter().map(|client| client.name).chain([CURL_SUITE]).chain(library::names());
-=======
 /// Runs each client against the servers, then `sinews connect` and the library opposite their peers.
 pub(crate) fn run(options: &Options) -> Outcome {
-    let names = || CLIENTS.iter().map(|client| client.name).chain(library::names()).chain(connect::names());
->>>>>>> fa99008 (cli: tests of sinews connect, in pipes, in a pseudo terminal, and against servers that are wrong; its documentation)
+    let names = || {
+        let clients = CLIENTS.iter().map(|client| client.name);
+        clients.chain([CURL_SUITE]).chain(library::names()).chain(connect::names())
+    };
     if let Some(unknown) = options.only.iter().find(|only| !names().any(|name| name == **only)) {
         return Err(format!("no such program: {unknown}"));
     }
@@ -95,17 +88,15 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if CLIENTS.iter().any(|client| wants(client.name)) {
         count = count + run_servers(options)?;
     }
-<<<<<<< HEAD
     if wants(CURL_SUITE) {
         let permitted = options.backend.permitted(&server::binary(options.binary.as_deref())?)?;
         count = count + permitted.print_skipped();
         for backend in permitted.backends {
             count = count + http::run_curl(backend)?;
         }
-=======
+    }
     if connect::names().any(wants) {
         count = count + connect::run(&server::binary(options.binary.as_deref())?, wants)?;
->>>>>>> fa99008 (cli: tests of sinews connect, in pipes, in a pseudo terminal, and against servers that are wrong; its documentation)
     }
     if library::names().any(wants) {
         count = count + library::run(Runtime::Tokio, wants)?;
