@@ -66,22 +66,23 @@ pub(crate) fn run(args: &HelloArgs) -> Result<(), Error> {
     if Command::new("wrk").arg("-v").output().is_err() {
         return Err("wrk is needed (apt-get install wrk)".into());
     }
+    // nginx removes a file when it ends.
+    let folder = Scratch::new("pipeline.lua", PIPELINE)?;
     let mut servers = Vec::new();
     for kind in args.servers() {
-        match bench.start(kind) {
+        match bench.start(kind, &folder) {
             Ok(server) => servers.push((kind, server)),
             Err(error) if !kind.is_peer() => println!("{} is left out: {error}", kind.name()),
             Err(error) => return Err(format!("{}: {error}", kind.name()).into()),
         }
     }
-    let script = Scratch::new("pipeline.lua", PIPELINE)?;
     let names: Vec<String> = servers.iter().map(|(kind, _)| kind.name().to_owned()).collect();
     let ours: Vec<usize> = (0..servers.len()).filter(|index| servers[*index].0.is_sinews()).collect();
     let mut bars = Vec::new();
     for depth in args.depths() {
         let rounds = Rounds::run(args.plan.plan(), servers.len(), |index| {
             let (kind, server) = &servers[index];
-            let mut measure = Measure::of(server, || bench.load(server.address, depth, &script.path))
+            let mut measure = Measure::of(server, || bench.load(server.address, depth, &folder.file))
                 .map_err(|error| format!("{}: {error}", kind.name()))?;
             // Where both cores are for all, each waits for the others.
             measure.quiet |= args.threads > 1;
@@ -140,7 +141,7 @@ impl Bench<'_> {
     }
 
     /// Starts a server, and checks its answer.
-    fn start(&self, kind: HelloServer) -> Result<Server, Error> {
+    fn start(&self, kind: HelloServer, folder: &Scratch) -> Result<Server, Error> {
         let threads = self.args.threads.to_string();
         let runtime = if self.args.threads > 1 { "multi" } else { "one" };
         let peer = |name| (&*self.programs.peers, vec![name, "--threads", runtime]);
@@ -150,7 +151,7 @@ impl Bench<'_> {
             HelloServer::Hyper => peer("hyper"),
             HelloServer::Axum => peer("axum"),
             HelloServer::ActixWeb => peer("actix-web"),
-            HelloServer::Nginx => return self.start_nginx(),
+            HelloServer::Nginx => return self.start_nginx(folder),
         };
         let arguments: Vec<OsString> = arguments.into_iter().map(OsString::from).collect();
         let server = Server::start(program, &arguments, self.cores())?;
@@ -158,13 +159,13 @@ impl Bench<'_> {
         Ok(server)
     }
 
-    fn start_nginx(&self) -> Result<Server, Error> {
+    fn start_nginx(&self, folder: &Scratch) -> Result<Server, Error> {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let config =
             NGINX.replace("ADDRESS", &address.to_string()).replace("WORKERS", &self.args.threads.to_string());
-        let config = Scratch::new("nginx.conf", &config)?;
-        let prefix = config.path.parent().unwrap_or_else(|| Path::new("/")).to_owned();
-        let arguments = [OsString::from("-p"), prefix.into(), "-c".into(), config.path.clone().into()];
+        let path = folder.path.join("nginx.conf");
+        fs::write(&path, config)?;
+        let arguments = ["-p".into(), folder.path.clone().into(), "-c".into(), path.into()];
         let server = Server::start_at(Path::new("nginx"), &arguments, self.cores(), address)?;
         check(server.address)?;
         Ok(server)
@@ -219,33 +220,31 @@ fn check(address: SocketAddr) -> Result<(), Error> {
     Err(format!("this is not what /hello answers: {answer:?}").into())
 }
 
-/// A file that is there while it is needed, in a folder of its own.
+/// A folder with a file, which is there while it is needed.
 struct Scratch {
     path: PathBuf,
+    file: PathBuf,
 }
 
 impl Scratch {
     fn new(name: &str, text: &str) -> Result<Self, Error> {
-        let folder = std::env::temp_dir().join(format!("sinews-loopback-{}-{name}", std::process::id()));
-        fs::create_dir_all(&folder)?;
-        let path = folder.join(name);
-        fs::write(&path, text)?;
-        Ok(Self { path })
+        let path = std::env::temp_dir().join(format!("sinews-loopback-{}", std::process::id()));
+        fs::create_dir_all(&path)?;
+        let scratch = Self { file: path.join(name), path };
+        fs::write(&scratch.file, text)?;
+        Ok(scratch)
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if let Some(folder) = self.path.parent() {
-            let _ = fs::remove_dir_all(folder);
-        }
+        let _ = fs::remove_dir_all(&self.path);
     }
 }
 
 /// So many requests in one write.
 const PIPELINE: &str = "\
 function init(args)
-  wrk.init(args)
   local one = wrk.format(nil, \"/hello\")
   pipelined = string.rep(one, tonumber(args[1]))
 end
