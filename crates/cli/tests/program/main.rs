@@ -2,6 +2,7 @@
 
 mod auth;
 mod config;
+mod handover;
 mod limits;
 mod protocol;
 mod proxies;

@@ -1,0 +1,594 @@
+//! A new process takes the place of one that serves: nobody is refused, nothing is lost.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+
+use serde_json::{Value, json};
+use sinews_proto::Role;
+use sinews_testkit::{Frame, Reader, Reply};
+
+use crate::support::{PATIENCE, program};
+
+/// A directory of its own, gone with the test.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("sinews-handover-{}-{name}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The program and whoever takes its place. All are ended with the test.
+struct Service {
+    child: Child,
+    directory: Directory,
+    address: SocketAddr,
+    /// What all of them log.
+    log: Receiver<String>,
+    processes: Vec<u32>,
+}
+
+impl Service {
+    fn config(directory: &Directory, address: SocketAddr, more: &str) {
+        let stop = "[stop]\ndrain_window = \"1s\"\ngrace = \"5s\"\n";
+        let lines = format!("listen = \"{address}\"\nhistory = \"kept.>=100000\"\n{more}\n{stop}");
+        fs::write(directory.file("sinews.toml"), lines).unwrap();
+    }
+
+    fn start(name: &str, more: &str) -> Self {
+        Self::start_with(name, more, |_, _| {})
+    }
+
+    fn start_with(name: &str, more: &str, change: impl FnOnce(&mut Command, &Directory)) -> Self {
+        let directory = Directory::new(name);
+        // A port that was free just now: the next process is to find the same.
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        Self::config(&directory, address, more);
+        let mut command = program();
+        command.args(["serve", "--config"]).arg(directory.file("sinews.toml"));
+        change(&mut command, &directory);
+        let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let (sender, log) = channel();
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        let processes = vec![child.id()];
+        let service = Self { child, directory, address, log, processes };
+        while TcpStream::connect(address).is_err() {
+            std::thread::yield_now();
+        }
+        // It answers when everything is there, its signals too.
+        let mut stream = connect(address);
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        assert!(answer(&mut stream).is_some());
+        service
+    }
+
+    fn configure(&self, more: &str) {
+        Self::config(&self.directory, self.address, more);
+    }
+
+    fn signal(&self, process: u32, name: &str) {
+        assert!(Command::new("kill").args(["-s", name, &process.to_string()]).status().unwrap().success());
+    }
+
+    fn current(&self) -> u32 {
+        *self.processes.last().unwrap()
+    }
+
+    /// The next line of the log that says this.
+    fn logged(&self, words: &str) -> String {
+        loop {
+            let line = self.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("nobody logs {words:?}"));
+            // Shown if the test fails.
+            println!("{line}");
+            if line.contains(words) {
+                return line;
+            }
+        }
+    }
+
+    /// Until the new process serves.
+    fn restart(&mut self) {
+        self.signal(self.current(), "USR2");
+        let line = self.logged("the new process serves");
+        let process = line.split("process=").nth(1).unwrap().trim().parse().unwrap();
+        self.processes.push(process);
+    }
+
+    /// Until the process before the current one has ended.
+    fn old_one_ends(&self) {
+        let (mut told, mut stopped) = (false, false);
+        while !(told && stopped) {
+            let line = self.logged("");
+            told |= line.contains("the former process has said its last word");
+            stopped |= line.contains("stopped");
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for process in &self.processes[1..] {
+            // One that has ended already needs no killing.
+            let _ = Command::new("kill")
+                .args(["-s", "KILL", &process.to_string()])
+                .stderr(Stdio::null())
+                .status();
+        }
+    }
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("nobody is refused");
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Reads an answer with its body. `None` if the connection has ended instead.
+fn answer(stream: &mut impl Read) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut byte = [0];
+    while !bytes.ends_with(b"\r\n\r\n") {
+        if stream.read(&mut byte).expect("nobody is reset") == 0 {
+            assert!(bytes.is_empty(), "half an answer");
+            return None;
+        }
+        bytes.push(byte[0]);
+    }
+    let mut text = String::from_utf8(bytes).unwrap();
+    let len = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Content-Length: "))
+        .map_or(0, |len| len.parse().unwrap());
+    let mut body = vec![0; len];
+    stream.read_exact(&mut body).unwrap();
+    text.push_str(&String::from_utf8(body).unwrap());
+    Some(text)
+}
+
+fn post(address: SocketAddr, topic: &str, body: &str) {
+    let mut stream = connect(address);
+    let len = body.len();
+    write!(
+        stream,
+        "POST /topics/{topic} HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}"
+    )
+    .unwrap();
+    let answer = answer(&mut stream).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+}
+
+/// A WebSocket that may be told to go.
+struct Socket {
+    stream: TcpStream,
+    reader: Reader,
+    replies: Vec<Reply>,
+}
+
+impl Socket {
+    fn open(address: SocketAddr, path: &str) -> Self {
+        let mut stream = connect(address);
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        .unwrap();
+        let head = answer(&mut stream).expect("an answer to the handshake");
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        Self { stream, reader: Reader::new(Role::Server, None), replies: Vec::new() }
+    }
+
+    /// One that is told to go may not get it any more.
+    fn send(&mut self, frame: &Frame) {
+        let _ = self.stream.write_all(&frame.encode(Role::Client));
+    }
+
+    /// What comes next; `None` when it is told to go, or has gone.
+    fn next(&mut self) -> Option<Reply> {
+        while self.replies.is_empty() {
+            let mut chunk = [0; 4096];
+            let count = match self.stream.read(&mut chunk) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                read => read.expect("nobody is reset"),
+            };
+            assert!(count > 0, "ended without a Close");
+            self.replies.extend(self.reader.read(&chunk[..count]).unwrap());
+        }
+        let reply = self.replies.remove(0);
+        match reply.close_code() {
+            Some(code) => {
+                assert_eq!(code, 1001, "the server stops, and nothing else");
+                self.send(&Frame::close(1001, ""));
+                None
+            }
+            None => Some(reply),
+        }
+    }
+
+    fn say(&mut self, words: &Value) {
+        self.send(&Frame::text(words.to_string()));
+    }
+
+    fn hear(&mut self) -> Option<Value> {
+        match self.next()? {
+            Reply::Message(_, text) => Some(serde_json::from_slice(&text).unwrap()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The answer to something, past what else comes.
+    fn ask(&mut self, words: &Value) -> Option<Value> {
+        self.say(words);
+        loop {
+            let heard = self.hear()?;
+            if heard["id"] == words["id"] {
+                return Some(heard);
+            }
+        }
+    }
+}
+
+/// Threads that go on until they are told to end, and how often they have done what they do.
+fn load(address: SocketAddr, end: &AtomicBool, done: &AtomicUsize) {
+    let again = || {
+        done.fetch_add(1, Ordering::Relaxed);
+        !end.load(Ordering::Relaxed)
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(move || {
+                loop {
+                    let mut stream = connect(address);
+                    stream
+                        .write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+                        .unwrap();
+                    assert!(answer(&mut stream).expect("an answer").starts_with("HTTP/1.1 200 "));
+                    if !again() {
+                        return;
+                    }
+                }
+            });
+            scope.spawn(move || {
+                let mut stream = connect(address);
+                loop {
+                    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").expect("it is kept alive");
+                    let answer = answer(&mut stream).expect("an answer on a connection that is kept alive");
+                    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+                    if !again() {
+                        return;
+                    }
+                    if answer.contains("Connection: close") {
+                        stream = connect(address);
+                    }
+                }
+            });
+            scope.spawn(move || {
+                loop {
+                    let mut socket = Socket::open(address, "/echo");
+                    for _ in 0..5 {
+                        socket.send(&Frame::text("hello"));
+                        match socket.next() {
+                            Some(reply) => assert_eq!(reply, Reply::text("hello")),
+                            None => break,
+                        }
+                    }
+                    if !again() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn nobody_is_refused_or_reset_by_two_restarts_under_load() {
+    let mut service = Service::start("load", "threads = 2");
+    let (end, done) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let address = service.address;
+    std::thread::scope(|scope| {
+        let loading = scope.spawn(|| load(address, &end, &done));
+        let more = || {
+            let before = done.load(Ordering::Relaxed);
+            while done.load(Ordering::Relaxed) < before + 100 && !loading.is_finished() {
+                std::thread::yield_now();
+            }
+        };
+        more();
+        for _ in 0..2 {
+            service.restart();
+            more();
+            service.old_one_ends();
+            more();
+        }
+        end.store(true, Ordering::Relaxed);
+        loading.join().expect("no request failed");
+    });
+    assert!(service.child.wait().unwrap().success(), "the first has ended in order");
+}
+
+/// Follows a topic from its first message on, through as many connections as it takes, until it has heard so many.
+fn follow(address: SocketAddr, topic: &str, total: usize, ready: &AtomicUsize) -> Vec<String> {
+    let (mut heard, mut from) = (Vec::new(), None::<Value>);
+    let mut seq = 0;
+    while heard.len() < total {
+        let mut socket = Socket::open(address, "/ws");
+        let mut words = json!({ "op": "subscribe", "id": 1, "topic": topic });
+        match &from {
+            Some(from) => words["from"] = from.clone(),
+            None => words["last"] = json!(0),
+        }
+        let Some(ack) = socket.ask(&words) else { continue };
+        assert_eq!(ack["complete"], json!(true), "{ack}, behind {from:?}");
+        if from.is_none() {
+            from = Some(json!({ "epoch": ack["epoch"], "seq": ack["seq"] }));
+            seq = ack["seq"].as_u64().unwrap();
+            ready.fetch_add(1, Ordering::SeqCst);
+        }
+        while heard.len() < total
+            && let Some(message) = socket.hear()
+        {
+            assert_eq!(message["op"], "message", "{message}");
+            seq += 1;
+            assert_eq!(message["seq"], json!(seq), "each once, in order: {message}");
+            from = Some(json!({ "epoch": message["epoch"], "seq": message["seq"] }));
+            heard.push(message["data"].as_str().unwrap().to_owned());
+        }
+    }
+    heard
+}
+
+/// Publishes so many by a WebSocket, over and over until each is acknowledged. Answers those that nobody knows of.
+fn publish(address: SocketAddr, topic: &str, name: &str, count: usize, published: &AtomicUsize) -> usize {
+    let (mut at, mut unknown) = (0, 0);
+    while at < count {
+        let mut socket = Socket::open(address, "/ws");
+        while at < count {
+            let words = json!({ "op": "publish", "id": at, "topic": topic, "data": format!("{name} {at}") });
+            at += 1;
+            match socket.ask(&words) {
+                Some(ack) => {
+                    assert_eq!(ack["op"], "ack", "{ack}");
+                    published.fetch_add(1, Ordering::SeqCst);
+                }
+                // It had been told to go before it was heard, perhaps.
+                None => {
+                    at -= 1;
+                    unknown += 1;
+                    break;
+                }
+            }
+        }
+    }
+    unknown
+}
+
+#[test]
+fn subscribers_that_resume_hear_everything_once_while_it_goes_on() {
+    const EACH: usize = 400;
+    let mut service = Service::start("resume", "threads = 2");
+    let (address, topic) = (service.address, "kept.news");
+    let (published, ready) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let subscribers = [(); 3].map(|()| scope.spawn(|| follow(address, topic, 4 * EACH, &ready)));
+        while ready.load(Ordering::SeqCst) < 3 {
+            assert!(!subscribers.iter().any(|subscriber| subscriber.is_finished()));
+            std::thread::yield_now();
+        }
+        let sockets = ["one", "two"].map(|name| {
+            scope.spawn({
+                let published = &published;
+                move || publish(address, topic, name, EACH, published)
+            })
+        });
+        let posts = ["three", "four"].map(|name| {
+            let published = &published;
+            scope.spawn(move || {
+                for number in 0..EACH {
+                    post(address, topic, &format!("{name} {number}"));
+                    published.fetch_add(1, Ordering::SeqCst);
+                }
+            })
+        });
+        for part in [1, 2] {
+            while published.load(Ordering::SeqCst) < part * EACH {
+                assert!(!subscribers.iter().any(|subscriber| subscriber.is_finished()));
+                std::thread::yield_now();
+            }
+            service.restart();
+            service.old_one_ends();
+        }
+        posts.into_iter().for_each(|thread| thread.join().unwrap());
+        // Told to go with something on its way: it is sent again, and may be there twice.
+        let unknown: usize = sockets.into_iter().map(|thread| thread.join().unwrap()).sum();
+        let heard = subscribers.map(|thread| thread.join().unwrap());
+        assert!(heard.iter().all(|one| *one == heard[0]), "all have heard the same");
+        let distinct: BTreeSet<&String> = heard[0].iter().collect();
+        assert!(distinct.len() + unknown >= 4 * EACH, "{} of {}, {unknown} twice", distinct.len(), 4 * EACH);
+    });
+}
+
+#[test]
+fn topics_that_are_not_kept_go_both_ways_while_both_processes_serve() {
+    // Two seconds at least for what follows, as long as somebody keeps a connection alive.
+    let mut service = Service::start("both", "");
+    let address = service.address;
+    let mut old = Socket::open(address, "/topics/plain");
+    let mut framed = Socket::open(address, "/ws");
+    assert!(framed.ask(&json!({ "op": "subscribe", "id": 1, "topic": "plain" })).is_some());
+    post(address, "plain", "before");
+    assert_eq!(old.next(), Some(Reply::text("before")));
+    service.restart();
+    // Both are told to go, and nothing comes twice before that.
+    let mut new = Socket::open(address, "/topics/plain");
+    new.send(&Frame::text("after"));
+    assert_eq!(new.next(), Some(Reply::text("after")));
+    while let Some(reply) = old.next() {
+        assert_eq!(reply, Reply::text("after"));
+    }
+}
+
+#[test]
+fn a_process_that_cannot_serve_changes_nothing() {
+    let mut service = Service::start("broken", "");
+    let mut socket = Socket::open(service.address, "/echo");
+    service.configure("threads = \"many\"");
+    service.signal(service.current(), "USR2");
+    let line = service.logged("the new process does not take over");
+    assert!(line.contains("sinews.toml") && line.contains("threads"), "{line}");
+    socket.send(&Frame::text("still here"));
+    assert_eq!(socket.next(), Some(Reply::text("still here")));
+    post(service.address, "kept.a", "published here");
+    // An address that is taken is found out later, by the same rule.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    service.configure("");
+    let with = format!("listen = [\"{}\", \"{}\"]\n", service.address, taken.local_addr().unwrap());
+    fs::write(service.directory.file("sinews.toml"), with).unwrap();
+    service.signal(service.current(), "USR2");
+    assert!(service.logged("the new process does not take over").contains("cannot listen on"));
+    socket.send(&Frame::text("still here"));
+    assert_eq!(socket.next(), Some(Reply::text("still here")));
+    // And the next one that can serve does.
+    service.configure("");
+    service.restart();
+    assert_eq!(socket.next(), None);
+}
+
+#[test]
+fn threads_and_addresses_change_and_a_path_survives() {
+    let directory = Directory::new("paths");
+    let (path, gone) = (directory.file("socket"), directory.file("gone"));
+    let mut service = Service::start("threads", "threads = 1");
+    let address = service.address;
+    let other = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let config = |service: &Service, threads: usize, places: &[String]| {
+        let places: Vec<String> = places.iter().map(|place| format!("\"{place}\"")).collect();
+        let stop = "[stop]\ndrain_window = \"1s\"\n";
+        let lines = format!("listen = [{}]\nthreads = {threads}\n{stop}", places.join(", "));
+        fs::write(service.directory.file("sinews.toml"), lines).unwrap();
+    };
+    let at = |path: &PathBuf| format!("unix:{}", path.display());
+    let through = |path: &PathBuf| {
+        let mut stream = UnixStream::connect(path).expect("nobody is refused");
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        answer(&mut stream).expect("an answer")
+    };
+    let get = |address| {
+        // Many, so that every listener of the address gets some.
+        for _ in 0..40 {
+            let mut stream = connect(address);
+            stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+            assert!(answer(&mut stream).expect("an answer").starts_with("HTTP/1.1 200 "));
+        }
+    };
+    config(&service, 3, &[address.to_string(), at(&path), at(&gone)]);
+    service.restart();
+    service.old_one_ends();
+    get(address);
+    assert!(through(&path).starts_with("HTTP/1.1 200 ") && gone.exists());
+    config(&service, 1, &[address.to_string(), at(&path), other.to_string()]);
+    service.restart();
+    service.old_one_ends();
+    get(address);
+    get(other);
+    assert!(through(&path).starts_with("HTTP/1.1 200 "));
+    assert!(!gone.exists(), "nobody listens there any more");
+    config(&service, 2, &[other.to_string(), at(&path)]);
+    service.restart();
+    service.old_one_ends();
+    get(other);
+    assert!(through(&path).starts_with("HTTP/1.1 200 "));
+    assert_eq!(TcpStream::connect(address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    service.signal(service.current(), "TERM");
+    service.logged("stopped");
+    assert!(!path.exists(), "it goes with the last");
+}
+
+#[test]
+fn a_server_that_was_killed_tells_those_who_resume_of_the_gap() {
+    let service = Service::start("killed", "");
+    let subscribe = |from: Value| {
+        let mut socket = Socket::open(service.address, "/ws");
+        let mut words = json!({ "op": "subscribe", "id": 1, "topic": "kept.a" });
+        words["from"] = from;
+        let ack = socket.ask(&words).unwrap();
+        (socket, ack)
+    };
+    post(service.address, "kept.a", "one");
+    let (_socket, ack) = subscribe(json!({ "epoch": 0, "seq": 0 }));
+    let position = json!({ "epoch": ack["epoch"], "seq": ack["seq"] });
+    assert_eq!(subscribe(position.clone()).1["complete"], json!(true));
+    service.signal(service.current(), "KILL");
+    let config = service.directory.file("sinews.toml");
+    let mut again = loop {
+        let mut child = program().args(["serve", "--config"]).arg(&config).spawn().unwrap();
+        let mut table = String::new();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        while !table.contains("Ctrl-C stops.") && output.read_line(&mut table).unwrap() > 0 {}
+        if table.contains("Ctrl-C stops.") {
+            break child;
+        }
+        // The one before is not gone yet.
+        child.wait().unwrap();
+    };
+    let (mut socket, ack) = subscribe(position.clone());
+    assert_eq!(ack["complete"], json!(false), "{ack}");
+    assert_ne!(ack["epoch"], position["epoch"]);
+    post(service.address, "kept.a", "two");
+    let heard = socket.hear().unwrap();
+    assert_eq!((&heard["data"], &heard["seq"]), (&json!("two"), &json!(1)));
+    again.kill().unwrap();
+    again.wait().unwrap();
+}
+
+#[test]
+fn the_service_manager_is_told() {
+    let directory = Directory::new("manager");
+    let manager = UnixDatagram::bind(directory.file("notify")).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let told = |words: &str| {
+        let mut buffer = [0; 256];
+        loop {
+            let len = manager.recv(&mut buffer).unwrap_or_else(|_| panic!("nobody says {words}"));
+            let said = String::from_utf8_lossy(&buffer[..len]).into_owned();
+            assert!(!said.contains("STOPPING=1") || words == "STOPPING=1", "{said}");
+            if said.contains(words) {
+                return said;
+            }
+        }
+    };
+    let mut service = Service::start_with("manager-config", "", |command, _| {
+        command.env("NOTIFY_SOCKET", directory.file("notify"));
+    });
+    told("READY=1");
+    service.signal(service.current(), "HUP");
+    assert!(told("RELOADING=1").contains("MONOTONIC_USEC="));
+    told("READY=1");
+    service.restart();
+    told(&format!("MAINPID={}", service.current()));
+    service.old_one_ends();
+    service.signal(service.current(), "TERM");
+    told("STOPPING=1");
+}
