@@ -62,7 +62,8 @@ pub(crate) enum ConfigCommand {
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ServeArgs {
     /// Configuration file in TOML; what is set here or in the environment goes before it. `sinews config
-    /// default` prints one. SIGHUP reads it again
+    /// default` prints one. SIGHUP reads it again; SIGUSR2 has a new process take over, with everything that is
+    /// set and the program that is installed then, and nobody is refused
     #[arg(long, value_name = "FILE", env = "SINEWS_CONFIG")]
     pub(crate) config: Option<PathBuf>,
 

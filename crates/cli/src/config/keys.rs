@@ -475,7 +475,8 @@ pub(crate) fn default_file() -> String {
     let mut text = String::from(
         "# Configuration of `sinews serve --config FILE`. Every key stands here with what holds without it.\n\
          # The command line and the environment (SINEWS_ and the key in capitals, as SINEWS_AUTH_SECRET_FILE) go before\n\
-         # this file. SIGHUP reads it again; keys marked (restart) take effect at the next start.\n",
+         # this file. SIGHUP reads it again; keys marked (restart) take effect at the next start, or by SIGUSR2, which has a\n\
+         # new process take over.\n",
     );
     let mut table = "";
     for key in KEYS {

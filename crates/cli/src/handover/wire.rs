@@ -227,6 +227,13 @@ impl Outbox {
 }
 
 impl Waiting {
+    #[cfg(test)]
+    pub(crate) fn take(&self) -> Option<Frame> {
+        let frame = self.frames.try_recv().ok()?;
+        self.shared.bytes.fetch_sub(frame.body.len(), Ordering::Relaxed);
+        Some(frame)
+    }
+
     /// Writes until nothing more can come, and says so.
     pub(crate) fn write_all(self, out: &mut impl Write) -> io::Result<()> {
         let mut cut_told = false;

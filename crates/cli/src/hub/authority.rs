@@ -189,3 +189,124 @@ impl Hub {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sinews_server::{BoundServer, History, Router, Server, TopicRule};
+
+    use super::*;
+    use crate::handover::wire::{Waiting, outbox};
+
+    /// A process, but for its loops: what is kept is looked at.
+    struct Process {
+        hub: Hub,
+        publisher: Publisher,
+        _server: BoundServer,
+    }
+
+    impl Process {
+        fn new() -> Self {
+            let rule = TopicRule::new("j.kept.>").with_history(History::new(100));
+            let server = Server::new(Router::new()).threads(1).topic_rule(rule);
+            let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+            Self { hub: Hub::new(vec!["kept.>".to_owned()]), publisher: server.publisher(), _server: server }
+        }
+
+        fn publish(&self, text: &str) {
+            let content = Content::Text(text.to_owned().into());
+            self.hub.publish(&mut self.publisher.clone(), "kept.a", &content, true);
+        }
+
+        /// The texts that are kept, each with its sequence.
+        fn kept(&self) -> Vec<(u64, String)> {
+            let histories = self.publisher.histories();
+            let messages = histories.iter().flat_map(|topic| &topic.messages);
+            let read = |message: &sinews_server::KeptMessage| {
+                let value: serde_json::Value = serde_json::from_slice(message.message.payload()).unwrap();
+                (value["seq"].as_u64().unwrap(), value["data"].as_str().unwrap().to_owned())
+            };
+            messages.map(read).collect()
+        }
+
+        /// Takes over; answers what comes from it.
+        fn take_over(&self, kept: Vec<KeptTopic>) -> Waiting {
+            kept.into_iter().for_each(|topic| assert!(self.publisher.restore(topic).unwrap()));
+            let (former, waiting) = outbox();
+            self.hub.follow(former);
+            waiting
+        }
+
+        /// Does what the former process has said.
+        fn obey(&self, waiting: &Waiting) {
+            while let Some(Frame { head: Head::Publish { topic, kind, kept }, body }) = waiting.take() {
+                let content = Content::of(kind, body);
+                self.hub.publish_for_former(&mut self.publisher.clone(), &topic, &content, kept);
+            }
+        }
+
+        /// Hears what the new one has said.
+        fn hear(&self, waiting: &Waiting) {
+            while let Some(Frame { head, body }) = waiting.take() {
+                let Head::Published { topic, kind, position, answers } = head else { panic!("{head:?}") };
+                let published = (position.map(Into::into), answers);
+                let content = Content::of(kind, body);
+                self.hub.published_by_successor(&mut self.publisher.clone(), &topic, &content, published);
+            }
+        }
+    }
+
+    fn texts(texts: &[&str]) -> Vec<(u64, String)> {
+        (1..).zip(texts.iter().map(|&text| text.to_owned())).collect()
+    }
+
+    /// The one in the middle hands over before the first has ended.
+    #[test]
+    fn three_processes_in_a_row_have_one_order() {
+        let [first, second, third] = [(); 3].map(|()| Process::new());
+        first.publish("a");
+        let (successor, to_second) = outbox();
+        let from_second = second.take_over(first.hub.begin_handover(successor, &first.publisher));
+        first.publish("b");
+        assert_eq!(first.kept(), texts(&["a"]), "not before the successor says where it stands");
+        second.publish("c");
+        second.obey(&to_second);
+        first.hear(&from_second);
+        assert_eq!(first.kept(), texts(&["a", "c", "b"]));
+        assert_eq!(second.kept(), first.kept());
+
+        let (successor, to_third) = outbox();
+        let from_third = third.take_over(second.hub.begin_handover(successor, &second.publisher));
+        first.publish("d");
+        second.publish("e");
+        third.publish("f");
+        second.obey(&to_second);
+        third.obey(&to_third);
+        second.hear(&from_third);
+        first.hear(&from_second);
+        let all = texts(&["a", "c", "b", "f", "e", "d"]);
+        assert_eq!((first.kept(), second.kept(), third.kept()), (all.clone(), all.clone(), all));
+        assert!(from_second.take().is_none() && from_third.take().is_none(), "no echo");
+        for process in [&first, &second] {
+            let left = process.hub.read_authority();
+            let awaited = left.successor.as_ref().unwrap().lock();
+            assert!(awaited.as_ref().unwrap().is_empty());
+        }
+    }
+
+    #[test]
+    fn what_a_successor_has_not_published_when_it_goes_is_published_here() {
+        let [old, new] = [(); 2].map(|()| Process::new());
+        let (successor, to_new) = outbox();
+        let from_new = new.take_over(old.hub.begin_handover(successor, &old.publisher));
+        old.publish("a");
+        new.obey(&to_new);
+        old.hear(&from_new);
+        old.publish("b");
+        old.publish("c");
+        assert_eq!(old.kept(), texts(&["a"]));
+        assert!(old.hub.end_handover(&mut old.publisher.clone()));
+        old.publish("d");
+        assert_eq!(old.kept(), texts(&["a", "b", "c", "d"]));
+        assert!(!old.hub.end_handover(&mut old.publisher.clone()));
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sinews_server::{Config, EngineConfig, HttpConfig, Server};
+use sinews_server::{Config, EngineConfig, HttpConfig, Listeners, Server};
 use sinews_testkit::{Frame, Reply};
 
 use crate::support::{Heard, PATIENCE, Running, echo, get, handshake, post, routes, scripted};
@@ -129,6 +129,71 @@ fn what_was_sent_before_the_stop_is_answered() {
     }
     drop((peer, posting, late, reading));
     server.join();
+}
+
+/// As another process would, which gets the descriptors.
+fn heir(server: &Running, threads: usize) -> Running {
+    let mut listeners = Listeners::default();
+    for (address, socket) in server.stop.listeners().unwrap().iter() {
+        listeners.push(address.clone(), socket.try_clone_to_owned().unwrap()).unwrap();
+    }
+    assert!(!listeners.is_empty());
+    let heir = Server::new(routes()).threads(threads).engine(crate::backend::engine()).inherit(listeners);
+    let heir = Running::bound(heir.listen(([127, 0, 0, 1], 0).into()).bind().unwrap());
+    assert_eq!(heir.address, server.address);
+    heir
+}
+
+#[test]
+fn one_that_hands_over_refuses_nobody_and_answers_once_more() {
+    for (before, after) in [(1, 3), (3, 1), (2, 2)] {
+        let routes = routes().readyz("/readyz");
+        let http = HttpConfig::default().with_head_timeout(LONG).with_keep_alive_timeout(LONG);
+        let server = Server::new(routes).threads(before).grace(LONG).drain_window(LONG).http(http);
+        let server = Running::server(server);
+        let mut kept = server.connect();
+        assert_eq!(kept.send(get("/")).answer().status, 200);
+        let mut peer = server.websocket("/echo");
+        peer.sync();
+        let heir = heir(&server, after);
+        server.stop.hand_over();
+        peer.expect(&Reply::Close(Some(1001), "server stops".into()));
+        peer.send(&Frame::close(1001, ""));
+        assert_eq!(peer.next(), None);
+        assert!(server.stop.listeners().unwrap().is_empty());
+        let answer = kept.send(get("/readyz")).answer();
+        assert_eq!((answer.status, answer.closes()), (200, true), "nobody is to go elsewhere");
+        kept.assert_end();
+        drop((peer, kept));
+        // Nobody is left there, so it ends, and whoever comes is served.
+        server.join();
+        for _ in 0..50 {
+            assert_eq!(heir.connect().send(get("/")).answer().status, 200);
+        }
+    }
+}
+
+#[test]
+fn patience_with_those_who_ask_nothing_ends_with_the_window() {
+    let http = HttpConfig::default().with_head_timeout(LONG).with_keep_alive_timeout(LONG);
+    let server = Server::new(routes()).threads(1).grace(LONG).http(http);
+    let server = Running::server(server.drain_window(Duration::from_millis(50)));
+    let (mut fresh, mut kept) = (server.connect(), server.connect());
+    assert_eq!(kept.send(get("/")).answer().status, 200);
+    let heir = heir(&server, 1);
+    server.stop.hand_over();
+    kept.assert_end();
+    fresh.assert_end();
+    drop((fresh, kept));
+    server.join();
+    // And with an ordinary stop.
+    let mut kept = heir.connect();
+    assert_eq!(kept.send(get("/")).answer().status, 200);
+    heir.stop.hand_over();
+    heir.stop.stop();
+    kept.assert_end();
+    drop(kept);
+    heir.join();
 }
 
 #[test]
