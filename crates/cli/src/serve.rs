@@ -241,8 +241,8 @@ impl Reload {
         match self.try_run() {
             Ok(restart) if restart.is_empty() => tracing::info!("the configuration has been read again"),
             Ok(restart) => tracing::warn!(
-                "the configuration has been read again, but this needs a restart: {}; \
-                 SIGUSR2 makes one without a connection refused",
+                "the configuration has been read again, but only SIGUSR2 (a new process takes over) brings all of it: \
+                 this needs a restart: {}",
                 restart.join(", ")
             ),
             Err(problem) => {

@@ -78,7 +78,7 @@ impl Publisher {
 
     /// Publishes what another server has published in a topic that both keep, at the position that it has there
     /// ([`restore`](Self::restore)). What is there already is published to nobody; if others before it are missing, the
-    /// history begins anew with it. A topic that is not kept here, or that began of itself here, has no such place:
+    /// history begins anew with it. A topic that is not kept here, or that something was published to in another epoch, has no such place:
     /// then whoever is subscribed gets the message, and it is not kept.
     ///
     /// # Errors

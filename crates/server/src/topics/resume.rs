@@ -12,7 +12,7 @@ use super::directory::Entry;
 use super::history::{Joined, Position, Start};
 use super::name::{self, InvalidTopic};
 use super::shelf::Origin;
-use super::{Publication, Topics};
+use super::{Publication, Topic, Topics};
 
 /// What a thread has heard of a topic that is kept, since somebody is subscribed to it there by name.
 #[derive(Debug)]
@@ -32,6 +32,20 @@ pub(crate) struct Replay {
     topic: usize,
     entry: Arc<Entry>,
     next: u64,
+}
+
+impl Heard {
+    /// A topic that nothing had been published to has taken the epoch of another server. Answers whether it is so.
+    #[cold]
+    fn begin_anew(&mut self, entry: &Entry, epoch: u64) -> bool {
+        let Some(keep) = &entry.keep else { return false };
+        let log = keep.lock();
+        if log.epoch != epoch {
+            return false;
+        }
+        *self = Self { epoch, seen: 0, floor: log.first() - 1, joined: FxHashMap::default() };
+        true
+    }
 }
 
 /// Not before the replay has come to its end.
@@ -64,6 +78,9 @@ impl Topics {
             let (next, complete) = log.start(start);
             (next, Joined { position: log.position(), replayed: log.next - next, complete })
         };
+        if heard.epoch != joined.position.epoch {
+            heard.begin_anew(&entry, joined.position.epoch);
+        }
         heard.joined.insert(conn, if joined.replayed > 0 { LATER } else { next });
         if let Some(backlog) = backlog {
             backlog.replays.retain(|replay| !Arc::ptr_eq(&replay.entry, &entry));
@@ -109,8 +126,12 @@ impl Topics {
 
     /// Whether a message that came by mail is to be published here. If others before it did not come, they come first.
     pub(super) fn hear(&mut self, topic: usize, position: Position) -> bool {
-        let Some(heard) = &mut self.topics[topic].heard else { return true };
-        if heard.epoch != position.epoch || position.sequence <= heard.seen {
+        let Topic { entry, heard, .. } = &mut self.topics[topic];
+        let Some(heard) = heard else { return true };
+        if heard.epoch != position.epoch && !heard.begin_anew(entry, position.epoch) {
+            return false;
+        }
+        if position.sequence <= heard.seen {
             return false;
         }
         if position.sequence > heard.seen.max(heard.floor) + 1 {
@@ -183,7 +204,7 @@ impl Topics {
         tx: &mut Tx<'_>,
         conn: ConnId,
     ) -> bool {
-        let is_same = |topic: &super::Topic| Arc::ptr_eq(&topic.entry, &replay.entry);
+        let is_same = |topic: &Topic| Arc::ptr_eq(&topic.entry, &replay.entry);
         if !self.topics.get(replay.topic).is_some_and(is_same) || !self.stands_at(replay.topic, conn) {
             return false;
         }

@@ -110,6 +110,10 @@ impl Directory {
     ) -> Result<(usize, usize), OtherEpoch> {
         let mut is_same = true;
         let told = self.append_to(name, patterns, from, |log| {
+            if log.next == 1 {
+                // Nothing has been said of it here but that it is empty.
+                log.epoch = position.epoch;
+            }
             is_same = log.epoch == position.epoch;
             if !is_same || position.sequence < log.next {
                 return None;
@@ -390,6 +394,11 @@ mod tests {
         assert!(at(9, first.epoch).is_ok());
         assert_eq!(sequences(&directory, "kept.a").1, [9], "behind a gap it begins anew");
         assert_eq!(at(10, first.epoch ^ 1), Err(OtherEpoch));
+        let message = Prepared::text("x");
+        let position = Position { epoch: 5, sequence: 1 };
+        let from = Origin { posts: &[], except: None };
+        assert!(directory.publish_at("kept.b", &[], (position, &message), from).is_ok());
+        assert_eq!(sequences(&directory, "kept.b"), (position, vec![1]), "it had not begun here");
         assert_eq!(publish(&directory, "kept.a", 10).sequence, 10);
     }
 }

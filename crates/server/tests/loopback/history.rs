@@ -371,3 +371,28 @@ fn old_messages_are_not_replayed() {
     let (_, position, replayed, complete) = join(&mut world.peer(), "last 5");
     assert_eq!((position, replayed, complete), (3, 0, true));
 }
+
+/// What another server has published reaches those who were told of a topic that was empty.
+#[test]
+fn what_another_server_publishes_is_heard_at_its_place() {
+    let world = world(History::new(10));
+    let (mut early, mut pattern) = (world.peer(), world.peer());
+    join(&mut early, "last 5");
+    pattern.send(&Frame::text("kept.*")).expect(&Reply::text("subscribed"));
+    let at = |sequence| {
+        let position = Position { epoch: 77, sequence };
+        world.publisher.publish_at("kept.a", position, &numbered(Some(position))).unwrap();
+    };
+    (1..=5).for_each(at);
+    at(4);
+    expect_all(&mut early, 1..=5);
+    expect_all(&mut pattern, 1..=5);
+    let mut late = world.peer();
+    assert_eq!(join(&mut late, "after 77 3"), (77, 5, 2, true));
+    expect_all(&mut late, 4..=5);
+    world.publish(2);
+    for peer in [&mut early, &mut pattern, &mut late] {
+        expect_all(peer, 6..=7);
+        peer.sync();
+    }
+}
