@@ -181,9 +181,7 @@ impl Talk {
                     None => return Ok(()),
                 },
                 command = input.recv(), if wants_input => self.handle_input(command)?,
-                sent = unstick(self.stuck.front(), &self.peers), if !self.stuck.is_empty() => {
-                    // A connection that is over says so itself.
-                    let _ = sent;
+                () = unstick(self.stuck.front(), &self.peers), if !self.stuck.is_empty() => {
                     self.stuck.pop_front();
                 }
                 () = wait_until(due) => self.handle_time()?,
@@ -456,7 +454,7 @@ async fn wait_until(due: Option<Instant>) {
     }
 }
 
-/// Waits for room, and takes it.
+/// Waits for room, and takes it. A connection that is over says so itself.
 async fn unstick(stuck: Option<&(u32, Message)>, peers: &BTreeMap<u32, Peer>) {
     if let Some((id, message)) = stuck
         && let Some(peer) = peers.get(id)

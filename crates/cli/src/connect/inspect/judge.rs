@@ -116,7 +116,7 @@ impl Judge {
     }
 
     /// A Close has come with this payload.
-    pub(crate) fn close(&mut self, payload: &[u8]) -> Option<Fault> {
+    pub(crate) fn close(&self, payload: &[u8]) -> Option<Fault> {
         let code = payload.first_chunk().map(|code| u16::from_be_bytes(*code));
         if let Some(broken) = &self.broken {
             let wanted = broken.fault.codes;

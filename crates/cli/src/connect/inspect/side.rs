@@ -312,7 +312,7 @@ impl Utf8 {
         broken.then(|| self.fault())
     }
 
-    fn end(&mut self) -> Option<Fault> {
+    fn end(&self) -> Option<Fault> {
         (!self.failed && !self.open.is_empty()).then(|| self.fault())
     }
 
