@@ -68,7 +68,7 @@ impl Drop for Example {
 
 #[test]
 fn hello_is_answered() {
-    let example = Example::start("hello", &[]);
+    let example = Example::start("hello_http", &[]);
     let answer = example.connect().send(get("/hello")).answer();
     assert_eq!((answer.status, answer.text()), (200, "Hello, world!"));
     assert_eq!(answer.header("content-type"), Some("text/plain; charset=utf-8"));

@@ -225,7 +225,7 @@ pub(crate) struct HelloArgs {
     #[arg(long = "server", value_name = "NAME", value_enum)]
     servers: Vec<HelloServer>,
 
-    /// The server's `hello` example, instead of building it
+    /// The server's `hello_http` example, instead of building it
     #[arg(long, value_name = "PATH")]
     pub(crate) hello: Option<PathBuf>,
 

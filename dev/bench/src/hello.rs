@@ -24,7 +24,7 @@ use crate::target::cargo_build;
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum HelloServer {
-    /// The server's `hello` example on readiness
+    /// The server's `hello_http` example on readiness
     Poll,
     /// The same on io_uring
     Ring,
@@ -126,10 +126,10 @@ impl HelloPrograms {
             Ok::<_, Error>(given.clone().unwrap_or_else(|| directory.join(built)))
         };
         let needs = |of: fn(HelloServer) -> bool| args.servers().into_iter().any(of);
-        let ours = ["--package", "sinews-server", "--example", "hello"];
+        let ours = ["--package", "sinews-server", "--example", "hello_http"];
         let peers = ["--package", "sinews-peers", "--features", "peers"];
         Ok(Self {
-            hello: built(&args.hello, needs(HelloServer::is_sinews), &ours, "release/examples/hello")?,
+            hello: built(&args.hello, needs(HelloServer::is_sinews), &ours, "release/examples/hello_http")?,
             peers: built(&args.sinews_peers, needs(HelloServer::is_peer), &peers, "release/sinews-peers")?,
         })
     }

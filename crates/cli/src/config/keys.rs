@@ -384,7 +384,9 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("\"75s\""),
         example: "",
         expected: "a string with a number and a unit, longer than zero, such as \"30s\"",
-        about: &["How long a connection may stay without a request after the last answer: longer than a proxy in front."],
+        about: &[
+            "How long a connection may stay without a request after the last answer: longer than a proxy in front.",
+        ],
         reloads: false,
     },
     Key {

@@ -1,5 +1,5 @@
 //! Answers `GET /hello`, and nothing else: what a request costs at least.
-//! `cargo run --release -p sinews-server --example hello -- [PORT] [auto|poll|uring] [THREADS]`.
+//! `cargo run --release -p sinews-server --example hello_http -- [PORT] [auto|poll|uring] [THREADS]`.
 //!
 //! ```sh
 //! curl -i http://127.0.0.1:8080/hello
