@@ -341,7 +341,7 @@ impl Load {
     }
 
     /// Tells the thread that watches that nothing more will come.
-    fn tell_if_done(&mut self) {
+    fn tell_if_done(&self) {
         let desk = &self.desk;
         let spent = desk.stopped || desk.budget == Some(0) || self.paced_have_gone();
         let done = desk.window.is_some() && spent && desk.outstanding == 0;
