@@ -89,8 +89,9 @@ mod tests {
     #[test]
     fn this_process_has_threads_memory_and_time() {
         let usage = usage(&[std::process::id()], true).unwrap();
-        assert!(usage.memory > 100_000 && usage.threads > 0 && usage.busy > Duration::ZERO);
-        assert!(of_this_thread().unwrap().busy > Duration::ZERO);
+        assert!(usage.memory > 100_000 && usage.threads > 0);
+        // The books of a running thread are brought up to date with the clock's tick.
+        while of_this_thread().unwrap().busy == Duration::ZERO {}
         assert!(super::usage(&[u32::MAX], false).is_err());
     }
 }

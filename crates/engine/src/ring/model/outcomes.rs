@@ -122,7 +122,7 @@ impl Script {
         1
     }
 
-    fn connects(&mut self, error: Option<i32>, file: u32, ticket: u16) -> Option<i32> {
+    fn connects(&self, error: Option<i32>, file: u32, ticket: u16) -> Option<i32> {
         if let Some(error) = error {
             return Some(-error);
         }
