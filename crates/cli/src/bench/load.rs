@@ -77,7 +77,9 @@ pub(crate) fn run(
         tally
             .fail(Failure::NotDelivered, missing, || "subscribers did not get what was published".to_owned());
     }
-    let elapsed = window.until.unwrap_or(ended).saturating_duration_since(from);
+    // A count ends with its last answer, and not when that is noticed.
+    let end = window.until.or(tally.last).unwrap_or(ended);
+    let elapsed = end.saturating_duration_since(from);
     Ok(Outcome {
         tally,
         elapsed,
@@ -156,16 +158,23 @@ impl Crew {
     }
 
     /// The figures of all, and the processor time of the busiest.
-    fn end(self) -> Result<(Tally, Option<Duration>), String> {
+    fn end(mut self) -> Result<(Tally, Option<Duration>), String> {
         self.tell(Order::End);
         let (mut all, mut busiest) = (Tally::new(), None);
-        for thread in self.threads {
+        for thread in std::mem::take(&mut self.threads) {
             let share = thread.join().map_err(|_| "a thread of the load has panicked".to_owned())?;
             let (tally, used) = share?;
             all.merge(&tally);
             busiest = busiest.max(used);
         }
         Ok((all, busiest))
+    }
+}
+
+impl Drop for Crew {
+    /// Also where something went wrong, nobody is left who goes on.
+    fn drop(&mut self) {
+        self.tell(Order::End);
     }
 }
 
@@ -205,11 +214,11 @@ impl<S: FnMut(Now)> Watch<'_, S> {
         }
         let first = usage(self.watched)?;
         let given_up = window.until.map(|until| until + self.plan.timeout);
+        let mut progress = (Instant::now(), 0);
         loop {
             let now = Instant::now();
             let over = window.until.is_some_and(|until| now >= until);
-            // Answers are bounded by the timeout; a count, by answers.
-            if over || self.crew.all_done() {
+            if over || self.crew.all_done() || window.until.is_none() && self.is_stuck(&mut progress) {
                 break;
             }
             self.step(Phase::Measuring, window);
@@ -224,6 +233,15 @@ impl<S: FnMut(Now)> Watch<'_, S> {
             thread::sleep(STEP);
         }
         Ok(first.zip(last))
+    }
+
+    /// Whether nothing has been answered for so long that nothing will be: a count has no other end then.
+    fn is_stuck(&self, progress: &mut (Instant, u64)) -> bool {
+        let messages = self.crew.sum(|live| live.messages.get());
+        if messages != progress.1 {
+            *progress = (Instant::now(), messages);
+        }
+        progress.0.elapsed() >= self.plan.timeout
     }
 
     fn all_answered(&self) -> bool {

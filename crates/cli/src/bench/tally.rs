@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use sinews_engine::Counter;
@@ -55,6 +55,8 @@ pub(crate) struct Tally {
     /// Nanoseconds by which messages left later than they were due, by our own doing.
     pub(crate) late: Histogram<u64>,
     pub(crate) messages: u64,
+    /// When the last of them was answered.
+    pub(crate) last: Option<Instant>,
     pub(crate) published: u64,
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
@@ -72,6 +74,7 @@ impl Tally {
             connect: histogram(),
             late: histogram(),
             messages: 0,
+            last: None,
             published: 0,
             bytes_sent: 0,
             bytes_received: 0,
@@ -94,6 +97,7 @@ impl Tally {
             to.add(from).expect("all have the same bounds");
         }
         self.messages += other.messages;
+        self.last = self.last.max(other.last);
         self.published += other.published;
         self.bytes_sent += other.bytes_sent;
         self.bytes_received += other.bytes_received;

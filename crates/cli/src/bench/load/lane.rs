@@ -75,6 +75,7 @@ impl Desk {
         self.live.messages.add(1);
         if self.measures(self.now) {
             self.tally.messages += 1;
+            self.tally.last = Some(self.now);
             self.tally.bytes_received += bytes as u64;
         }
         if self.measures(due) {

@@ -1,0 +1,116 @@
+//! Servers that stall, lie, break off or refuse: each shows in the figures, by its name.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use super::support::{Answer, http, json, server, websocket};
+
+/// The errors of a run against this URL.
+fn errors(arguments: &[&str]) -> serde_json::Value {
+    let (result, run) = json(&[arguments, &["--timeout", "5s", "--warm-up", "0s"]].concat());
+    assert!(!run.success, "{result:#}");
+    assert!(run.stderr.contains("errors"), "{}", run.stderr);
+    result["errors"].clone()
+}
+
+#[track_caller]
+fn counts(errors: &serde_json::Value, kind: &str) {
+    assert!(errors[kind].as_u64().is_some_and(|count| count > 0), "{kind} in {errors}");
+}
+
+#[test]
+fn a_stall_of_the_server_shows_in_the_percentiles_of_an_open_loop() {
+    const STALL: Duration = Duration::from_secs(1);
+    let stalled = Arc::new(AtomicBool::new(false));
+    let address = websocket(move |number, bytes| {
+        if number == 20 && !stalled.swap(true, Ordering::Relaxed) {
+            thread::sleep(STALL);
+        }
+        Answer::Echo(bytes)
+    });
+    let url = format!("ws://{address}/");
+    let (result, run) = json(&[&url, "-c", "1", "--rate", "100", "-d", "2s", "--warm-up", "0s"]);
+    assert!(run.success, "{}", run.stderr);
+    let latency = |name: &str| result["latency_us"][name].as_f64().unwrap();
+    assert_eq!(result["latency_us"]["count"], 200, "every message that was due counts");
+    assert!(latency("max") >= 1e6, "{result:#}");
+    // Of 200 messages, a hundred were due while it stalled, and fifty in the first half of that.
+    assert!(latency("p75") >= 4e5, "what was due meanwhile has waited too: {result:#}");
+}
+
+#[test]
+fn an_answer_that_never_comes_is_counted_with_the_time_it_was_waited_for() {
+    let silent = websocket(|_, _| Answer::Raw(Vec::new()));
+    let url = format!("ws://{silent}/");
+    let arguments = [&url[..], "-c", "3", "-d", "200ms", "--timeout", "300ms", "--warm-up", "0s"];
+    let (result, run) = json(&arguments);
+    assert!(!run.success);
+    assert_eq!((&result["errors"]["no_answer"], &result["messages"]), (&3.into(), &0.into()));
+    assert!(result["latency_us"]["min"].as_f64().unwrap() >= 5e5, "{result:#}");
+    assert!(result["warnings"][0].as_str().unwrap().contains("nothing was answered"));
+}
+
+#[test]
+fn wrong_bytes_are_noticed_wherever_they_are() {
+    for place in [0, 63] {
+        let liar = websocket(move |number, mut bytes| {
+            bytes[place] ^= u8::from(number == 7);
+            Answer::Echo(bytes)
+        });
+        counts(&errors(&[&format!("ws://{liar}/"), "-c", "1", "-n", "20"]), "wrong_bytes");
+    }
+    let shorter = websocket(|_, bytes| Answer::Echo(bytes[1..].to_vec()));
+    counts(&errors(&[&format!("ws://{shorter}/"), "-c", "1", "-n", "20"]), "wrong_bytes");
+}
+
+#[test]
+fn echoes_out_of_order_are_wrong() {
+    let address = websocket({
+        move |number, bytes| {
+            thread_local!(static HELD: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) });
+            // Each answer is the one before: right bytes, wrong place.
+            let before = HELD.with_borrow_mut(|held| std::mem::replace(held, bytes));
+            if number == 1 { Answer::Raw(Vec::new()) } else { Answer::Echo(before) }
+        }
+    });
+    // The second answer comes first for the second message: one behind, so the first is right and late.
+    let (result, run) =
+        json(&[&format!("ws://{address}/"), "-c", "1", "-i", "2", "-n", "9", "--timeout", "1s"]);
+    assert!(!run.success && result["errors"]["no_answer"].as_u64() >= Some(1), "{result:#}");
+}
+
+#[test]
+fn a_server_that_breaks_off_is_told_from_one_that_refuses() {
+    let closes = websocket(|number, bytes| if number < 3 { Answer::Echo(bytes) } else { Answer::End });
+    let all = errors(&[&format!("ws://{closes}/"), "-c", "2", "-n", "20"]);
+    assert!(["closed_by_server", "reset_by_server"].iter().any(|kind| all[kind].is_number()), "{all}");
+    counts(&all, "no_answer");
+    let says_goodbye = websocket(|_, _| Answer::Raw(vec![0x88, 2, 0x03, 0xE9]));
+    counts(&errors(&[&format!("ws://{says_goodbye}/"), "-c", "1", "-n", "2"]), "closed_by_server");
+    let forbids = http(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n");
+    counts(&errors(&[&format!("ws://{forbids}/"), "-c", "1", "-n", "2"]), "handshake_refused");
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    counts(&errors(&[&format!("ws://{nobody}/"), "-c", "1", "-n", "2"]), "connection_refused");
+}
+
+#[test]
+fn what_is_no_protocol_is_called_so() {
+    let frame = websocket(|_, _| Answer::Raw(vec![0xFF; 20]));
+    counts(&errors(&[&format!("ws://{frame}/"), "-c", "1", "-n", "2"]), "protocol_violation");
+    let unasked = websocket(|_, bytes| Answer::Raw([&[0x82, 1, b'x'][..], &bytes[..0]].concat()));
+    counts(&errors(&[&format!("ws://{unasked}/"), "-c", "1", "-n", "2"]), "wrong_bytes");
+    let garbage = server(|mut stream| drop(stream.write_all(&[b'x'; 100_000])));
+    let all = errors(&[&format!("ws://{garbage}/"), "-c", "1", "-n", "2"]);
+    assert!(["handshake_refused", "reset_by_server"].iter().any(|kind| all[kind].is_number()), "{all}");
+    for (answer, kind) in [
+        (&b"HTTP/1.1 200 OK\r\n\r\n"[..], "protocol_violation"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", "protocol_violation"),
+        (b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", "http_status"),
+    ] {
+        counts(&errors(&[&format!("http://{}/", http(answer)), "-c", "1", "-n", "2"]), kind);
+    }
+}

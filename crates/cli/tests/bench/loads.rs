@@ -1,0 +1,201 @@
+//! Every kind of load, against servers that do as they should.
+
+use std::io::{Read, Write};
+
+use super::support::{Own, http, json, run, server, sound};
+
+fn number(value: &serde_json::Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is a number"))
+}
+
+#[test]
+fn a_count_of_echoes_is_sent_and_each_is_verified() {
+    let own = Own::start(&[]);
+    for more in [
+        &["--binary"][..],
+        &["--text", "-i", "8"],
+        &["--deflate", "--size", "64:5,4k-8k:5"],
+        &["-t", "2", "--ramp-up", "20ms"],
+    ] {
+        let url = own.url("ws", "/echo");
+        let result = sound(&[&[&url[..], "-c", "4", "-n", "200"][..], more].concat());
+        assert_eq!((&result["messages"], &result["connections_open"]), (&200.into(), &4.into()), "{more:?}");
+        assert_eq!(result["latency_us"]["count"], 200);
+        assert!(number(&result["bytes_received"]) > 0.0 && result["bytes_received"] == result["bytes_sent"]);
+    }
+}
+
+#[test]
+fn a_time_is_measured_and_the_server_with_it() {
+    let own = Own::start(&[]);
+    let url = own.url("ws", "/echo");
+    let result = sound(&[&url, "-c", "2", "-d", "300ms", "--warm-up", "50ms", "--pid", &own.pid()]);
+    assert!(number(&result["messages"]) > 0.0 && number(&result["seconds"]) == 0.3);
+    if cfg!(target_os = "linux") {
+        assert!(number(&result["server"]["cpu_us_per_message"]) > 0.0, "{result:#}");
+        assert!(number(&result["server"]["memory_bytes"]) > 1e5 && number(&result["load_busy"]) > 0.0);
+    }
+}
+
+#[test]
+fn a_file_of_messages_is_sent_line_by_line() {
+    let own = Own::start(&[]);
+    let file = std::env::temp_dir().join(format!("sinews-bench-lines-{}", std::process::id()));
+    std::fs::write(&file, "{\"a\":1}\n\nsecond\r\nthird, ünd länger\n").unwrap();
+    let (url, path) = (own.url("ws", "/echo"), file.to_str().unwrap());
+    let result = sound(&[&url, "-c", "1", "-n", "3", "--file", path]);
+    assert_eq!(result["bytes_sent"], 7 + 6 + "third, ünd länger".len());
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn bytes_come_back_over_plain_tcp() {
+    let echo = server(|mut stream| {
+        let mut chunk = [0; 1000];
+        while let Ok(count @ 1..) = stream.read(&mut chunk) {
+            // In two parts, so that no answer is whole.
+            if stream
+                .write_all(&chunk[..count / 2])
+                .and_then(|()| stream.write_all(&chunk[count / 2..count]))
+                .is_err()
+            {
+                return;
+            }
+        }
+    });
+    let url = format!("tcp://{echo}");
+    let result = sound(&[&url, "-c", "3", "-n", "60", "-i", "4", "--size", "1-3000"]);
+    assert_eq!(result["messages"], 60);
+}
+
+#[test]
+fn requests_are_pipelined_and_their_bodies_compared() {
+    let own = Own::start(&[]);
+    let url = own.url("http", "/healthz");
+    let result = sound(&[&url, "-c", "2", "-n", "100", "-i", "8", "-H", "X-Test: 1"]);
+    assert_eq!(result["messages"], 100);
+    for (answer, body) in [
+        (&b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"[..], "hello"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3;x=y\r\nllo\r\n0\r\nA: b\r\n\r\n", "hello"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", ""),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ""),
+    ] {
+        let url = format!("http://{}/", http(answer));
+        assert_eq!(sound(&[&url, "-c", "2", "-n", "20", "--expect", body])["messages"], 20);
+        let (result, run) = json(&[&url, "-c", "1", "-n", "3", "--expect", "other", "--timeout", "1s"]);
+        assert!(!run.success && number(&result["errors"]["wrong_bytes"]) >= 1.0, "{result:#}");
+    }
+}
+
+#[test]
+fn a_connection_that_ends_behind_its_answer_is_made_anew() {
+    let once = server(|mut stream| {
+        let _ = super::support::head(&mut stream);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok");
+    });
+    let url = format!("http://{once}/");
+    assert_eq!(sound(&[&url, "-c", "2", "-n", "30", "--expect", "ok"])["messages"], 30);
+}
+
+#[test]
+fn what_is_published_reaches_every_subscriber() {
+    let own = Own::start(&[]);
+    let url = own.url("ws", "");
+    let fan_out =
+        ["-m", "fan-out", "-c", "9", "--publishers", "2", "--topics", "2", "--rate", "100", "-d", "400ms"];
+    let result = sound(&[&[&url[..]][..], &fan_out].concat());
+    let (published, delivered) = (number(&result["published"]), number(&result["latency_us"]["count"]));
+    // Two topics with four and three subscribers, published to by turns.
+    assert!(published > 0.0 && (delivered - 3.5 * published).abs() <= 0.5 * published, "{result:#}");
+}
+
+#[test]
+fn a_foreign_protocol_is_a_template() {
+    let own = Own::start(&[]);
+    let url = own.url("ws", "/ws");
+    let result = sound(&[
+        &url,
+        "-m",
+        "fan-out",
+        "-c",
+        "4",
+        "--rate",
+        "50",
+        "-d",
+        "300ms",
+        "--subprotocol",
+        "sinews.v1",
+        "--subscribe",
+        r#"{"op":"subscribe","topic":"{topic}"}"#,
+        "--publish",
+        r#"{"op":"publish","topic":"{topic}","data":"{payload}"}"#,
+    ]);
+    assert_eq!(number(&result["latency_us"]["count"]), 3.0 * number(&result["published"]), "{result:#}");
+    assert!(number(&result["published"]) > 0.0);
+}
+
+#[test]
+fn connections_are_made_and_closed_in_a_storm() {
+    let own = Own::start(&[]);
+    let url = own.url("ws", "/echo");
+    let result = sound(&[&url, "-m", "storm", "-c", "4", "-d", "300ms", "--warm-up", "0s"]);
+    assert!(number(&result["messages"]) > 4.0, "{result:#}");
+}
+
+#[test]
+fn connections_are_held_from_several_addresses() {
+    let own = Own::start(&[]);
+    let url = own.url("ws", "/echo");
+    let from = if cfg!(target_os = "linux") { "127.0.0.1-3" } else { "127.0.0.1" };
+    let result =
+        sound(&[&url, "-m", "idle", "-c", "30", "-d", "200ms", "--source", from, "--pid", &own.pid()]);
+    assert_eq!(result["connections_open"], 30);
+    assert!(result["server"]["memory_per_connection_bytes"].is_number());
+}
+
+#[test]
+fn a_unix_socket_is_loaded() {
+    let path = std::env::temp_dir().join(format!("sinews-bench-unix-{}", std::process::id()));
+    let listen = format!("unix:{}", path.display());
+    let _own = Own::start(&["--listen", &listen]);
+    let path = path.to_str().unwrap();
+    assert_eq!(sound(&["ws://localhost/echo", "--unix", path, "-c", "2", "-n", "20"])["messages"], 20);
+}
+
+#[test]
+fn tls_is_spoken_with_who_is_trusted_or_with_anybody() {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let directory = std::env::temp_dir().join(format!("sinews-bench-tls-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let (cert, key) = (directory.join("cert.pem"), directory.join("key.pem"));
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let own = Own::start(&["--tls-certificate", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()]);
+    for (scheme, path) in [("wss", "/echo"), ("https", "/healthz")] {
+        let url = format!("{scheme}://localhost:{}{path}", own.address.port());
+        let result = sound(&[&url, "--insecure", "-c", "2", "-n", "40", "-i", "4"]);
+        assert_eq!(result["messages"], 40);
+        let refused = run(&[&url, "-c", "1", "-n", "1", "--timeout", "2s", "-q"]);
+        assert!(!refused.success);
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn options_that_do_not_fit_are_refused_in_words() {
+    for (arguments, word) in [
+        (&["ftp://a"][..], "expected ws://"),
+        (&["http://127.0.0.1:1", "--deflate"], "--deflate"),
+        (&["ws://127.0.0.1:1", "--expect", "x"], "--expect"),
+        (&["http://127.0.0.1:1", "-m", "fan-out"], "fan-out needs"),
+        (&["ws://127.0.0.1:1", "-m", "fan-out", "-c", "1"], "more --connections"),
+        (&["ws://127.0.0.1:1", "-H", "Host: a"], "--header"),
+        (&["ws://127.0.0.1:1", "--insecure"], "--insecure"),
+        (&["ws://127.0.0.1:1", "--pid", "4294967294"], "no such process"),
+        (&["ws://127.0.0.1:1", "--file", "/nowhere"], "/nowhere"),
+        (&["ws://127.0.0.1:1", "--size", "65m"], "expected a size"),
+    ] {
+        let run = run(arguments);
+        assert!(!run.success && run.stderr.contains(word), "{arguments:?}: {}", run.stderr);
+    }
+}

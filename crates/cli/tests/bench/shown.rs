@@ -1,0 +1,66 @@
+//! What is printed, and where.
+
+use super::support::{Own, bench, run};
+
+#[test]
+fn through_a_pipe_there_are_plain_lines_and_a_table() {
+    let own = Own::start(&[]);
+    let url = own.url("ws", "/echo");
+    let run = run(&[&url, "-c", "2", "-d", "300ms", "--warm-up", "0s"]);
+    assert!(run.success, "{}", run.stderr);
+    assert!(!run.stdout.contains('\u{1b}') && !run.stderr.contains('\u{1b}'), "{}{}", run.stdout, run.stderr);
+    for word in ["echoes, verified", "latency", "p99.99", "connections open"] {
+        assert!(run.stdout.contains(word), "{}", run.stdout);
+    }
+    assert!(run.stderr.contains("sinews bench: measuring"), "{}", run.stderr);
+}
+
+#[test]
+fn csv_has_as_many_values_as_names() {
+    let own = Own::start(&[]);
+    let url = own.url("ws", "/echo");
+    let run = run(&[&url, "-c", "2", "-n", "20", "--csv", "-q"]);
+    let lines: Vec<&str> = run.stdout.lines().collect();
+    assert_eq!(lines.len(), 2, "{}", run.stdout);
+    let [names, values] = [0, 1].map(|line: usize| lines[line].split(',').collect::<Vec<_>>());
+    assert_eq!(names.len(), values.len());
+    let value = |name: &str| values[names.iter().position(|one| *one == name).expect(name)];
+    assert_eq!((value("messages"), value("errors"), value("latency_us.count")), ("20", "0", "20"));
+}
+
+#[test]
+fn the_page_needs_nothing_beside_itself() {
+    let own = Own::start(&[]);
+    let (url, pid) = (own.url("ws", "/echo?a=<b>"), own.pid());
+    let path = std::env::temp_dir().join(format!("sinews-bench-{}.html", std::process::id()));
+    let run = run(&[&url, "-c", "2", "-d", "700ms", "-q", "--pid", &pid, "--report", path.to_str().unwrap()]);
+    assert!(run.success, "{}", run.stderr);
+    let page = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    let charts = if cfg!(target_os = "linux") { 3 } else { 2 };
+    assert_eq!(page.matches("<svg").count(), charts, "latency, rate, memory");
+    assert!(page.contains("prefers-color-scheme:dark") && page.contains("/echo?a=&lt;b&gt;"));
+    for outside in ["<script", "src=", "<link", "@import", "url("] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    let named = page.replace("http://www.w3.org/2000/svg", "");
+    assert!(!named.contains("http://") && !named.contains("https://"), "it asks nobody");
+    assert!(!page.contains("#010101") && page.contains("currentColor"), "its colours are the page's");
+}
+
+#[test]
+fn whoever_reads_no_more_ends_nothing() {
+    let own = Own::start(&[]);
+    let url = own.url("ws", "/echo");
+    let mut child = bench(&[&url, "-c", "1", "-n", "5", "-q"]).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn help_names_every_group() {
+    let help = run(&["--help"]).stdout;
+    for group in ["How much", "What is sent", "Connections", "Other loads than echo", "What is shown"] {
+        assert!(help.contains(&format!("{group}:")), "{group} in {help}");
+    }
+}

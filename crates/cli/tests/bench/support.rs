@@ -1,0 +1,183 @@
+//! The program, and servers of a few lines that do what a test wants.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use sinews_proto::handshake::{ServerOptions, accept};
+use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
+use sinews_proto::{Config, Time};
+use sinews_session::{Events, Payload, Resources, Session, Tx};
+
+pub(crate) fn bench(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sinews"));
+    command.arg("bench").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    if let Ok(backend) = std::env::var("SINEWS_TEST_BACKEND") {
+        command.args(["--backend", &backend]);
+    }
+    command
+}
+
+/// A run, and what it printed.
+pub(crate) struct Run {
+    pub(crate) success: bool,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+pub(crate) fn run(arguments: &[&str]) -> Run {
+    let Output { status, stdout, stderr } = bench(arguments).output().expect("it starts");
+    let text = |bytes| String::from_utf8(bytes).expect("it prints text");
+    Run { success: status.success(), stdout: text(stdout), stderr: text(stderr) }
+}
+
+/// A run that measures, as JSON.
+pub(crate) fn json(arguments: &[&str]) -> (Value, Run) {
+    let run = run(&[arguments, &["--json", "--quiet"]].concat());
+    let value = serde_json::from_str(&run.stdout);
+    (value.unwrap_or_else(|error| panic!("{error}: {}{}", run.stdout, run.stderr)), run)
+}
+
+/// A run in which nothing goes wrong.
+pub(crate) fn sound(arguments: &[&str]) -> Value {
+    let (value, run) = json(arguments);
+    assert!(run.success, "{}{value:#}", run.stderr);
+    assert_eq!(value["errors"], serde_json::json!({}));
+    value
+}
+
+/// Our own server, ended when dropped.
+pub(crate) struct Own {
+    child: Child,
+    pub(crate) address: SocketAddr,
+    /// Its standard output, so that no write meets a closed pipe.
+    _stdout: BufReader<std::process::ChildStdout>,
+}
+
+impl Own {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sinews"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--threads", "1"]).args(arguments);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+        let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut table = String::new();
+        while !table.contains("Ctrl-C stops.") {
+            assert_ne!(stdout.read_line(&mut table).expect("it says where it listens"), 0, "{table}");
+        }
+        let at = table.lines().find_map(|line| line.split_once("://")).expect("an address").1;
+        let at = at.trim_end_matches('/').replace("localhost", "127.0.0.1");
+        Self { child, address: at.parse().expect("an address"), _stdout: stdout }
+    }
+
+    pub(crate) fn url(&self, scheme: &str, path: &str) -> String {
+        format!("{scheme}://{}{path}", self.address)
+    }
+
+    pub(crate) fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A server whose connections are each served by a thread; it lives as long as the test's process.
+pub(crate) fn server(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("it has an address");
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let serve = serve.clone();
+            thread::spawn(move || serve(stream));
+        }
+    });
+    address
+}
+
+/// A WebSocket server: answers the messages that come, by number, with what `answer` makes of them.
+pub(crate) fn websocket(answer: impl Fn(usize, Vec<u8>) -> Answer + Clone + Send + 'static) -> SocketAddr {
+    server(move |stream| {
+        let _ = serve(stream, answer.clone());
+    })
+}
+
+pub(crate) enum Answer {
+    Echo(Vec<u8>),
+    /// Bytes that are no frame, perhaps.
+    Raw(Vec<u8>),
+    /// Ends the connection.
+    End,
+}
+
+fn serve(mut stream: TcpStream, answer: impl Fn(usize, Vec<u8>) -> Answer) -> std::io::Result<()> {
+    let head = head(&mut stream)?;
+    let mut slots = HeaderSlots::new();
+    let request = RequestHead::parse(&head, &HeadLimits::new(), &mut slots).expect("a sound request");
+    let accepted = accept(&request, &ServerOptions::new()).expect("a sound handshake");
+    let mut out = Vec::new();
+    accepted.write_response(&[], &mut out).expect("a sound answer");
+    stream.write_all(&out)?;
+    let mut resources = Resources::new();
+    let mut session = Session::new(accepted.negotiated(), std::sync::Arc::new(Config::default()), Time::ZERO);
+    let mut echo = Echo { answer, number: 0, stream: stream.try_clone()?, over: false };
+    let mut chunk = [0; 4096];
+    loop {
+        let count = stream.read(&mut chunk)?;
+        if count == 0 || echo.over {
+            return Ok(());
+        }
+        let _ = session.receive(&mut chunk[..count], &mut resources, Time::ZERO, &mut echo);
+        while let Some(mut chain) = session.start_send() {
+            for piece in chain.pieces() {
+                stream.write_all(piece)?;
+            }
+            let sent = chain.len();
+            chain.advance(sent);
+            session.finish_send(chain, &mut resources, Time::ZERO);
+        }
+        if echo.over || session.take_closed().is_some() {
+            return stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+struct Echo<F> {
+    answer: F,
+    number: usize,
+    stream: TcpStream,
+    over: bool,
+}
+
+impl<F: Fn(usize, Vec<u8>) -> Answer> Events for Echo<F> {
+    fn message(&mut self, payload: Payload<'_>, tx: &mut Tx<'_>) {
+        self.number += 1;
+        match (self.answer)(self.number, payload.to_vec()) {
+            Answer::Echo(bytes) => drop(tx.send(payload.kind(), &bytes)),
+            Answer::Raw(bytes) => drop(self.stream.write_all(&bytes)),
+            Answer::End => self.over = true,
+        }
+    }
+}
+
+/// A request's head, and nothing behind it: the clients of these tests wait for the answer.
+pub(crate) fn head(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    Ok(head)
+}
+
+/// An HTTP server that answers each request with these bytes.
+pub(crate) fn http(answer: &'static [u8]) -> SocketAddr {
+    server(move |mut stream| while head(&mut stream).is_ok() && stream.write_all(answer).is_ok() {})
+}
