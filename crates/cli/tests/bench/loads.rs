@@ -95,6 +95,19 @@ fn a_connection_that_ends_behind_its_answer_is_made_anew() {
     });
     let url = format!("http://{once}/");
     assert_eq!(sound(&[&url, "-c", "2", "-n", "30", "--expect", "ok"])["messages"], 30);
+    // What was sent behind the last request that is answered is sent again.
+    let half = server(|mut stream| {
+        let _ = super::support::head(&mut stream);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok");
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        // What it does not read would make its end a reset.
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let url = format!("http://{half}/");
+    assert_eq!(
+        sound(&[&url, "-c", "2", "-i", "2", "-d", "300ms", "--warm-up", "0s", "--expect", "ok"])["errors"],
+        serde_json::json!({})
+    );
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The load of one thread: an application of the engine that connects, sends and compares.
 
+use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -72,8 +73,8 @@ pub(crate) struct Load {
     plain: Vec<u8>,
     /// Connections that are still to be asked for: ordinal and time.
     to_open: std::iter::Peekable<std::vec::IntoIter<(usize, Instant)>>,
-    /// Ordinals of storm that failed and are tried again with the next tick.
-    again: Vec<usize>,
+    /// Connections that take the place of others: their ordinals, and what those have left unanswered.
+    again: Vec<(usize, VecDeque<Instant>)>,
     /// Slots of those that are sent to by the clock, and whose turn it is.
     paced: Vec<ConnId>,
     turn: usize,
@@ -135,7 +136,15 @@ impl Load {
         }
     }
 
-    fn open(&mut self, io: &mut Io, ordinal: usize) {
+    fn open_again(&mut self, io: &mut Io) {
+        if !self.ending {
+            for (ordinal, waiting) in std::mem::take(&mut self.again) {
+                self.open(io, ordinal, waiting);
+            }
+        }
+    }
+
+    fn open(&mut self, io: &mut Io, ordinal: usize, waiting: VecDeque<Instant>) {
         let plan = self.desk.plan.clone();
         let part = self.part(ordinal);
         let mut options = ConnectOptions::default();
@@ -169,7 +178,7 @@ impl Load {
             id,
             asked: self.desk.now,
             part,
-            lane: Lane::new(ordinal),
+            lane: Lane::new(ordinal, waiting),
             wire,
             tls,
             open: false,
@@ -195,7 +204,7 @@ impl Load {
         let Some(conn) = self.conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
         if conn.wire.wants_send() || conn.tls.as_ref().is_some_and(|tls| tls.wants_send()) {
             io.send(id);
-        } else if conn.wire.is_over() && conn.lane.is_idle() {
+        } else if conn.wire.is_over() {
             conn.leaving = true;
             io.close(id);
         }
@@ -282,13 +291,9 @@ impl Load {
         self.desk.now = Instant::now();
         let now = self.desk.now;
         while let Some((ordinal, _)) = self.to_open.next_if(|(_, at)| *at <= now) {
-            self.open(io, ordinal);
+            self.open(io, ordinal, VecDeque::new());
         }
-        if !self.desk.stopped && !self.ending {
-            for ordinal in std::mem::take(&mut self.again) {
-                self.open(io, ordinal);
-            }
-        }
+        self.open_again(io);
         if let Some(window) = self.desk.window {
             for (edge, used) in [Some(window.from), window.until].into_iter().zip(&mut self.used) {
                 if used.is_none() && edge.is_some_and(|edge| now >= edge) {
@@ -409,8 +414,6 @@ impl Load {
                 desk.live.settled.add(1);
             }
         }
-        let ordinal = lane.ordinal;
-        lane.give_up(desk);
         let another = match desk.plan.mode {
             Mode::Storm => !desk.stopped && desk.budget.is_none_or(|left| left > 0),
             // A server may end a connection behind any answer (RFC 9112 section 9.6).
@@ -418,7 +421,9 @@ impl Load {
             Mode::Idle | Mode::FanOut => false,
         };
         if another && !*ending {
-            again.push(ordinal);
+            again.push((lane.ordinal, lane.leave()));
+        } else {
+            lane.give_up(desk);
         }
     }
 }
@@ -466,9 +471,9 @@ impl App for Load {
     }
 
     fn ended(&mut self, io: &mut Io, id: ConnId) {
-        let quiet = self
-            .conn(id)
-            .is_some_and(|conn| matches!(conn.wire, Wire::Http(_)) && conn.lane.is_idle() && conn.open);
+        let quiet = self.conn(id).is_some_and(|conn| {
+            matches!(conn.wire, Wire::Http(_)) && conn.open && (conn.lane.is_idle() || conn.wire.is_over())
+        });
         let fault = if quiet {
             Fault::expected()
         } else {
@@ -522,10 +527,8 @@ impl App for Load {
         let failed = !conn.open;
         self.gone(why, conn);
         // One that failed is tried again with the tick; others at once.
-        if !failed && !self.desk.stopped {
-            for ordinal in std::mem::take(&mut self.again) {
-                self.open(io, ordinal);
-            }
+        if !failed {
+            self.open_again(io);
         }
         if self.ending && io.connections() == 0 {
             io.stop();

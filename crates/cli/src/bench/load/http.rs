@@ -53,10 +53,10 @@ impl Http {
     }
 
     pub(super) fn send(&mut self, lane: &mut Lane, desk: &mut Desk, resources: &mut Resources) {
+        let plan = desk.plan.clone();
         while !self.last
             && let Some(number) = lane.take(desk)
         {
-            let plan = desk.plan.clone();
             let mut len = plan.request.head.len();
             self.out.gathering(resources).write(|out| {
                 out.extend_from_slice(&plan.request.head);

@@ -98,9 +98,15 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(ordinal: usize) -> Self {
+    /// `waiting`: when messages were due that a connection before this has left.
+    pub(crate) fn new(ordinal: usize, waiting: VecDeque<Instant>) -> Self {
         let first = (ordinal as u64) << 36;
-        Self { ordinal, next: first, expected: first, sent: VecDeque::new(), waiting: VecDeque::new() }
+        Self { ordinal, next: first, expected: first, sent: VecDeque::new(), waiting }
+    }
+
+    /// What is not answered, for the connection that takes this one's place.
+    pub(crate) fn leave(&mut self) -> VecDeque<Instant> {
+        self.sent.drain(..).chain(self.waiting.drain(..)).collect()
     }
 
     /// Number of a message that leaves now, if one may: due earlier, or the next of a closed loop.

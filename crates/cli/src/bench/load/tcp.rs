@@ -15,8 +15,9 @@ pub(super) struct Tcp {
 
 impl Tcp {
     pub(super) fn send(&mut self, lane: &mut Lane, desk: &mut Desk, resources: &mut Resources) {
+        let plan = desk.plan.clone();
         while let Some(number) = lane.take(desk) {
-            let message = desk.plan.corpus.message(number);
+            let message = plan.corpus.message(number);
             let len = message.len();
             self.out.gathering(resources).write(|out| out.extend_from_slice(message));
             lane.sent_bytes(desk, len);
@@ -33,11 +34,11 @@ impl Tcp {
         lane: &mut Lane,
         desk: &mut Desk,
     ) -> Result<(), Fault> {
+        let plan = desk.plan.clone();
         while !chunk.is_empty() {
             let Some(number) = lane.expects() else {
                 return Err(Fault::new(Failure::WrongBytes, "more came back than was sent"));
             };
-            let plan = desk.plan.clone();
             let message = plan.corpus.message(number);
             let rest = &message[self.at..];
             let len = rest.len().min(chunk.len());
