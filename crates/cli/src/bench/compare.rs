@@ -28,8 +28,8 @@ pub(crate) struct CompareArgs {
     #[arg(value_name = "SERVER", required = true, num_args = 2..)]
     servers: Vec<String>,
 
-    /// How often each is measured. Six are the fewest that can tell a difference with 95 % confidence
-    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u32).range(3..=1000))]
+    /// How often each is measured. Eight are the fewest that can tell a difference with 99 % confidence
+    #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(3..=1000))]
     rounds: u32,
 
     /// Processors of the servers that are started here, as taskset takes them, such as 0 or 0,2

@@ -70,7 +70,7 @@ fn latency(outcome: &Outcome) -> Result<Option<String>, String> {
     let percent = |nines: &f64| match *nines {
         nines if nines < 0.01 => "0 %".to_owned(),
         nines => {
-            let digits = (nines - 1.0).max(0.0).round() as usize;
+            let digits = (nines - 2.0).max(0.0).round() as usize;
             format!("{:.digits$} %", 100.0 * (1.0 - 10f64.powf(-nines)))
         }
     };
@@ -118,6 +118,7 @@ fn draw_on<'a>(
 ) -> Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>> {
     let mut chart = ChartBuilder::on(area)
         .margin(10)
+        .margin_right(32)
         .x_label_area_size(28)
         .y_label_area_size(72)
         .build_cartesian_2d(x, y)?;
