@@ -96,8 +96,8 @@ impl Outcome {
         let own = self.own.share().unwrap_or(0.0);
         let server =
             self.server.map(|server| server.busy.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9));
-        if own > BUSY && server.is_none_or(|server| server < BUSY) {
-            let more = "the load is the bottleneck, not the server: a thread of it is busy";
+        if own > BUSY && self.elapsed >= TELLING && server.is_none_or(|server| server < BUSY) {
+            let more = "the load is the bottleneck and not the server: a thread of it is busy";
             warnings.push(format!("{more} {:.0} % of the time; take more --threads", own * 100.0));
         }
         let late = self.tally.late.value_at_quantile(0.99);
@@ -213,6 +213,9 @@ fn percentiles(histogram: &hdrhistogram::Histogram<u64>) -> Value {
 
 /// Above this part of a processor a thread has nothing left to give.
 const BUSY: f64 = 0.9;
+
+/// What is shorter says nothing of how busy a thread is: the system's books are kept by the clock tick.
+const TELLING: Duration = Duration::from_millis(100);
 
 /// A schedule that is later than this is not kept: a millisecond.
 const LATE_NS: u64 = 1_000_000;

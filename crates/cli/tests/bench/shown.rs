@@ -22,6 +22,7 @@ fn csv_has_as_many_values_as_names() {
     let run = run(&[&url, "-c", "2", "-n", "20", "--csv", "-q"]);
     let lines: Vec<&str> = run.stdout.lines().collect();
     assert_eq!(lines.len(), 2, "{}", run.stdout);
+    // No value of this run has a comma in it.
     let [names, values] = [0, 1].map(|line: usize| lines[line].split(',').collect::<Vec<_>>());
     assert_eq!(names.len(), values.len());
     let value = |name: &str| values[names.iter().position(|one| *one == name).expect(name)];

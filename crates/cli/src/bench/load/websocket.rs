@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sinews_proto::handshake::{ClientHandshake, ClientRequest, ClientStep};
-use sinews_proto::{CloseCode, Config, Kind, PingRate, Time};
+use sinews_proto::{CloseCode, Config, PingRate, Time};
 use sinews_session::{Cause, Chain, Events, Fate, Outbound, Payload, Resources, Session, Tx};
 
 use super::super::tally::Failure;
@@ -241,12 +241,8 @@ fn send(lane: &mut Lane, desk: &mut Desk, tx: &mut Tx<'_>) {
     while let Some(number) = lane.take(desk) {
         let message = desk.plan.corpus.message(number);
         let len = message.len();
-        let sent = match desk.plan.kind {
-            Kind::Binary => tx.send_binary(message),
-            // The plan has looked at it.
-            Kind::Text => std::str::from_utf8(message)
-                .map_or(Ok(sinews_session::Sent::Dropped), |text| tx.send_text(text)),
-        };
+        // Text has been looked at by the plan.
+        let sent = tx.send(desk.plan.kind, message);
         if sent.is_err() {
             return;
         }
