@@ -80,14 +80,15 @@ pub(crate) fn run(args: &HelloArgs) -> Result<(), Error> {
     let ours: Vec<usize> = (0..servers.len()).filter(|index| servers[*index].0.is_sinews()).collect();
     let mut bars = Vec::new();
     for depth in args.depths() {
-        let rounds = Rounds::run(args.plan.plan(), servers.len(), |index| {
+        let mut rounds = Rounds::run(args.plan.plan(), servers.len(), |index| {
             let (kind, server) = &servers[index];
             let mut measure = Measure::of(server, || bench.load(server.address, depth, &folder.file))
                 .map_err(|error| format!("{}: {error}", kind.name()))?;
-            // Where both cores are for all, each waits for the others.
+            // Where both cores are for all, each waits for the others: more rounds would not be quieter.
             measure.quiet |= args.threads > 1;
             Ok(measure)
         })?;
+        rounds.quiet &= args.threads == 1;
         let title = format!("wrk -c{}, {depth} in flight, threads: {}", args.connections, args.threads);
         report::table(&title, ["request", "requests"], &names, &ours, &rounds);
         bars.push((title, rounds));
