@@ -189,6 +189,12 @@ fn flatten(prefix: &str, value: &Value, out: &mut Vec<(String, String)>) {
             let texts = all.iter().map(|one| one.as_str().unwrap_or_default());
             out.push((prefix.to_owned(), texts.collect::<Vec<_>>().join("; ")));
         }
+        // The same columns, whether there are latencies or not.
+        Value::Null if ["latency_us", "connect_us", "late_us"].contains(&prefix) => {
+            let names = PERCENTILES.iter().map(|(name, _)| *name).chain(["count", "max", "mean", "min"]);
+            let none: Map<_, _> = names.map(|name| (name.to_owned(), Value::Null)).collect();
+            flatten(prefix, &Value::Object(none), out);
+        }
         Value::Null => out.push((prefix.to_owned(), String::new())),
         Value::String(text) => out.push((prefix.to_owned(), text.clone())),
         other => out.push((prefix.to_owned(), other.to_string())),

@@ -30,6 +30,17 @@ fn csv_has_as_many_values_as_names() {
 }
 
 #[test]
+fn csv_has_the_same_columns_when_nothing_is_answered() {
+    let own = Own::start(&[]);
+    let url = own.url("ws", "/echo");
+    let names = |arguments: &[&str]| {
+        let run = run(&[&[&url[..], "-c", "1", "--csv", "-q"], arguments].concat());
+        run.stdout.lines().next().expect("names").to_owned()
+    };
+    assert_eq!(names(&["-m", "idle", "-d", "50ms", "--warm-up", "0s"]), names(&["-n", "3"]));
+}
+
+#[test]
 fn the_page_needs_nothing_beside_itself() {
     let own = Own::start(&[]);
     let (url, pid) = (own.url("ws", "/echo?a=<b>"), own.pid());
