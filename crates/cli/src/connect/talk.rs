@@ -5,6 +5,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use sinews::{CloseCode, CloseFrame, Message, Sender, WebSocket};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
@@ -167,6 +168,7 @@ impl Talk {
         events: &mut mpsc::Receiver<Event>,
         input: &mut mpsc::Receiver<Input>,
     ) -> Result<(), End> {
+        let mut interrupts = interrupts()?;
         loop {
             self.look_whether_done()?;
             if self.leaving.is_some() && self.peers.is_empty() {
@@ -185,7 +187,7 @@ impl Talk {
                     self.stuck.pop_front();
                 }
                 () = wait_until(due) => self.handle_time()?,
-                _ = tokio::signal::ctrl_c() => match self.leaving {
+                _ = interrupts.recv() => match self.leaving {
                     None => self.leave(CloseCode::NORMAL, None)?,
                     Some(_) => return Ok(()),
                 },
@@ -447,7 +449,12 @@ fn close(code: CloseCode) -> Message {
     Message::Close(Some(CloseFrame::new(code, "")))
 }
 
-async fn wait_until(due: Option<Instant>) {
+/// Ctrl-C, also that which comes while something else is done.
+pub(crate) fn interrupts() -> Result<Signal, End> {
+    signal(SignalKind::interrupt()).map_err(|error| End::io("SIGINT", &error))
+}
+
+pub(crate) async fn wait_until(due: Option<Instant>) {
     match due {
         Some(due) => sleep_until(due).await,
         None => pending().await,

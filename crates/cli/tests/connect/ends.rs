@@ -1,8 +1,10 @@
 //! How it ends, as an exit code.
 
+use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
+use std::process::Command;
 
-use crate::support::{Scripted, Server, run};
+use crate::support::{Scripted, connect, run};
 
 #[track_caller]
 fn ends(code: i32, words: &str, arguments: &[&str], input: &str) {
@@ -57,7 +59,7 @@ fn the_peer_s_close_is_told_by_its_code() {
                 while wire.frame().is_some_and(|(first, _)| first != 0x88) {}
             }
         });
-        ends(code, words, &["--count", "1", &server.url], "");
+        ends(code, words, &["--wait", "60s", &server.url], "");
         server.join();
     }
 }
@@ -108,10 +110,28 @@ fn a_wait_that_is_over_is_told() {
 }
 
 #[test]
+fn an_interrupt_closes_in_order() {
+    let server = Scripted::serve(|wire| {
+        wire.switch("", b"\x81\x05ready");
+        assert_eq!(wire.frame(), Some((0x88, vec![0x03, 0xe8])));
+        wire.write(b"\x88\x02\x03\xe8");
+    });
+    let mut child = connect(&[&server.url]).spawn().unwrap();
+    let stdin = child.stdin.take();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    drop(stdin);
+    server.join();
+}
+
+#[test]
 fn help_lists_the_exit_codes() {
     let help = run(&["--help"], "");
     for code in ["  0  ", "  1  ", "  2  ", "  3  ", "  4  ", "  5  ", "  6  ", "  7  "] {
         assert!(help.fine().contains(code), "{code}");
     }
-    drop(Server::echo());
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf, split};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::deflate::{Agreed, Deflater};
 use super::fault::Fault;
@@ -20,6 +20,7 @@ use crate::connect::dial::Transport;
 use crate::connect::end::{End, Kind};
 use crate::connect::input::Input;
 use crate::connect::output::Output;
+use crate::connect::talk::{interrupts, wait_until};
 
 /// Bytes that may wait to be sent before no more input is taken.
 const OUT_MAX: usize = 1 << 20;
@@ -142,6 +143,7 @@ impl<'a> Inspection<'a> {
     ) -> Result<(), End> {
         let started = Instant::now();
         let mut chunk = vec![0; CHUNK];
+        let mut interrupts = interrupts()?;
         loop {
             self.look_whether_done()?;
             let wants_input = !self.input_ended && self.leaving.is_none() && self.out.len() < OUT_MAX;
@@ -163,7 +165,7 @@ impl<'a> Inspection<'a> {
                     Err(_) => self.out.clear(),
                 },
                 command = input.recv(), if wants_input => self.handle_input(command)?,
-                () = until(due) => {
+                () = wait_until(due) => {
                     if timeout.is_some_and(|timeout| Instant::now() >= timeout) {
                         self.end = Some(End::new(Kind::TimedOut, "not done within --timeout"));
                         return Ok(());
@@ -172,7 +174,7 @@ impl<'a> Inspection<'a> {
                         return Ok(());
                     }
                 }
-                _ = tokio::signal::ctrl_c() => match self.leaving {
+                _ = interrupts.recv() => match self.leaving {
                     None => self.leave()?,
                     Some(_) => return Ok(()),
                 },
@@ -440,11 +442,4 @@ fn mask() -> Result<[u8; 4], End> {
 /// From the system's source.
 pub(crate) fn random(bytes: &mut [u8]) -> Result<(), End> {
     SystemRandom::new().fill(bytes).map_err(|_| End::trouble("no random numbers"))
-}
-
-async fn until(due: Option<Instant>) {
-    match due {
-        Some(due) => sleep_until(due).await,
-        None => std::future::pending().await,
-    }
 }

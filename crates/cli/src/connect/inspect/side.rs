@@ -223,6 +223,8 @@ impl Side {
                 faults.extend(inflater.finish(self.max_message, &mut message.inflated));
                 faults.extend(message.look(before));
                 let len = message.inflated.len();
+                // What is over the limit was not looked at, and may end in the middle of a character.
+                message.utf8.failed |= len >= self.max_message;
                 message.inflated.truncate(self.excerpt.max(1));
                 inflated = Some((std::mem::take(&mut message.inflated), len));
             }
