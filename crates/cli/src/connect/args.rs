@@ -66,7 +66,7 @@ pub(crate) struct RequestArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) subprotocol: Vec<String>,
 
-    /// The page that asks (`Origin`), such as https://example.com
+    /// The page that asks (`Origin`), such as `https://example.com`
     #[arg(long, value_name = "ORIGIN", conflicts_with = "listen")]
     pub(crate) origin: Option<String>,
 

@@ -4,11 +4,11 @@
 //! RFC 9110 or RFC 9112 that stands beside each. Where the section leaves a choice, or our answer is not the one it
 //! recommends, the row says why.
 //!
-//! * [`h1spec`]: all 33 cases of uNetworking's h1spec;
-//! * [`garden`]: what the HTTP Garden found servers and proxies to disagree about;
-//! * [`llhttp`]: requests of the tests of Node's parser;
-//! * [`nginx`]: requests of nginx's tests: hosts, ranges, conditions;
-//! * [`rules`]: what the standards say and none of these asks.
+//! * `h1spec`: all 33 cases of uNetworking's h1spec;
+//! * `garden`: what the HTTP Garden found servers and proxies to disagree about;
+//! * `llhttp`: requests of the tests of Node's parser;
+//! * `nginx`: requests of nginx's tests: hosts, ranges, conditions;
+//! * `rules`: what the standards say and none of these asks.
 //!
 //! They are asked of a server that echoes the body of any request to any path, but for the few paths that
 //! [`subject`] names. `cargo xtask conformance` does so, each whole, cut in every place, byte by byte, twice in one
