@@ -398,7 +398,11 @@ impl Load {
         }
         let unexpected = !leaving && !*ending;
         if unexpected {
-            let text = format!("{why:?}");
+            let text = match &why {
+                Closed::Error(error) => error.to_string(),
+                Closed::Reset => "reset".to_owned(),
+                _ => "ended without being asked to".to_owned(),
+            };
             let failure = match &why {
                 Closed::Error(error) if !open => match error.kind() {
                     std::io::ErrorKind::ConnectionRefused => Failure::Refused,
