@@ -58,7 +58,7 @@ function listen(server, where, options = {}) {
     socket.on('message', (data, isBinary) => {
       if (path !== '/quiet') socket.send(data, { binary: isBinary });
     });
-    socket.on('close', (code, reason) => server.emit('left', code, reason.toString()));
+    socket.on('close', (code, reason) => server.emit(`left ${path}`, code, reason.toString()));
   });
   server.on('request', (request, response) => {
     response.writeHead(request.url === '/moved' ? 302 : 403, { location: '/' });
@@ -102,8 +102,9 @@ const checks = {
     has((await fine(['--binary', '--show', 'dump', url], 'AB\n')).out, '|AB|');
   },
   '--commands, --verbose': async () => {
-    const left = once(plain, 'left');
-    const ran = await fine(['--commands', '--verbose', url], '/ping x\n//a\n/hex 41\n/close 4001 bye\n');
+    // By a path of its own: those before it may not have left yet.
+    const left = once(plain, 'left /commands');
+    const ran = await fine(['--commands', '--verbose', `${url}/commands`], '/ping x\n//a\n/hex 41\n/close 4001 bye\n');
     expect(ran.out, '/a\nA\n', 'the echo');
     has(ran.err, 'pong "x" after ');
     const [code, reason] = await left;
