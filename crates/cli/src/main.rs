@@ -1,6 +1,7 @@
 //! The `sinews` program.
 #![forbid(unsafe_code)]
 
+mod anybody;
 mod args;
 mod auth;
 mod bench;

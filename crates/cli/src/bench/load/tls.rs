@@ -3,11 +3,11 @@
 use std::io::{Read, Write};
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::CryptoProvider;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use sinews_session::{Chain, Outbound, Resources};
+
+use crate::anybody::Anybody;
 
 /// Settings of all connections.
 ///
@@ -20,7 +20,7 @@ pub(crate) fn config(insecure: bool) -> Result<Arc<ClientConfig>, String> {
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?;
     if insecure {
-        let anyone = Arc::new(Anyone(provider));
+        let anyone = Arc::new(Anybody(provider));
         return Ok(Arc::new(
             builder.dangerous().with_custom_certificate_verifier(anyone).with_no_client_auth(),
         ));
@@ -31,47 +31,6 @@ pub(crate) fn config(insecure: bool) -> Result<Arc<ClientConfig>, String> {
         return Err("the system has no certificates to trust; --insecure does without".to_owned());
     }
     Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
-}
-
-/// Takes any certificate, but its owner must have the key.
-#[derive(Debug)]
-struct Anyone(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Anyone {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, cert, signed, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, cert, signed, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 /// The TLS of one connection.
