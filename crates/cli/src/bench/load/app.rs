@@ -11,12 +11,13 @@ use sinews_proto::Config;
 use sinews_session::Resources;
 
 use super::super::args::Mode;
+use super::super::payload::mix;
 use super::super::plan::Plan;
 use super::super::process::{self, Processor};
 use super::super::tally::{Failure, Live, Tally, record};
 use super::super::target::Protocol;
 use super::http::Http;
-use super::lane::{Desk, Lane, Window};
+use super::lane::{Desk, Lane, Nanos, Window};
 use super::pace::Pace;
 use super::tcp::Tcp;
 use super::tls::Tls;
@@ -74,7 +75,7 @@ pub(crate) struct Load {
     /// Connections that are still to be asked for: ordinal and time.
     to_open: std::iter::Peekable<std::vec::IntoIter<(usize, Instant)>>,
     /// Connections that take the place of others: their ordinals, and what those have left unanswered.
-    again: Vec<(usize, VecDeque<Instant>)>,
+    again: Vec<(usize, VecDeque<Nanos>)>,
     /// Slots of those that are sent to by the clock, and whose turn it is.
     paced: Vec<ConnId>,
     turn: usize,
@@ -95,21 +96,10 @@ impl Load {
             let (threads, thread) = (plan.threads as u64, thread as u64);
             count / threads + u64::from(thread < count % threads)
         };
-        let desk = Desk {
-            tally: Tally::new(),
-            live,
-            now: epoch,
-            epoch,
-            window: None,
-            budget: plan.count.map(share),
-            stopped: false,
-            outstanding: 0,
-            plan,
-        };
         Self {
-            desk,
+            desk: Desk::new(plan.clone(), live, epoch, plan.count.map(share)),
             config: websocket::config(),
-            resources: Resources::new(),
+            resources: Resources::with_masks(masks()),
             conns: Vec::with_capacity(own),
             plain: Vec::new(),
             to_open: to_open.into_iter().peekable(),
@@ -144,7 +134,7 @@ impl Load {
         }
     }
 
-    fn open(&mut self, io: &mut Io, ordinal: usize, waiting: VecDeque<Instant>) {
+    fn open(&mut self, io: &mut Io, ordinal: usize, waiting: VecDeque<Nanos>) {
         let plan = self.desk.plan.clone();
         let part = self.part(ordinal);
         let mut options = ConnectOptions::default();
@@ -216,7 +206,7 @@ impl Load {
         let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
         let took = desk.now.saturating_duration_since(conn.asked);
         let storm = desk.plan.mode == Mode::Storm;
-        if !storm || desk.measures(desk.now) {
+        if !storm || desk.measures_now() {
             record(&mut desk.tally.connect, took);
         }
         desk.live.open.add(1);
@@ -224,7 +214,7 @@ impl Load {
         match desk.plan.mode {
             Mode::Storm => {
                 desk.live.messages.add(1);
-                if desk.measures(desk.now) {
+                if desk.measures_now() {
                     desk.tally.messages += 1;
                     record(&mut desk.tally.latency, took);
                 }
@@ -263,8 +253,7 @@ impl Load {
     }
 
     fn begin(&mut self, io: &mut Io, window: Window) {
-        self.desk.window = Some(window);
-        self.desk.now = io.now();
+        self.desk.begin(window, io.now());
         if let Some(rate) = self.desk.plan.rate {
             let own = self.paced.len() as f64;
             let all = match self.desk.plan.is_fan_out() {
@@ -288,19 +277,18 @@ impl Load {
 
     /// What the clock demands.
     fn tick(&mut self, io: &mut Io) {
-        self.desk.now = Instant::now();
+        self.desk.at(Instant::now());
         let now = self.desk.now;
         while let Some((ordinal, _)) = self.to_open.next_if(|(_, at)| *at <= now) {
             self.open(io, ordinal, VecDeque::new());
         }
         self.open_again(io);
-        if let Some(window) = self.desk.window {
+        if let Some(window) = self.desk.window() {
             for (edge, used) in [Some(window.from), window.until].into_iter().zip(&mut self.used) {
                 if used.is_none() && edge.is_some_and(|edge| now >= edge) {
                     *used = process::of_this_thread();
                 }
             }
-            self.desk.stopped |= window.until.is_some_and(|until| now >= until);
         }
         self.send_due(io);
         self.tell_if_done();
@@ -309,7 +297,7 @@ impl Load {
 
     /// Sends what is due at this time, in an open loop.
     fn send_due(&mut self, io: &mut Io) {
-        let until = self.desk.window.and_then(|window| window.until);
+        let until = self.desk.window().and_then(|window| window.until);
         while let Some(due) = self.pace.as_mut().and_then(|pace| pace.take(self.desk.now)) {
             if until.is_some_and(|until| due >= until) {
                 return self.pace = None;
@@ -349,7 +337,7 @@ impl Load {
     fn tell_if_done(&self) {
         let desk = &self.desk;
         let spent = desk.stopped || desk.budget == Some(0) || self.paced_have_gone();
-        let done = desk.window.is_some() && spent && desk.outstanding == 0;
+        let done = desk.window().is_some() && spent && desk.outstanding == 0;
         desk.live.done.store(u64::from(done), Ordering::Release);
     }
 
@@ -374,7 +362,7 @@ impl Load {
         self.ending = true;
         self.desk.stopped = true;
         self.pace = None;
-        self.desk.now = Instant::now();
+        self.desk.at(Instant::now());
         let Self { conns, desk, resources, .. } = self;
         for conn in conns.iter_mut().flatten() {
             conn.lane.give_up(desk);
@@ -444,7 +432,7 @@ impl App for Load {
     fn accepted(&mut self, _: &mut Io, _: ConnId, _: Accepted) {}
 
     fn connected(&mut self, io: &mut Io, id: ConnId) {
-        self.desk.now = Instant::now();
+        self.desk.at(Instant::now());
         let Self { conns, resources, .. } = self;
         let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
         conn.wire.begin(resources);
@@ -452,7 +440,7 @@ impl App for Load {
     }
 
     fn received(&mut self, io: &mut Io, id: ConnId, chunk: &mut [u8]) -> Flow {
-        self.desk.now = Instant::now();
+        self.desk.at(Instant::now());
         let Self { conns, desk, resources, config, plain, .. } = self;
         let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return Flow::Continue };
         let with = (resources, &*config);
@@ -526,7 +514,7 @@ impl App for Load {
     }
 
     fn closed(&mut self, io: &mut Io, id: ConnId, why: Closed) {
-        self.desk.now = Instant::now();
+        self.desk.at(Instant::now());
         let Some(conn) = self.conns.get_mut(id.index()).and_then(Option::take) else { return };
         let failed = !conn.open;
         self.gone(why, conn);
@@ -576,6 +564,17 @@ fn key() -> [u8; 16] {
     let mut key = [0; 16];
     let _ = getrandom::fill(&mut key);
     key
+}
+
+/// Mask keys for this thread. Those of a browser must not be guessed by who chose the payload (RFC 6455 section 10.3), which is
+/// nobody's concern here; so one number of the system is spread over all of them, and not one call in 64 goes to it.
+fn masks() -> impl FnMut() -> [u8; 4] + Send + 'static {
+    let [seed @ .., _, _, _, _, _, _, _, _] = key();
+    let mut state = u64::from_le_bytes(seed);
+    move || {
+        state = mix(state);
+        (state as u32).to_le_bytes()
+    }
 }
 
 /// How often a thread looks at the clock when nothing else happens.

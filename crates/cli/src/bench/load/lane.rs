@@ -1,11 +1,12 @@
 //! The messages of one connection: which are sent, which are answered, and what they count.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::super::plan::Plan;
-use super::super::tally::{Failure, Live, Tally, record};
+use super::super::tally::{Failure, Live, Tally};
 
 /// What all connections of a thread share, but for the memory of its sessions.
 #[derive(Debug)]
@@ -13,11 +14,15 @@ pub(crate) struct Desk {
     pub(crate) plan: Arc<Plan>,
     pub(crate) tally: Tally,
     pub(crate) live: Arc<Live>,
-    /// Of this chunk or turn.
+    /// Of this chunk or turn, as [`at`](Self::at) was told.
     pub(crate) now: Instant,
     pub(crate) epoch: Instant,
-    /// What is measured; before it is known, nothing is sent.
-    pub(crate) window: Option<Window>,
+    /// The same, since the epoch.
+    since: Nanos,
+    /// Before it is known, nothing is sent.
+    window: Option<Window>,
+    /// What of it is measured; empty before it is known.
+    measured: Range<Nanos>,
     /// Messages that may still be sent, with --count.
     pub(crate) budget: Option<u64>,
     /// Nothing more is sent.
@@ -25,6 +30,10 @@ pub(crate) struct Desk {
     /// Messages that were sent and are not answered, or due and not sent.
     pub(crate) outstanding: u64,
 }
+
+/// Nanoseconds since the epoch of the run: what is done for each message compares and subtracts these, which is a
+/// fraction of the work that an `Instant` makes.
+pub(crate) type Nanos = u64;
 
 /// A part of time.
 #[derive(Clone, Copy, Debug)]
@@ -36,20 +45,69 @@ pub(crate) struct Window {
     pub(crate) until: Option<Instant>,
 }
 
-impl Window {
-    pub(crate) fn holds(&self, at: Instant) -> bool {
-        at >= self.from && self.until.is_none_or(|until| at < until)
-    }
-}
-
 impl Desk {
+    pub(crate) fn new(plan: Arc<Plan>, live: Arc<Live>, epoch: Instant, budget: Option<u64>) -> Self {
+        Self {
+            plan,
+            tally: Tally::new(),
+            live,
+            now: epoch,
+            epoch,
+            since: 0,
+            window: None,
+            measured: 0..0,
+            budget,
+            stopped: false,
+            outstanding: 0,
+        }
+    }
+
+    /// What happens next happens at this time.
+    #[inline]
+    pub(crate) fn at(&mut self, now: Instant) {
+        self.now = now;
+        self.since = self.nanos(now);
+        self.stopped |= self.window.is_some() && self.since >= self.measured.end;
+    }
+
+    /// From now on messages are sent.
+    pub(crate) fn begin(&mut self, window: Window, now: Instant) {
+        self.window = Some(window);
+        self.measured = self.nanos(window.from)..window.until.map_or(Nanos::MAX, |until| self.nanos(until));
+        self.at(now);
+    }
+
+    pub(crate) fn window(&self) -> Option<Window> {
+        self.window
+    }
+
+    /// Whether what happens now is measured.
+    #[inline]
+    pub(crate) fn measures_now(&self) -> bool {
+        self.measured.contains(&self.since)
+    }
+
+    /// Whether what was due then is.
+    pub(crate) fn measures(&self, due: Instant) -> bool {
+        self.measured.contains(&self.nanos(due))
+    }
+
+    #[inline]
+    fn nanos(&self, at: Instant) -> Nanos {
+        at.saturating_duration_since(self.epoch).as_nanos() as Nanos
+    }
+
+    /// Something that was due then is done, or given up.
+    #[inline]
+    fn waited(&mut self, due: Nanos) {
+        if self.measured.contains(&due) {
+            self.tally.latency.saturating_record(self.since.saturating_sub(due).max(1));
+        }
+    }
+
     /// Whether another message may be sent without being due: in a closed loop.
     pub(crate) fn takes_next(&mut self) -> bool {
         if self.stopped || self.window.is_none() || self.plan.rate.is_some() {
-            return false;
-        }
-        if self.window.and_then(|window| window.until).is_some_and(|until| self.now >= until) {
-            self.stopped = true;
             return false;
         }
         match &mut self.budget {
@@ -62,25 +120,20 @@ impl Desk {
         }
     }
 
-    pub(crate) fn measures(&self, at: Instant) -> bool {
-        self.window.is_some_and(|window| window.holds(at))
-    }
-
     pub(crate) fn fail(&mut self, failure: Failure, count: u64, example: impl FnOnce() -> String) {
         self.live.errors.add(count);
         self.tally.fail(failure, count, example);
     }
 
-    fn counted(&mut self, due: Instant, bytes: usize) {
+    #[inline]
+    fn counted(&mut self, due: Nanos, bytes: usize) {
         self.live.messages.add(1);
-        if self.measures(self.now) {
+        if self.measures_now() {
             self.tally.messages += 1;
             self.tally.last = Some(self.now);
             self.tally.bytes_received += bytes as u64;
         }
-        if self.measures(due) {
-            record(&mut self.tally.latency, self.now.saturating_duration_since(due));
-        }
+        self.waited(due);
     }
 }
 
@@ -92,20 +145,20 @@ pub(crate) struct Lane {
     next: u64,
     expected: u64,
     /// When those in between were due, or sent.
-    sent: VecDeque<Instant>,
+    sent: VecDeque<Nanos>,
     /// Due, and too many are unanswered.
-    waiting: VecDeque<Instant>,
+    waiting: VecDeque<Nanos>,
 }
 
 impl Lane {
     /// `waiting`: when messages were due that a connection before this has left.
-    pub(crate) fn new(ordinal: usize, waiting: VecDeque<Instant>) -> Self {
+    pub(crate) fn new(ordinal: usize, waiting: VecDeque<Nanos>) -> Self {
         let first = (ordinal as u64) << 36;
         Self { ordinal, next: first, expected: first, sent: VecDeque::new(), waiting }
     }
 
     /// What is not answered, for the connection that takes this one's place.
-    pub(crate) fn leave(&mut self) -> VecDeque<Instant> {
+    pub(crate) fn leave(&mut self) -> VecDeque<Nanos> {
         self.sent.drain(..).chain(self.waiting.drain(..)).collect()
     }
 
@@ -118,7 +171,7 @@ impl Lane {
             Some(due) => due,
             None if desk.takes_next() => {
                 desk.outstanding += 1;
-                desk.now
+                desk.since
             }
             None => return None,
         };
@@ -128,7 +181,7 @@ impl Lane {
     }
 
     pub(crate) fn sent_bytes(&self, desk: &mut Desk, bytes: usize) {
-        if desk.measures(desk.now) {
+        if desk.measures_now() {
             desk.tally.bytes_sent += bytes as u64;
         }
     }
@@ -136,7 +189,7 @@ impl Lane {
     /// A message is due that did not wait for an answer.
     pub(crate) fn due(&mut self, at: Instant, desk: &mut Desk) {
         desk.outstanding += 1;
-        self.waiting.push_back(at);
+        self.waiting.push_back(desk.nanos(at));
     }
 
     /// Number of the message that the next answer belongs to; `None`: nothing was asked.
@@ -160,9 +213,7 @@ impl Lane {
     pub(crate) fn give_up(&mut self, desk: &mut Desk) {
         let lost = self.sent.len() + self.waiting.len();
         for due in self.sent.drain(..).chain(self.waiting.drain(..)) {
-            if desk.measures(due) {
-                record(&mut desk.tally.latency, desk.now.saturating_duration_since(due));
-            }
+            desk.waited(due);
         }
         desk.outstanding -= lost as u64;
         if lost > 0 {
@@ -176,14 +227,13 @@ impl Lane {
         desk.outstanding -= 1;
         let number = self.next & u64::from(u32::MAX);
         self.next += 1;
-        let nanos = due.saturating_duration_since(desk.epoch).as_nanos() as u64;
         let fill = String::from_utf8_lossy(desk.plan.corpus.message(number)).into_owned();
         let fill = &fill[..fill.len().saturating_sub(STAMP)];
-        if desk.measures(due) {
+        if desk.measured.contains(&due) {
             desk.tally.published += 1;
         }
         desk.live.expected.add(desk.plan.subscribers(topic));
-        Some(format!("{MARK}{nanos:016x}{number:08x}{fill}."))
+        Some(format!("{MARK}{due:016x}{number:08x}{fill}."))
     }
 }
 
@@ -192,18 +242,17 @@ pub(crate) fn delivered(message: &[u8], desk: &mut Desk) -> Result<(), String> {
     // What the server says for itself is no delivery.
     let Some(at) = memchr::memmem::find(message, MARK.as_bytes()) else { return Ok(()) };
     let rest = &message[at + MARK.len()..];
-    let hex = |range: std::ops::Range<usize>| {
+    let hex = |range: Range<usize>| {
         let text = rest.get(range).and_then(|bytes| std::str::from_utf8(bytes).ok());
         text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or("a delivery's time cannot be read")
     };
-    let (nanos, number) = (hex(0..16)?, hex(16..24)?);
+    let (due, number) = (hex(0..16)?, hex(16..24)?);
     let fill = desk.plan.corpus.message(number);
     let fill = &fill[..fill.len().saturating_sub(STAMP)];
     let body = &rest[24..];
     if !body.starts_with(fill) || body.get(fill.len()) != Some(&b'.') {
         return Err("a delivery differs from what was published".to_owned());
     }
-    let due = desk.epoch + Duration::from_nanos(nanos);
     desk.counted(due, message.len());
     Ok(())
 }
