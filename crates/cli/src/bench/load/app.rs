@@ -248,6 +248,9 @@ impl Load {
         if let Some(failure) = fault.failure.filter(|_| !conn.leaving && !ending) {
             desk.fail(failure, 1, || fault.text);
         }
+        if !conn.open && !conn.leaving {
+            desk.live.settled.add(1);
+        }
         conn.leaving = true;
         io.close(id);
     }
@@ -530,12 +533,8 @@ impl App for Load {
     fn timer(&mut self, io: &mut Io, id: ConnId) {
         let opening = self.conn(id).is_some_and(|conn| !conn.open);
         if opening {
-            self.desk.live.settled.add(1);
-            self.fault(
-                io,
-                id,
-                Fault::new(Failure::ConnectTimeout, "no connection, or no handshake, in time"),
-            );
+            let fault = Fault::new(Failure::ConnectTimeout, "no connection, or no handshake, in time");
+            self.fault(io, id, fault);
         }
     }
 
