@@ -58,6 +58,8 @@ struct Contender {
     plan: Arc<Plan>,
     command: Option<String>,
     rounds: Vec<Round>,
+    /// What went wrong first, in words.
+    fault: Option<String>,
 }
 
 #[derive(Clone, Copy)]
@@ -66,7 +68,6 @@ struct Round {
     median_ns: f64,
     p99_ns: f64,
     cpu_us: Option<f64>,
-    errors: u64,
     /// The load had nothing left to give.
     limited: bool,
 }
@@ -83,7 +84,7 @@ pub(crate) fn run(args: CompareArgs) -> Result<(), String> {
         for step in 0..all.len() {
             // Every one is first, second and so on as often.
             let at = (round + step) % all.len();
-            let measured = measure(&all[at], &args)?;
+            let measured = measure(&mut all[at], &args)?;
             if !args.quiet {
                 let rate = count(measured.rate);
                 super::say(&format!("round {} of {}: {} {rate}/s", round + 1, args.rounds, all[at].name));
@@ -96,8 +97,10 @@ pub(crate) fn run(args: CompareArgs) -> Result<(), String> {
     } else {
         super::print(&table(&all));
     }
-    let errors: u64 = all.iter().flat_map(|one| &one.rounds).map(|round| round.errors).sum();
-    if errors > 0 { Err(format!("{errors} errors: what failed is no fair comparison")) } else { Ok(()) }
+    match all.iter().find_map(|one| Some((&one.name, one.fault.as_ref()?))) {
+        Some((name, fault)) => Err(format!("what failed is no fair comparison: {name}: {fault}")),
+        None => Ok(()),
+    }
 }
 
 /// `URL`, or `NAME=URL=COMMAND`.
@@ -114,23 +117,23 @@ fn contender(text: &str, load: &LoadArgs) -> Result<Contender, String> {
         return Err(format!("{text}: expected a URL, or NAME=URL=COMMAND"));
     }
     let plan = Arc::new(Plan::new(url, load)?);
-    Ok(Contender { name: name.to_owned(), plan, command, rounds: Vec::new() })
+    Ok(Contender { name: name.to_owned(), plan, command, rounds: Vec::new(), fault: None })
 }
 
-fn measure(one: &Contender, args: &CompareArgs) -> Result<Round, String> {
+fn measure(one: &mut Contender, args: &CompareArgs) -> Result<Round, String> {
     let started = match &one.command {
         Some(command) => Some(Started::new(command, args.server_core.as_deref(), &one.plan)?),
         None => None,
     };
     let pids: Vec<u32> = started.iter().map(|started| started.0.id()).collect();
     let outcome = load::run(one.plan.clone(), (&pids, true), |_| ())?;
+    one.fault = one.fault.take().or_else(|| super::verdict(&outcome).err());
     let at = |quantile| outcome.tally.latency.value_at_quantile(quantile) as f64;
     Ok(Round {
         rate: outcome.rate(),
         median_ns: at(0.5),
         p99_ns: at(0.99),
         cpu_us: outcome.server_cpu_us(),
-        errors: outcome.tally.failures(),
         limited: outcome.warnings(&one.plan).iter().any(|warning| warning.contains("bottleneck")),
     })
 }
@@ -151,7 +154,8 @@ impl Started {
             }
             None => Command::new(program),
         };
-        started.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        // Its input stays open until it is ended: to some servers the end of that is the order to go.
+        started.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = started.spawn().map_err(|error| format!("{command}: {error}"))?;
         if let Some(stdout) = child.stdout.take() {
             // To the end, so that no write of the server meets a closed pipe.
