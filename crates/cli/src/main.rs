@@ -1,7 +1,6 @@
 //! The `sinews` program.
 #![forbid(unsafe_code)]
 
-mod anybody;
 mod args;
 mod auth;
 mod bench;
@@ -17,6 +16,7 @@ mod routes;
 mod serve;
 mod settings;
 mod token;
+mod trust;
 
 use std::process::ExitCode;
 

@@ -140,8 +140,12 @@ pub(crate) struct ConnectionArgs {
     pub(crate) subprotocol: Vec<String>,
 
     /// Take whatever certificate the server has
-    #[arg(long)]
+    #[arg(short = 'k', long, conflicts_with = "ca")]
     pub(crate) insecure: bool,
+
+    /// Trust these certificates (PEM) besides the system's; may be given several times
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Vec<PathBuf>,
 
     /// Connect to this path in place of the URL's host
     #[arg(long, value_name = "PATH")]

@@ -5,7 +5,7 @@ mod http;
 mod lane;
 mod pace;
 mod tcp;
-pub(crate) mod tls;
+mod tls;
 mod websocket;
 mod wire;
 

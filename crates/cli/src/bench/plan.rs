@@ -10,10 +10,10 @@ use sinews_proto::deflate::DeflateConfig;
 use sinews_proto::handshake::ClientRequest;
 
 use super::args::{LoadArgs, Mode};
-use super::load::tls;
 use super::payload::Corpus;
 use super::target::{Protocol, Target};
 use crate::args::Backend;
+use crate::trust;
 
 /// One run. Threads share it.
 #[derive(Clone, Debug)]
@@ -111,7 +111,7 @@ impl Plan {
                 Backend::Poll => BackendChoice::Poll,
                 Backend::Uring => BackendChoice::Uring,
             },
-            tls: target.tls.then(|| tls::config(connection.insecure)).transpose()?,
+            tls: target.tls.then(|| tls(connection.insecure, &connection.ca)).transpose()?,
             handshakes: handshakes(&target, args)?,
             request: request(&target, args)?,
             fan_out: FanOut {
@@ -166,6 +166,7 @@ fn check(args: &LoadArgs, target: &Target) -> Result<(), String> {
         (!connection.subprotocol.is_empty() && !is(Protocol::WebSocket), "--subprotocol is for WebSocket"),
         (!connection.header.is_empty() && is(Protocol::Tcp), "--header is not for tcp:// URLs"),
         (connection.insecure && !target.tls, "--insecure is for wss:// and https:// URLs"),
+        (!connection.ca.is_empty() && !target.tls, "--ca is for wss:// and https:// URLs"),
         (content.expect.is_some() && !is(Protocol::Http), "--expect is for http:// URLs; others must echo"),
         (content.method != "GET" && !is(Protocol::Http), "--method is for http:// URLs"),
         (
@@ -178,6 +179,10 @@ fn check(args: &LoadArgs, target: &Target) -> Result<(), String> {
         Some((_, why)) => Err(why.to_owned()),
         None => Ok(()),
     }
+}
+
+fn tls(insecure: bool, ca: &[PathBuf]) -> Result<Arc<rustls::ClientConfig>, String> {
+    Ok(Arc::new(trust::client(insecure, ca)?.with_no_client_auth()))
 }
 
 /// `Name: value`.

@@ -119,7 +119,7 @@ pub(crate) struct TlsArgs {
     #[arg(short = 'k', long, conflicts_with_all = ["ca", "listen"])]
     pub(crate) insecure: bool,
 
-    /// Trust these certificates (PEM) instead of the system's; may be given several times
+    /// Trust these certificates (PEM) besides the system's; may be given several times
     #[arg(long, value_name = "FILE", conflicts_with = "listen")]
     pub(crate) ca: Vec<PathBuf>,
 

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use sinews::client::ConnectError;
 use sinews::{Cause, CloseCode, Closed, Error};
 
+use crate::trust;
+
 /// How it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct End {
@@ -38,7 +40,7 @@ impl End {
 
     /// Trouble with something that has a name.
     pub(crate) fn io(what: impl std::fmt::Display, error: &io::Error) -> Self {
-        Self::trouble(format!("{what}: {error}"))
+        Self::trouble(format!("{what}: {}", trust::explain(error)))
     }
 
     pub(crate) fn code(&self) -> u8 {
@@ -68,7 +70,7 @@ impl From<ConnectError> for End {
             error if error.is_timeout() => Kind::TimedOut,
             _ => Kind::Trouble,
         };
-        Self::new(kind, error.to_string())
+        Self::new(kind, trust::explain(&error))
     }
 }
 

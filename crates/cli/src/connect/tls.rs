@@ -4,31 +4,23 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustls::crypto::ring;
+use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, ServerConfig};
 
 use super::args::TlsArgs;
 use super::end::End;
-use crate::anybody::Anybody;
+use crate::trust;
 
 /// What a client shows and trusts.
 ///
 /// # Errors
 /// A file, or what is in it.
 pub(crate) fn client(args: &TlsArgs) -> Result<ClientConfig, End> {
-    let provider = Arc::new(ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| fault("TLS", &error))?;
-    let builder = if args.insecure {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider)))
-    } else {
-        builder.with_root_certificates(roots(&args.ca)?)
-    };
+    let builder = trust::client(args.insecure, &args.ca).map_err(End::trouble)?;
     let mut config = match (&args.cert, &args.key) {
         (Some(cert), Some(key)) => builder
-            .with_client_auth_cert(certificates(cert)?, private_key(key)?)
+            .with_client_auth_cert(trust::certificates(cert).map_err(End::trouble)?, private_key(key)?)
             .map_err(|error| fault(&cert.display().to_string(), &error))?,
         _ => builder.with_no_client_auth(),
     };
@@ -47,34 +39,9 @@ pub(crate) fn server(args: &TlsArgs) -> Result<Option<Arc<ServerConfig>>, End> {
         .with_safe_default_protocol_versions()
         .map_err(|error| fault("TLS", &error))?
         .with_no_client_auth()
-        .with_single_cert(certificates(cert)?, private_key(key)?)
+        .with_single_cert(trust::certificates(cert).map_err(End::trouble)?, private_key(key)?)
         .map_err(|error| fault(&cert.display().to_string(), &error))?;
     Ok(Some(Arc::new(config)))
-}
-
-fn roots(files: &[std::path::PathBuf]) -> Result<RootCertStore, End> {
-    let mut roots = RootCertStore::empty();
-    for file in files {
-        for certificate in certificates(file)? {
-            roots.add(certificate).map_err(|error| fault(&file.display().to_string(), &error))?;
-        }
-    }
-    if files.is_empty() {
-        // Some stores hold a certificate that cannot be parsed; the others are as good.
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    }
-    match roots.is_empty() {
-        true => Err(End::trouble("no root certificates on this machine: --ca FILE names some")),
-        false => Ok(roots),
-    }
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, End> {
-    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    match found {
-        Ok(found) if found.is_empty() => Err(fault(&path.display().to_string(), &"no certificate in PEM")),
-        found => found.map_err(|error| fault(&path.display().to_string(), &error)),
-    }
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, End> {

@@ -4,34 +4,10 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::{ClientConfig, ClientConnection};
 use sinews_session::{Chain, Outbound, Resources};
 
-use crate::anybody::Anybody;
-
-/// Settings of all connections.
-///
-/// # Errors
-///
-/// The system has no certificates to trust.
-pub(crate) fn config(insecure: bool) -> Result<Arc<ClientConfig>, String> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?;
-    if insecure {
-        let anyone = Arc::new(Anybody(provider));
-        return Ok(Arc::new(
-            builder.dangerous().with_custom_certificate_verifier(anyone).with_no_client_auth(),
-        ));
-    }
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() {
-        return Err("the system has no certificates to trust; --insecure does without".to_owned());
-    }
-    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
-}
+use crate::trust;
 
 /// The TLS of one connection.
 #[derive(Debug)]
@@ -61,7 +37,7 @@ impl Tls {
     pub(crate) fn receive(&mut self, mut chunk: &[u8], plain: &mut Vec<u8>) -> Result<(), String> {
         while !chunk.is_empty() {
             self.connection.read_tls(&mut chunk).map_err(|error| error.to_string())?;
-            let state = self.connection.process_new_packets().map_err(|error| error.to_string())?;
+            let state = self.connection.process_new_packets().map_err(|error| trust::explain(&error))?;
             let from = plain.len();
             plain.resize(from + state.plaintext_bytes_to_read(), 0);
             self.connection.reader().read_exact(&mut plain[from..]).map_err(|error| error.to_string())?;

@@ -1,0 +1,186 @@
+//! Whom `sinews bench` and `sinews connect` trust: the same, and what they say about others is the same.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+
+/// Who signs certificates.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    /// Its own certificate, as a file.
+    file: String,
+}
+
+/// The files of a test, gone at its end.
+struct Directory(PathBuf);
+
+/// `sinews connect --listen` with a certificate, ended when dropped.
+struct Server {
+    child: Child,
+    port: String,
+}
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("sinews-trust-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, text).unwrap();
+        path.into_os_string().into_string().unwrap()
+    }
+
+    fn authority(&self, name: &str) -> Authority {
+        let mut params = CertificateParams::new([]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        let file = self.write(&format!("{name}.pem"), &params.self_signed(&key).unwrap().pem());
+        Authority { issuer: Issuer::new(params, key), file }
+    }
+
+    /// Serves with a certificate that the authority has signed, changed by `change`.
+    fn serve(&self, signer: &Authority, change: impl FnOnce(&mut CertificateParams)) -> Server {
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        change(&mut params);
+        let key = KeyPair::generate().unwrap();
+        let certificate =
+            self.write("certificate.pem", &params.signed_by(&key, &signer.issuer).unwrap().pem());
+        Server::start(&certificate, &self.write("key.pem", &key.serialize_pem()))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // What is left lies in the system's directory for such things.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Server {
+    fn start(certificate: &str, key: &str) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sinews"));
+        command.args(["connect", "--listen", "127.0.0.1:0", "--echo", "--cert", certificate, "--key", key]);
+        // Its input stays open, or it would end.
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (mut said, mut line) = (BufReader::new(child.stderr.take().unwrap()), String::new());
+        said.read_line(&mut line).unwrap();
+        // Clients that are refused are told of; that must not stop it.
+        std::thread::spawn(move || drop(std::io::copy(&mut said, &mut std::io::sink())));
+        let port = line.trim().trim_end_matches('/').rsplit_once(':').expect("an address").1.to_owned();
+        Self { child, port }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The clients, each of which sends something and has it back. What is refused is known at once, however long a
+/// connection may take.
+const CLIENTS: [&[&str]; 4] = [
+    &["connect"],
+    &["connect", "--inspect"],
+    &["bench", "-c", "2", "-n", "4", "--timeout", "10m", "--quiet"],
+    &["bench", "compare", "--rounds", "3", "-c", "1", "-n", "2", "--quiet"],
+];
+
+/// Whether the client gets through, with the system trusting `system`; and what it says.
+fn run(client: &[&str], further: &[&str], server: &Server, system: &str) -> (bool, String) {
+    let url = format!("wss://localhost:{}/", server.port);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sinews"));
+    command.args(client).args(further).arg(&url).env("SSL_CERT_FILE", system).env_remove("SSL_CERT_DIR");
+    if client.contains(&"compare") {
+        command.arg(&url);
+    }
+    for (name, _) in std::env::vars().filter(|(name, _)| name.to_ascii_lowercase().ends_with("_proxy")) {
+        command.env_remove(name);
+    }
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    (output.status.success(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn what_is_wrong_with_a_certificate_is_said_and_what_helps() {
+    let directory = Directory::new("wrong");
+    let (known, other) = (directory.authority("known"), directory.authority("other"));
+    type Change = fn(&mut CertificateParams);
+    let cases: [(Change, &[&str], &str, &str); 4] = [
+        (|_| (), &[], "UnknownIssuer", "; --ca FILE trusts who has signed it, --insecure anybody"),
+        (
+            |params| *params = CertificateParams::new(["example.com".to_owned()]).unwrap(),
+            &["--ca", &known.file],
+            "not valid for name \"localhost\"",
+            "; --insecure takes any certificate",
+        ),
+        (
+            |params| params.not_after = date_time_ymd(2020, 1, 1),
+            &["--ca", &known.file],
+            "certificate expired",
+            "; --insecure takes any certificate",
+        ),
+        (
+            |params| params.not_before = date_time_ymd(4000, 1, 1),
+            &["--ca", &known.file],
+            "certificate not valid yet",
+            "; --insecure takes any certificate",
+        ),
+    ];
+    for (change, further, words, advice) in cases {
+        let server = directory.serve(&known, change);
+        for client in CLIENTS {
+            let (through, said) = run(client, further, &server, &other.file);
+            assert!(!through, "{client:?}: {words}");
+            assert!(said.contains(words) && said.contains(advice), "{client:?}, {words}: {said}");
+            let (through, said) = run(client, &["--insecure"], &server, &other.file);
+            assert!(through, "{client:?}: {said}");
+        }
+    }
+}
+
+#[test]
+fn files_are_trusted_besides_the_system() {
+    let directory = Directory::new("right");
+    let (system, named) = (directory.authority("system"), directory.authority("named"));
+    for signer in [&system, &named] {
+        let server = directory.serve(signer, |_| ());
+        for client in CLIENTS {
+            let (through, said) = run(client, &["--ca", &named.file], &server, &system.file);
+            assert!(through, "{client:?}: {said}");
+        }
+    }
+    // A certificate that signs itself is its own authority.
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let certificate = directory.write("self.pem", &made.cert.pem());
+    let server = Server::start(&certificate, &directory.write("self.key", &made.signing_key.serialize_pem()));
+    for client in CLIENTS {
+        let nobody = directory.write("nobody.pem", "");
+        let (through, said) = run(client, &["--ca", &certificate], &server, &nobody);
+        assert!(through, "{client:?}: {said}");
+        let (through, said) = run(client, &[], &server, &nobody);
+        assert!(!through && said.contains("--ca FILE names some"), "{client:?}: {said}");
+    }
+}
+
+#[test]
+fn files_that_hold_no_certificate_are_told() {
+    let directory = Directory::new("files");
+    let server = directory.serve(&directory.authority("known"), |_| ());
+    let nothing = directory.write("nothing.pem", "no certificate\n");
+    for client in CLIENTS {
+        let (through, said) = run(client, &["--ca", &nothing], &server, &nothing);
+        assert!(!through && said.contains("nothing.pem: no certificate in PEM"), "{client:?}: {said}");
+        let (through, said) = run(client, &["--ca", "/no-such-file"], &server, &nothing);
+        assert!(!through && said.contains("/no-such-file"), "{client:?}: {said}");
+    }
+}
