@@ -214,11 +214,11 @@ impl Load {
         match desk.plan.mode {
             Mode::Storm => {
                 desk.live.messages.add(1);
-                if desk.measures_now() {
+                if desk.measures_now() && desk.budget != Some(0) {
                     desk.tally.messages += 1;
                     record(&mut desk.tally.latency, took);
+                    desk.budget.iter_mut().for_each(|left| *left -= 1);
                 }
-                desk.budget.iter_mut().for_each(|left| *left = left.saturating_sub(1));
                 conn.leaving = true;
                 if !conn.wire.close(desk, resources) {
                     io.close(id);
@@ -246,6 +246,9 @@ impl Load {
         let Self { conns, desk, .. } = self;
         let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
         if let Some(failure) = fault.failure.filter(|_| !conn.leaving && !ending) {
+            if matches!(failure, Failure::WrongBytes | Failure::Protocol) {
+                conn.lane.answered_wrongly(desk);
+            }
             desk.fail(failure, 1, || fault.text);
         }
         if !conn.open && !conn.leaving {

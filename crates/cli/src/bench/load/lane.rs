@@ -205,6 +205,13 @@ impl Lane {
         desk.counted(due, bytes);
     }
 
+    /// The next answer is wrong, which is told as such: the message is not sent again, nor told as unanswered.
+    pub(crate) fn answered_wrongly(&mut self, desk: &mut Desk) {
+        if self.sent.pop_front().is_some() {
+            desk.outstanding -= 1;
+        }
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.sent.is_empty() && self.waiting.is_empty()
     }
