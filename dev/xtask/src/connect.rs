@@ -1,5 +1,5 @@
-//! `sinews connect`, every option of it, opposite servers and clients of other people. The scripts start the program
-//! themselves, with servers of their own around it.
+//! `sinews connect` and `sinews bench`, every option of them, opposite servers and clients of other people. The scripts
+//! start the program themselves, with servers of their own around it.
 
 use std::fs;
 use std::path::Path;
@@ -16,9 +16,11 @@ struct Peer {
     prepare: fn() -> Result<std::process::Command, tools::Missing>,
 }
 
-const PEERS: [Peer; 2] = [
+const PEERS: [Peer; 4] = [
     Peer { name: "connect-ws", prepare: || tools::node("connect.mjs") },
     Peer { name: "connect-python", prepare: || tools::python(&["connect.py"]) },
+    Peer { name: "bench-ws", prepare: || tools::node("bench.mjs") },
+    Peer { name: "bench-python", prepare: || tools::python(&["bench.py"]) },
 ];
 
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
@@ -27,7 +29,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 
 /// Goes through the peers that are wanted.
 pub(crate) fn run(binary: &Path, wants: impl Fn(&str) -> bool) -> Outcome {
-    println!("sinews connect");
+    println!("sinews connect, sinews bench");
     let folder = process::target().join("xtask/interop/connect");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     library::make_certificate(&server::build_debug("sinews-interop", "sinews-interop")?, &folder)?;

@@ -26,8 +26,8 @@ pub(crate) struct Options {
     #[arg(long)]
     binary: Option<PathBuf>,
     /// Only these, against the server: curl, ws, undici, python, gorilla, coder, curl-suite; opposite the library:
-    /// openssl, ws-tls, python-tls, proxy-chain, go-socks5, pproxy; opposite `sinews connect`: connect-ws,
-    /// connect-python
+    /// openssl, ws-tls, python-tls, proxy-chain, go-socks5, pproxy; opposite `sinews connect` and `sinews bench`:
+    /// connect-ws, connect-python, bench-ws, bench-python
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// What the servers wait with: the checks run once for each. The library on compio needs `uring`
@@ -74,7 +74,7 @@ const CLIENTS: [Client; 6] = [
 /// curl against a server with an echo and files, in place of the program.
 const CURL_SUITE: &str = "curl-suite";
 
-/// Runs each client against the servers, then `sinews connect` and the library opposite their peers.
+/// Runs each client against the servers, then `sinews connect`, `sinews bench` and the library opposite their peers.
 pub(crate) fn run(options: &Options) -> Outcome {
     let names = || {
         let clients = CLIENTS.iter().map(|client| client.name);

@@ -38,7 +38,7 @@ impl Missing {
     }
 }
 
-/// Runs a program that prints `ok NAME` or `FAIL NAME: why` for each of its checks, and counts them.
+/// Runs a program that prints `ok NAME`, `skipped NAME: why` or `FAIL NAME: why` for each of its checks, and counts them.
 pub(crate) fn run_checks(name: &str, command: &mut Command, log: &Path) -> Count {
     let started = Instant::now();
     let end = process::run(command, log, CHECKS_LIMIT).and_then(|end| end.check(name, log));
@@ -49,7 +49,7 @@ pub(crate) fn run_checks(name: &str, command: &mut Command, log: &Path) -> Count
         println!("FAIL {}", end.err().unwrap_or_else(|| format!("{name} checked nothing")));
     }
     println!("{name}: {count} in {:.1} s", started.elapsed().as_secs_f64());
-    for line in output.lines().filter(|line| line.starts_with("FAIL ")) {
+    for line in output.lines().filter(|line| line.starts_with("FAIL ") || line.starts_with("skipped ")) {
         println!("    {line}");
     }
     count
@@ -57,7 +57,7 @@ pub(crate) fn run_checks(name: &str, command: &mut Command, log: &Path) -> Count
 
 fn count_lines(output: &str) -> Count {
     let count = |prefix: &str| output.lines().filter(|line| line.starts_with(prefix)).count() as u64;
-    Count { passed: count("ok "), failed: count("FAIL "), skipped: 0 }
+    Count { passed: count("ok "), failed: count("FAIL "), skipped: count("skipped ") }
 }
 
 /// A script that drives curl.
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn lines_of_a_client_are_counted() {
-        let output = "ok text of 1\nnoise\nFAIL ping: late\nok close\n";
-        assert_eq!(count_lines(output), Count { passed: 2, failed: 1, skipped: 0 });
+        let output = "ok text of 1\nnoise\nFAIL ping: late\nskipped trace: refused\nok close\n";
+        assert_eq!(count_lines(output), Count { passed: 2, failed: 1, skipped: 1 });
     }
 }
