@@ -259,7 +259,8 @@ impl Load {
     }
 
     fn begin(&mut self, io: &mut Io, window: Window) {
-        self.desk.begin(window, io.now());
+        // The loop's own time may be from before the window, and what is due then does not count.
+        self.desk.begin(window, Instant::now());
         if let Some(rate) = self.desk.plan.rate {
             let own = self.paced.len() as f64;
             let all = match self.desk.plan.is_fan_out() {
