@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use crate::{
-    host::{Failure, Server, Tools},
+    host::{Failure, Server, Tools, ensure, go_through},
     page::{ENTER, Page},
     webdriver::Driver,
 };
@@ -65,21 +65,7 @@ pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
     let anna = Page::enter(&driver, &server.url("chat"), "Anna")?;
     let ben = Page::enter(&driver, &server.url("chat"), "Ben")?;
     let mut world = World { server, driver: &driver, anna, ben };
-    let mut failed = 0;
-    for (name, check) in CHECKS {
-        match check(&mut world) {
-            Ok(()) => println!("ok      {name}"),
-            Err(failure) => {
-                failed += 1;
-                println!("FAILED  {name}\n        {failure}");
-            }
-        }
-    }
-    Ok([CHECKS.len() - failed, failed])
-}
-
-fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Failure> {
-    if holds { Ok(()) } else { Err(Failure::new(otherwise())) }
+    Ok(go_through(&mut world, CHECKS))
 }
 
 fn presence_shows_both(w: &mut World<'_>) -> Result<(), Failure> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::{
-    host::{Failure, Server, Tools, until},
+    host::{Failure, Server, Tools, go_through, until},
     webdriver::{Driver, Session},
 };
 
@@ -42,17 +42,7 @@ pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
     // A page without script and without a policy for any.
     session.open(&server.url("healthz"))?;
     let mut world = World { server, session };
-    let mut failed = 0;
-    for (name, check) in CHECKS {
-        match check(&mut world) {
-            Ok(()) => println!("ok      {name}"),
-            Err(failure) => {
-                failed += 1;
-                println!("FAILED  {name}\n        {failure}");
-            }
-        }
-    }
-    Ok([CHECKS.len() - failed, failed])
+    Ok(go_through(&mut world, CHECKS))
 }
 
 impl World<'_> {

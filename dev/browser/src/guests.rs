@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::{
-    host::{Failure, Server, Tools, until},
+    host::{Failure, Server, Tools, go_through, until},
     page::Page,
     webdriver::{Driver, Session},
 };
@@ -33,17 +33,7 @@ pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
     let driver = Driver::start(tools)?;
     let session = Session::start(&driver, 1180, 760)?;
     let mut world = World { server, driver: &driver, session, secret };
-    let mut failed = 0;
-    for (name, check) in CHECKS {
-        match check(&mut world) {
-            Ok(()) => println!("ok      {name}"),
-            Err(failure) => {
-                failed += 1;
-                println!("FAILED  {name}\n        {failure}");
-            }
-        }
-    }
-    Ok([CHECKS.len() - failed, failed])
+    Ok(go_through(&mut world, CHECKS))
 }
 
 /// A secret of the server, in a file that goes with this value.

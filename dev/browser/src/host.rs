@@ -56,6 +56,28 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> Result<bool, Failure>
     Ok(())
 }
 
+pub(crate) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Failure> {
+    if holds { Ok(()) } else { Err(Failure::new(otherwise())) }
+}
+
+/// Sees whether something that is promised is kept.
+pub(crate) type Check<W> = fn(&mut W) -> Result<(), Failure>;
+
+/// Sees whether all is kept that is promised, a line for each. Answers how many passed and how many failed.
+pub(crate) fn go_through<W>(world: &mut W, checks: &[(&str, Check<W>)]) -> [usize; 2] {
+    let mut failed = 0;
+    for (name, check) in checks {
+        match check(world) {
+            Ok(()) => println!("ok      {name}"),
+            Err(failure) => {
+                failed += 1;
+                println!("FAILED  {name}\n        {failure}");
+            }
+        }
+    }
+    [checks.len() - failed, failed]
+}
+
 /// The browser and the program that drives it.
 pub(crate) struct Tools {
     pub(crate) browser: PathBuf,
@@ -169,6 +191,13 @@ impl Server {
     /// Ends the server as a crash does.
     pub(crate) fn kill(&mut self) {
         self.running = None;
+    }
+
+    pub(crate) fn pid(&self) -> Result<u32, Failure> {
+        self.running
+            .as_ref()
+            .map(|program| program.0.id())
+            .ok_or_else(|| Failure::new("the server has ended"))
     }
 
     pub(crate) fn url(&self, path: &str) -> String {

@@ -1,4 +1,5 @@
-//! Drives the pages and the client of `sinews serve` in real browser windows.
+//! Drives the pages and the client of `sinews serve` in real browser windows, and opens the page that `sinews bench`
+//! writes.
 //!
 //! ```text
 //! cargo run -p sinews-browser -- [--screenshot DIR] <path to the sinews binary>
@@ -16,6 +17,7 @@ mod guests;
 mod host;
 mod page;
 mod pictures;
+mod report;
 mod webdriver;
 
 use std::{env, path::PathBuf, process::ExitCode};
@@ -52,7 +54,12 @@ fn run(arguments: &Arguments, tools: &Tools) -> Result<usize, Failure> {
         Some(directory) => pictures::take(&arguments.server, tools, directory).map(|()| 0),
         None => {
             let server = &arguments.server;
-            let all = [client::run(server, tools)?, guests::run(server, tools)?, checks::run(server, tools)?];
+            let all = [
+                report::run(server, tools)?,
+                client::run(server, tools)?,
+                guests::run(server, tools)?,
+                checks::run(server, tools)?,
+            ];
             let [passed, failed] = [0, 1].map(|at| all.iter().map(|counts| counts[at]).sum::<usize>());
             println!("{passed} passed, {failed} failed");
             Ok(failed)

@@ -5,7 +5,7 @@ use plotters::prelude::*;
 
 use super::super::plan::Plan;
 use super::super::result::{Outcome, PERCENTILES};
-use super::table::rows;
+use super::table::{load, rows};
 use super::units::{bytes, count, nanos};
 
 /// # Errors
@@ -42,11 +42,11 @@ pub(crate) fn page(plan: &Plan, outcome: &Outcome) -> Result<String, String> {
     let warnings = outcome.warnings(plan);
     let warnings: String =
         warnings.iter().map(|text| format!("<p class=warning>{}</p>\n", escape(text))).collect();
-    let url = escape(&plan.target.url);
+    let (url, load) = (escape(&plan.target.url), escape(&load(plan, outcome)));
     let json = escape(&format!("{:#}", outcome.to_json(plan)));
     Ok(format!(
         "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<meta name=viewport content=\"width=device-width\">\n\
-         <title>{url} – sinews bench</title>\n<style>{STYLE}</style>\n<h1>{url}</h1>\n\
+         <title>{url} – sinews bench</title>\n<style>{STYLE}</style>\n<h1>{url}</h1>\n<p>{load}</p>\n\
          {warnings}<table>\n{table}</table>\n{charts}\
          <details><summary>As JSON</summary><pre>{json}</pre></details>\n</html>\n"
     ))
@@ -118,9 +118,9 @@ fn draw_on<'a>(
 ) -> Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>> {
     let mut chart = ChartBuilder::on(area)
         .margin(10)
-        .margin_right(32)
-        .x_label_area_size(28)
-        .y_label_area_size(72)
+        .margin_right(40)
+        .x_label_area_size(32)
+        .y_label_area_size(84)
         .build_cartesian_2d(x, y)?;
     chart
         .configure_mesh()
@@ -131,7 +131,7 @@ fn draw_on<'a>(
         .axis_style(RGBColor(1, 1, 1))
         .bold_line_style(RGBColor(2, 2, 2))
         .light_line_style(TRANSPARENT)
-        .label_style(("sans-serif", 12, &RGBColor(1, 1, 1)))
+        .label_style(("sans-serif", 15, &RGBColor(1, 1, 1)))
         .draw()?;
     chart.draw_series(LineSeries::new(points.iter().copied(), RGBColor(3, 3, 3).stroke_width(2)))?;
     Ok(())
@@ -157,5 +157,5 @@ h1{font-size:1.2rem;overflow-wrap:anywhere}\
 table{border-collapse:collapse;width:100%}\
 th,td{text-align:left;font-weight:400;padding:.2rem .6rem .2rem 0;border-bottom:1px solid var(--grid);font-variant-numeric:tabular-nums}\
 th{width:40%;opacity:.75}\
-figure{margin:1.5rem 0}figcaption{font-weight:600}svg{width:100%;height:auto}\
+figure{margin:1.5rem 0;overflow-x:auto}figcaption{font-weight:600}svg{width:100%;min-width:36rem;height:auto}\
 .warning{color:var(--warn);font-weight:600}pre{overflow:auto}";

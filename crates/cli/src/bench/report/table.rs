@@ -6,7 +6,7 @@ use super::super::result::{Outcome, PERCENTILES};
 use super::units::{bytes, count, nanos};
 
 pub(crate) fn summary(plan: &Plan, outcome: &Outcome) -> String {
-    let mut lines = vec![head(plan, outcome)];
+    let mut lines = vec![format!("{} ({})", plan.target.url, load(plan, outcome))];
     lines.extend(rows(plan, outcome).into_iter().map(|(name, value)| format!("  {name:<22} {value}")));
     let histogram = &outcome.tally.latency;
     if !histogram.is_empty() {
@@ -30,7 +30,8 @@ pub(crate) fn summary(plan: &Plan, outcome: &Outcome) -> String {
     lines.join("\n")
 }
 
-fn head(plan: &Plan, outcome: &Outcome) -> String {
+/// What was done, in a line.
+pub(super) fn load(plan: &Plan, outcome: &Outcome) -> String {
     let flow = match plan.rate {
         Some(rate) => format!("{}/s offered", count(rate)),
         None => format!("{} in flight", plan.in_flight),
@@ -38,8 +39,7 @@ fn head(plan: &Plan, outcome: &Outcome) -> String {
     let seconds = outcome.elapsed.as_secs_f64();
     let threads = if plan.threads == 1 { "thread" } else { "threads" };
     format!(
-        "{} ({}, {} connections, {flow}, {} {threads}, {seconds:.1} s)",
-        plan.target.url,
+        "{}, {} connections, {flow}, {} {threads}, {seconds:.1} s",
         plan.mode.name(),
         plan.connections,
         plan.threads,
@@ -96,7 +96,7 @@ pub(super) fn rows(plan: &Plan, outcome: &Outcome) -> Vec<(&'static str, String)
             format!("{}, {} before", bytes(server.memory as f64), bytes(server.memory_before as f64)),
         ));
         if let Some(each) = outcome.memory_per_connection() {
-            rows.push(("  for a connection", bytes(each.max(0.0))));
+            rows.push(("memory per connection", bytes(each.max(0.0))));
         }
         if let Some(calls) = server.system_calls {
             rows.push(("system calls", format!("{calls:.3} a message")));
