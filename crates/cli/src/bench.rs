@@ -2,6 +2,7 @@
 
 mod args;
 mod compare;
+mod interrupt;
 mod load;
 mod payload;
 mod plan;
@@ -13,32 +14,44 @@ mod tally;
 mod target;
 mod trace;
 
+use std::process::ExitCode;
 use std::sync::Arc;
 
 pub(crate) use self::args::BenchArgs;
-use self::args::{BenchCommand, ReportArgs};
+use self::args::{BenchCommand, LoadArgs, ReportArgs};
+use self::interrupt::Interrupt;
 use self::plan::Plan;
 use self::result::Outcome;
 
-/// Runs it and prints what it came to.
+/// Runs it and prints what it came to. Interrupted, that is what was measured so far, and the exit code says so.
 ///
 /// # Errors
 ///
 /// Options that do not fit, a server that nobody can connect to, or answers that were wrong.
-pub(crate) fn run(args: BenchArgs) -> Result<(), String> {
-    if let Some(BenchCommand::Compare(args)) = args.command {
-        return compare::run(*args);
+pub(crate) fn run(args: BenchArgs) -> Result<ExitCode, String> {
+    let interrupt = Interrupt::take()?;
+    let done = match args.command {
+        Some(BenchCommand::Compare(args)) => compare::run(*args, &interrupt),
+        None => one(&args.url.ok_or("which URL?")?, &args.load, &args.report, &interrupt),
+    };
+    if interrupt.came() {
+        done.unwrap_or_else(|error| say(&error));
+        return Ok(ExitCode::from(interrupt::EXIT_CODE));
     }
-    let url = args.url.ok_or("which URL?")?;
-    let plan = Arc::new(Plan::new(&url, &args.load)?);
-    let outcome = measure(&plan, &args.report)?;
-    if let Some(path) = &args.report.report {
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+/// One server.
+fn one(url: &str, load: &LoadArgs, report: &ReportArgs, interrupt: &Interrupt) -> Result<(), String> {
+    let plan = Arc::new(Plan::new(url, load)?);
+    let outcome = measure(&plan, report, interrupt)?;
+    if let Some(path) = &report.report {
         let page = report::html::page(&plan, &outcome)?;
         std::fs::write(path, page).map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    if args.report.json {
+    if report.json {
         print(&format!("{:#}", outcome.to_json(&plan)));
-    } else if args.report.csv {
+    } else if report.csv {
         print(&outcome.to_csv(&plan));
     } else {
         print(&report::table::summary(&plan, &outcome));
@@ -46,15 +59,17 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), String> {
     verdict(&outcome)
 }
 
-fn measure(plan: &Arc<Plan>, report: &ReportArgs) -> Result<Outcome, String> {
-    let mut progress = progress::Progress::new(plan, report.quiet);
+fn measure(plan: &Arc<Plan>, report: &ReportArgs, interrupt: &Interrupt) -> Result<Outcome, String> {
+    let mut progress = progress::Progress::new(report.quiet);
     let watched = (&report.pid[..], report.children);
-    let mut outcome = load::run(plan.clone(), watched, |now| progress.show(&now))?;
+    let outcome = load::run(plan.clone(), watched, interrupt, |now| progress.show(&now));
     progress.end();
+    let mut outcome = outcome?;
     if report.trace
+        && !outcome.interrupted
         && let Some(server) = &mut outcome.server
     {
-        match trace::calls_per_message(plan, &report.pid) {
+        match trace::calls_per_message(plan, &report.pid, interrupt) {
             Ok(calls) => server.system_calls = Some(calls),
             Err(error) => say(&format!("system calls were not counted: {error}")),
         }

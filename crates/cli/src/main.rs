@@ -29,7 +29,10 @@ fn main() -> ExitCode {
     let result = match cli.command.unwrap_or_else(|| Command::Serve(Box::new(cli.serve))) {
         Command::Serve(args) => serve::run(*args),
         Command::Config(command) => serve::config(&command).map_err(Into::into),
-        Command::Bench(args) => bench::run(*args).map_err(Into::into),
+        Command::Bench(args) => match bench::run(*args) {
+            Ok(code) => return code,
+            Err(error) => Err(error.into()),
+        },
         Command::Connect(args) => return connect::run(&args),
         Command::Token(args) => token::run(&args).map_err(Into::into),
     };

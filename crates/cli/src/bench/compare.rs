@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use self::statistics::{Spread, ratio, spread};
 use super::args::LoadArgs;
+use super::interrupt::Interrupt;
 use super::load;
 use super::plan::Plan;
 use super::report::units::{count, nanos};
@@ -72,7 +73,7 @@ struct Round {
     limited: bool,
 }
 
-pub(crate) fn run(args: CompareArgs) -> Result<(), String> {
+pub(crate) fn run(args: CompareArgs, interrupt: &Interrupt) -> Result<(), String> {
     if let Some(cores) = &args.load_core {
         pin(cores)?;
     }
@@ -81,15 +82,15 @@ pub(crate) fn run(args: CompareArgs) -> Result<(), String> {
         all.push(contender(server, &args.load)?);
     }
     for round in 0..args.rounds as usize {
-        for step in 0..all.len() {
-            // Every one is first, second and so on as often.
-            let at = (round + step) % all.len();
-            let measured = measure(&mut all[at], &args)?;
-            if !args.quiet {
-                let rate = count(measured.rate);
-                super::say(&format!("round {} of {}: {} {rate}/s", round + 1, args.rounds, all[at].name));
-            }
-            all[at].rounds.push(measured);
+        let whole = play(&mut all, round, &args, interrupt)?;
+        if !whole && round == 0 {
+            return Err("interrupted before a round was over".to_owned());
+        }
+        if !whole {
+            super::say(&format!("interrupted: of {} rounds, {round} are over", args.rounds));
+            // A round that is not over compares nothing.
+            all.iter_mut().for_each(|one| one.rounds.truncate(round));
+            break;
         }
     }
     if args.json {
@@ -101,6 +102,30 @@ pub(crate) fn run(args: CompareArgs) -> Result<(), String> {
         Some((name, fault)) => Err(format!("what failed is no fair comparison: {name}: {fault}")),
         None => Ok(()),
     }
+}
+
+/// Measures each server once. Answers whether it came to that.
+fn play(
+    all: &mut [Contender],
+    round: usize,
+    args: &CompareArgs,
+    interrupt: &Interrupt,
+) -> Result<bool, String> {
+    for step in 0..all.len() {
+        // Every one is first, second and so on as often.
+        let at = (round + step) % all.len();
+        let measured = measure(&mut all[at], args, interrupt);
+        if interrupt.came() {
+            return Ok(false);
+        }
+        let measured = measured?;
+        if !args.quiet {
+            let rate = count(measured.rate);
+            super::say(&format!("round {} of {}: {} {rate}/s", round + 1, args.rounds, all[at].name));
+        }
+        all[at].rounds.push(measured);
+    }
+    Ok(true)
 }
 
 /// `URL`, or `NAME=URL=COMMAND`.
@@ -120,13 +145,13 @@ fn contender(text: &str, load: &LoadArgs) -> Result<Contender, String> {
     Ok(Contender { name: name.to_owned(), plan, command, rounds: Vec::new(), fault: None })
 }
 
-fn measure(one: &mut Contender, args: &CompareArgs) -> Result<Round, String> {
+fn measure(one: &mut Contender, args: &CompareArgs, interrupt: &Interrupt) -> Result<Round, String> {
     let started = match &one.command {
         Some(command) => Some(Started::new(command, args.server_core.as_deref(), &one.plan)?),
         None => None,
     };
     let pids: Vec<u32> = started.iter().map(|started| started.0.id()).collect();
-    let outcome = load::run(one.plan.clone(), (&pids, true), |_| ())?;
+    let outcome = load::run(one.plan.clone(), (&pids, true), interrupt, |_| ())?;
     one.fault = one.fault.take().or_else(|| super::verdict(&outcome).err());
     let at = |quantile| outcome.tally.latency.value_at_quantile(quantile) as f64;
     Ok(Round {

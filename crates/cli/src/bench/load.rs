@@ -18,6 +18,7 @@ use sinews_engine::{BackendChoice, Config, Engine, Post};
 use self::app::{Load, Order};
 use self::lane::Window;
 use super::args::Mode;
+use super::interrupt::Interrupt;
 use super::plan::Plan;
 use super::process::{self, Usage};
 use super::result::{Outcome, Own, Sample, Server};
@@ -50,24 +51,33 @@ pub(crate) enum Phase {
 ///
 /// # Errors
 ///
-/// The system refuses threads or event loops, or `pids` name no process.
+/// The system refuses threads or event loops, `pids` name no process, or it was interrupted before anything could be
+/// measured.
 pub(crate) fn run(
     plan: Arc<Plan>,
     watched: (&[u32], bool),
+    interrupt: &Interrupt,
     mut show: impl FnMut(Now),
 ) -> Result<Outcome, String> {
     let before = usage(watched)?;
     let epoch = Instant::now();
     let crew = Crew::start(&plan, epoch)?;
-    let mut watch =
-        Watch { crew: &crew, plan: &plan, watched, last: (epoch, 0), samples: Vec::new(), show: &mut show };
+    let mut watch = Watch {
+        crew: &crew,
+        plan: &plan,
+        watched,
+        interrupt,
+        last: (epoch, 0),
+        samples: Vec::new(),
+        show: &mut show,
+    };
     watch.until_open(epoch);
     let open_memory = usage(watched)?;
     let begin = Instant::now();
     let from = begin + plan.warm_up;
-    let window = Window { begin, from, until: plan.count.is_none().then_some(from + plan.duration) };
+    let mut window = Window { begin, from, until: plan.count.is_none().then_some(from + plan.duration) };
     crew.tell(Order::Begin(window));
-    let server = watch.measure(window)?;
+    let server = watch.measure(&mut window)?;
     let ended = Instant::now();
     let (samples, missing) = (std::mem::take(&mut watch.samples), watch.missing());
     let open = crew.sum(|live| live.open.get());
@@ -94,6 +104,7 @@ pub(crate) fn run(
             system_calls: None,
         }),
         samples,
+        interrupted: interrupt.came(),
         backend: if backend == BackendChoice::Uring { "uring" } else { "poll" },
     })
 }
@@ -182,6 +193,7 @@ struct Watch<'a, S> {
     crew: &'a Crew,
     plan: &'a Plan,
     watched: (&'a [u32], bool),
+    interrupt: &'a Interrupt,
     /// When it was last looked at, and how many messages there were.
     last: (Instant, u64),
     samples: Vec<Sample>,
@@ -197,7 +209,8 @@ impl<S: FnMut(Now)> Watch<'_, S> {
         let all = self.plan.connections as u64;
         let deadline = epoch + self.plan.ramp_up + self.plan.timeout + SLACK;
         let mut shown = Instant::now();
-        while self.crew.sum(|live| live.settled.get()) < all && Instant::now() < deadline {
+        let waits = || !self.interrupt.came() && Instant::now() < deadline;
+        while self.crew.sum(|live| live.settled.get()) < all && waits() {
             thread::sleep(STEP);
             if shown.elapsed() >= SHOWN {
                 shown = Instant::now();
@@ -206,30 +219,37 @@ impl<S: FnMut(Now)> Watch<'_, S> {
         }
     }
 
-    /// Until the window is over and everything is answered, or nothing more will be.
-    fn measure(&mut self, window: Window) -> Result<Ends, String> {
-        while Instant::now() < window.from {
-            self.step(Phase::WarmUp, window);
+    /// Until the window is over and everything is answered, or nothing more will be. Ctrl-C ends the window.
+    fn measure(&mut self, window: &mut Window) -> Result<Ends, String> {
+        while Instant::now() < window.from && !self.interrupt.came() {
+            self.step(Phase::WarmUp, *window);
             thread::sleep(SHOWN.min(window.from.saturating_duration_since(Instant::now())));
         }
+        if self.interrupt.came() {
+            return Err("interrupted before anything was measured".to_owned());
+        }
         let first = usage(self.watched)?;
-        let given_up = window.until.map(|until| until + self.plan.timeout);
         let mut progress = (Instant::now(), 0);
         loop {
             let now = Instant::now();
+            if self.interrupt.came() {
+                window.until = Some(window.until.map_or(now, |until| until.min(now)));
+                self.crew.tell(Order::Stop(now));
+            }
             let over = window.until.is_some_and(|until| now >= until);
             if over || self.crew.all_done() || window.until.is_none() && self.is_stuck(&mut progress) {
                 break;
             }
-            self.step(Phase::Measuring, window);
+            self.step(Phase::Measuring, *window);
             thread::sleep(
                 SHOWN.min(window.until.map_or(STEP * 5, |until| until.saturating_duration_since(now))),
             );
         }
         let last = usage(self.watched)?;
-        self.look(Phase::Measuring, Some(window));
+        self.look(Phase::Measuring, Some(*window));
+        let given_up = window.until.map(|until| until + self.plan.timeout);
         while given_up.is_some_and(|given_up| Instant::now() < given_up) && !self.all_answered() {
-            self.step(Phase::Draining, window);
+            self.step(Phase::Draining, *window);
             thread::sleep(STEP);
         }
         Ok(first.zip(last))

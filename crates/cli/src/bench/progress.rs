@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::load::{Now, Phase};
-use super::plan::Plan;
 use super::report::units::{bytes, count};
 
 pub(crate) struct Progress {
@@ -20,16 +19,16 @@ enum Shown {
 }
 
 impl Progress {
-    pub(crate) fn new(plan: &Plan, quiet: bool) -> Self {
+    pub(crate) fn new(quiet: bool) -> Self {
         let shown = if quiet {
             Shown::Nothing
         } else if std::io::stderr().is_terminal() {
             let bar = ProgressBar::new(PARTS);
-            // The template is ours, and right; without it there would be the default one.
-            if let Ok(style) = ProgressStyle::with_template("{prefix} {wide_bar:.cyan} {msg}") {
+            // The template is ours, and right; without it there would be the default one. In a terminal that is too
+            // narrow the message is cut off, so that all stays in one line.
+            if let Ok(style) = ProgressStyle::with_template("{bar:12.cyan} {wide_msg}") {
                 bar.set_style(style);
             }
-            bar.set_prefix(plan.target.url.clone());
             Shown::Bar(bar)
         } else {
             Shown::Lines { last: None }

@@ -17,6 +17,8 @@ pub(crate) struct Outcome {
     pub(crate) own: Own,
     pub(crate) server: Option<Server>,
     pub(crate) samples: Vec<Sample>,
+    /// It ended before its time, by Ctrl-C.
+    pub(crate) interrupted: bool,
     /// What drove our sockets.
     pub(crate) backend: &'static str,
 }
@@ -93,6 +95,9 @@ impl Outcome {
     /// What a reader must know before he believes the figures.
     pub(crate) fn warnings(&self, plan: &Plan) -> Vec<String> {
         let mut warnings = Vec::new();
+        if self.interrupted {
+            warnings.push("interrupted: this is what was measured so far".to_owned());
+        }
         let own = self.own.share().unwrap_or(0.0);
         let server =
             self.server.map(|server| server.busy.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9));
@@ -125,6 +130,7 @@ impl Outcome {
             "offered_rate": plan.rate,
             "backend": self.backend,
             "seconds": self.elapsed.as_secs_f64(),
+            "interrupted": self.interrupted,
             "messages": tally.messages,
             "rate": self.rate(),
             "bytes_sent": tally.bytes_sent,

@@ -6,13 +6,18 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::interrupt::Interrupt;
 use super::load;
 use super::plan::Plan;
 
 /// # Errors
 ///
 /// There is no strace, or it may not look at the process; in its own words.
-pub(crate) fn calls_per_message(plan: &Arc<Plan>, pids: &[u32]) -> Result<f64, String> {
+pub(crate) fn calls_per_message(
+    plan: &Arc<Plan>,
+    pids: &[u32],
+    interrupt: &Interrupt,
+) -> Result<f64, String> {
     let log = std::env::temp_dir().join(format!("sinews-bench-{}.calls", std::process::id()));
     let mut strace = Command::new("strace");
     strace.args(["-f", "-c", "-U", "calls,name", "-o"]).arg(&log);
@@ -29,7 +34,7 @@ pub(crate) fn calls_per_message(plan: &Arc<Plan>, pids: &[u32]) -> Result<f64, S
     }
     let mut short = Plan::clone(plan);
     (short.duration, short.warm_up, short.count) = (MEASURED, Duration::ZERO, None);
-    let outcome = load::run(Arc::new(short), (&[], false), |_| ());
+    let outcome = load::run(Arc::new(short), (&[], false), interrupt, |_| ());
     end(&mut child)?;
     let summary = fs::read_to_string(&log).map_err(|error| error.to_string());
     let _ = fs::remove_file(&log);

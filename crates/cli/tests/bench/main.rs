@@ -5,3 +5,4 @@ mod faults;
 mod loads;
 mod shown;
 mod support;
+mod terminal;

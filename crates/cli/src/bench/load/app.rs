@@ -47,6 +47,8 @@ impl Chain for Outgoing {
 pub(crate) enum Order {
     /// Begin to send.
     Begin(Window),
+    /// The window ends at this time, and not later.
+    Stop(Instant),
     /// Time is up: give up what is unanswered, say goodbye and end.
     End,
 }
@@ -278,6 +280,13 @@ impl Load {
                 conn.wire.send(conn.part, &mut conn.lane, desk, resources);
             }
             self.settle(io, id);
+        }
+        self.tick(io);
+    }
+
+    fn stop(&mut self, io: &mut Io, at: Instant) {
+        if let Some(window) = &mut self.desk.window {
+            window.until = Some(window.until.map_or(at, |until| until.min(at)));
         }
         self.tick(io);
     }
@@ -553,6 +562,7 @@ impl App for Load {
         for order in mail.drain(..) {
             match order {
                 Order::Begin(window) => self.begin(io, window),
+                Order::Stop(at) => self.stop(io, at),
                 Order::End => self.end(io),
             }
         }
