@@ -1,0 +1,212 @@
+//! What can go wrong, and who must act.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Why records were not appended, or are not as durable as was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AppendError {
+    /// As much waits to be written as may ([`StreamsConfig::max_pending`](crate::StreamsConfig::max_pending)). The
+    /// caller waits for [`Past::Room`](crate::Past::Room), or passes the backpressure on.
+    Busy,
+    /// The batch is larger than this log takes, in bytes with its header.
+    TooLarge {
+        /// The largest.
+        most: u64,
+    },
+    /// The disk is full. It is tried again with an append a second later, and goes on by itself when there is room.
+    NoSpace,
+    /// The partition has failed and takes nothing more until the log is opened again; the text says why. Records
+    /// whose append ended so may be found afterwards, or not.
+    Failed(Arc<str>),
+    /// The offset is below the next one, or the time before the last.
+    OutOfOrder {
+        /// The next offset.
+        next: u64,
+    },
+    /// The log has been closed.
+    Closed,
+}
+
+impl fmt::Display for AppendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy => f.write_str("as much waits to be written as may"),
+            Self::TooLarge { most } => write!(f, "a batch has at most {most} bytes"),
+            Self::NoSpace => f.write_str("no space is left on the disk"),
+            Self::Failed(why) => write!(f, "the partition has failed: {why}"),
+            Self::OutOfOrder { next } => write!(f, "the next offset is {next}"),
+            Self::Closed => f.write_str("the log has been closed"),
+        }
+    }
+}
+
+impl std::error::Error for AppendError {}
+
+/// Why nothing could be read.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The records were removed by retention. What is left begins here.
+    Gone {
+        /// The earliest offset.
+        earliest: u64,
+    },
+    /// The offset is one that readers may not see yet.
+    Ahead {
+        /// The end of what they may see.
+        readable: u64,
+    },
+    /// What lies there is damaged. Reading can go on behind it.
+    Damaged {
+        /// The first offset behind the damage.
+        resume: u64,
+        /// What is wrong, and in which file.
+        why: Arc<str>,
+    },
+    /// The system could not read.
+    Io(io::Error),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone { earliest } => write!(f, "removed by retention; the earliest offset is {earliest}"),
+            Self::Ahead { readable } => write!(f, "not there yet; the end is {readable}"),
+            Self::Damaged { resume, why } => write!(f, "damaged up to offset {resume}: {why}"),
+            Self::Io(error) => write!(f, "cannot be read: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        if let Self::Io(error) = self { Some(error) } else { None }
+    }
+}
+
+/// Why a log was not opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Another process has it open.
+    Locked(PathBuf),
+    /// A file is not what this version writes: the path, and what is wrong. Nothing was changed.
+    Unknown(PathBuf, Box<str>),
+    /// The system refused.
+    Io(PathBuf, io::Error),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Locked(path) => write!(f, "{}: another process has the streams open", path.display()),
+            Self::Unknown(path, what) => write!(f, "{}: {what}", path.display()),
+            Self::Io(path, error) => write!(f, "{}: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        if let Self::Io(_, error) = self { Some(error) } else { None }
+    }
+}
+
+/// Why a stream was not created.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CreateError {
+    /// The name is none: see [`Streams::create`](crate::Streams::create).
+    Name,
+    /// A stream has 1 to [`StreamConfig::PARTITIONS_MAX`](crate::StreamConfig::PARTITIONS_MAX) partitions, and never
+    /// fewer than it had.
+    Partitions {
+        /// How many it has.
+        has: u32,
+    },
+    /// As many streams are there as may be ([`StreamsConfig::max_streams`](crate::StreamsConfig::max_streams)).
+    TooMany,
+    /// The log has been closed.
+    Closed,
+    /// The system refused.
+    Io(io::Error),
+}
+
+impl fmt::Display for CreateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name => f.write_str(
+                "a stream's name has no control character, and takes at most 240 bytes as a file's, in which all but \
+                 a-z, 0-9, `.`, `-` and `_` take three",
+            ),
+            Self::Partitions { has } => write!(f, "the stream has {has} partitions, and can only get more"),
+            Self::TooMany => f.write_str("there are as many streams as may be"),
+            Self::Closed => f.write_str("the log has been closed"),
+            Self::Io(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for CreateError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        if let Self::Io(error) = self { Some(error) } else { None }
+    }
+}
+
+/// Why a group's offset was not stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CommitError {
+    /// A group's name has 1 to 255 bytes.
+    Name,
+    /// The stream has no such partition.
+    Partition,
+    /// The stream has as many groups as it may ([`StreamsConfig::max_groups`](crate::StreamsConfig::max_groups)).
+    TooMany,
+    /// It could not be written.
+    Append(AppendError),
+}
+
+impl fmt::Display for CommitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name => f.write_str("a group's name has 1 to 255 bytes"),
+            Self::Partition => f.write_str("the stream has no such partition"),
+            Self::TooMany => f.write_str("the stream has as many groups as it may"),
+            Self::Append(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for CommitError {}
+
+/// What opening found to be damaged, and took out of use: cut off, or left in its file where nobody reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Loss {
+    /// The stream.
+    pub stream: String,
+    /// The partition, or none: then offsets of groups.
+    pub partition: Option<u32>,
+    /// The first offset that is not there.
+    pub offset: u64,
+    /// Bytes that are no longer in use.
+    pub bytes: u64,
+    /// What is wrong, and in which file.
+    pub why: String,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stream {}", self.stream)?;
+        match self.partition {
+            Some(partition) => write!(f, ", partition {partition}, from offset {}", self.offset)?,
+            None => f.write_str(", offsets of groups")?,
+        }
+        write!(f, ": {} bytes: {}", self.bytes, self.why)
+    }
+}

@@ -1,0 +1,48 @@
+//! Durable streams: an embedded log.
+//!
+//! A stream has partitions; a partition is a sequence of records, each with an offset, kept in segments on disk.
+//! Nothing here knows a socket or a runtime: appending never blocks, whoever waits leaves a [`Waker`](std::task::Waker),
+//! and the only threads are the log's writers.
+//!
+//! ```
+//! use sinews_stream::record::{self, Kind, RecordBuilder};
+//! use sinews_stream::{Durability, Start, StreamConfig, Streams, StreamsConfig};
+//!
+//! # let directory = std::env::temp_dir().join(format!("sinews-stream-doc-{}", std::process::id()));
+//! let (streams, losses) = Streams::open(&directory, StreamsConfig::default())?;
+//! assert!(losses.is_empty()); // what opening found to be damaged, by name
+//! let stream = streams.create("orders", &StreamConfig::default().partitions(4))?;
+//!
+//! let mut builder = RecordBuilder::new();
+//! builder.push(1_700_000_000_000_000, b"customer-7", b"one apple", Kind::Text)?;
+//! let records = builder.finish().expect("one record");
+//!
+//! let partition = stream.partition(stream.pick(b"customer-7")).unwrap();
+//! let appended = partition.append(records)?.block(Durability::Disk)?;
+//! assert_eq!((appended.first, appended.count), (0, 1));
+//!
+//! let read = partition.read(partition.seek(Start::Earliest), 64 << 10)?;
+//! for batch in record::iter(&read.batches) {
+//!     for record in batch?.records() {
+//!         assert_eq!(record?.value, b"one apple");
+//!     }
+//! }
+//! streams.close();
+//! # std::fs::remove_dir_all(directory)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod error;
+mod partition;
+mod pending;
+pub mod record;
+mod streams;
+
+pub use config::{Fsync, StreamConfig, StreamsConfig};
+pub use error::{AppendError, CommitError, CreateError, Loss, OpenError, ReadError};
+pub use partition::{Ends, Partition, Past, Read, Start, Statistics};
+pub use pending::{Appended, Completer, Durability, Pending, Wait};
+pub use streams::{Stream, Streams};

@@ -1,0 +1,80 @@
+//! What a producer makes.
+
+use bytes::{BufMut, BytesMut};
+
+use super::{Kind, Limits, Malformed, RECORD_HEADER, Records};
+
+/// Makes records one after the other, in one buffer.
+#[derive(Debug, Default)]
+pub struct RecordBuilder {
+    bytes: BytesMut,
+    count: u32,
+    limits: Limits,
+}
+
+impl RecordBuilder {
+    /// No records yet, with the default [`Limits`].
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// No records yet, and no more than the limits permit.
+    #[must_use]
+    pub fn with_limits(limits: Limits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    /// Puts a record behind the others.
+    ///
+    /// `timestamp` is in microseconds since 1970; an empty key is none.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed::TooLarge`] if that is more than the limits permit, or the key is above 65,535 bytes. What was
+    /// there stays.
+    pub fn push(&mut self, timestamp: u64, key: &[u8], value: &[u8], kind: Kind) -> Result<(), Malformed> {
+        let key_size = u16::try_from(key.len()).map_err(|_| Malformed::TooLarge)?;
+        let size = RECORD_HEADER + key.len() + value.len();
+        let fits = size <= self.limits.bytes.saturating_sub(self.bytes.len());
+        if !fits || self.count == self.limits.count {
+            return Err(Malformed::TooLarge);
+        }
+        let start = self.bytes.len();
+        self.bytes.reserve(size);
+        self.bytes.put_u32_le(0);
+        // The limit on all bytes is below 4 GiB.
+        self.bytes.put_u32_le(size as u32);
+        self.bytes.put_u64_le(timestamp);
+        self.bytes.put_u16_le(key_size);
+        self.bytes.put_u8(kind as u8);
+        self.bytes.put_u8(0);
+        self.bytes.put_slice(key);
+        self.bytes.put_slice(value);
+        let crc = crc32c::crc32c(&self.bytes[start + 4..]);
+        self.bytes[start..start + 4].copy_from_slice(&crc.to_le_bytes());
+        self.count += 1;
+        Ok(())
+    }
+
+    /// How many records there are.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// How many bytes they have.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The records, if there are any. The builder is empty afterwards and can be used again.
+    pub fn finish(&mut self) -> Option<Records> {
+        let count = std::mem::take(&mut self.count);
+        (count > 0).then(|| Records { bytes: self.bytes.split().freeze(), count })
+    }
+}

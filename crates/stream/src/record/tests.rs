@@ -1,0 +1,132 @@
+//! The format, held against bytes written by hand, and every way to damage it.
+
+use bytes::Bytes;
+
+use super::*;
+
+fn records(values: &[&[u8]]) -> Records {
+    let mut builder = RecordBuilder::new();
+    for (index, value) in values.iter().enumerate() {
+        builder.push(index as u64, b"k", value, Kind::Text).unwrap();
+    }
+    builder.finish().unwrap()
+}
+
+fn batch(base: u64, appended: u64, records: &Records) -> Vec<u8> {
+    [&BatchHeader::of(records, base, appended).encode()[..], records.bytes()].concat()
+}
+
+#[test]
+fn a_record_is_these_bytes() {
+    let mut builder = RecordBuilder::new();
+    builder.push(0x0102_0304_0506_0708, b"key", b"value", Kind::Json).unwrap();
+    let bytes = builder.finish().unwrap().into_bytes();
+    let rest =
+        [28, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1, 3, 0, 2, 0, b'k', b'e', b'y', b'v', b'a', b'l', b'u', b'e'];
+    assert_eq!(bytes[4..], rest);
+    assert_eq!(bytes[..4], crc32c::crc32c(&rest).to_le_bytes());
+    // The check value of CRC-32C (RFC 3720 appendix B.4 uses the same polynomial).
+    assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);
+}
+
+#[test]
+fn a_batch_header_is_these_bytes() {
+    let header = BatchHeader { base: 0x0102, appended: 0x0304, count: 5, length: 0x1000 };
+    let bytes = header.encode();
+    let rest = [0, 16, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(bytes[4..], rest);
+    assert_eq!(BatchHeader::decode(&bytes), Ok(header));
+    assert_eq!(header.end(), 0x0107);
+}
+
+#[test]
+fn what_is_built_is_found_again() {
+    let built = records(&[b"a", b"", b"ccc"]);
+    let checked = Records::check(built.bytes().clone(), &Limits::default()).unwrap();
+    assert_eq!(checked.count(), 3);
+    let found: Vec<_> =
+        checked.iter().map(|record| record.unwrap()).map(|r| (r.offset, r.timestamp, r.value)).collect();
+    assert_eq!(found, [(0, 0, &b"a"[..]), (1, 1, b""), (2, 2, b"ccc")]);
+    let file = [batch(7, 100, &checked), batch(20, 100, &checked)].concat();
+    let offsets: Vec<u64> =
+        iter(&file).flat_map(|batch| batch.unwrap().records()).map(|record| record.unwrap().offset).collect();
+    assert_eq!(offsets, [7, 8, 9, 20, 21, 22]);
+}
+
+#[test]
+fn any_damage_is_found() {
+    let good = records(&[b"first", b"second"]);
+    let file = batch(3, 9, &good);
+    for bit in 0..file.len() * 8 {
+        let mut bad = file.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(walk(&bad, 0, |_, _| ()).bytes, 0, "bit {bit}");
+    }
+    for cut in 1..file.len() {
+        assert!(walk(&file[..cut], 0, |_, _| ()).wrong.is_some(), "cut {cut}");
+        if cut > BATCH_HEADER {
+            let sent = Bytes::copy_from_slice(&file[BATCH_HEADER..cut]);
+            let whole = cut - BATCH_HEADER == RECORD_HEADER + 1 + 5;
+            assert_eq!(Records::check(sent, &Limits::default()).is_ok(), whole, "cut {cut}");
+        }
+    }
+}
+
+#[test]
+fn what_a_newer_version_writes_is_told_apart() {
+    let mut header = BatchHeader { base: 0, appended: 0, count: 1, length: 100 }.encode();
+    header[28] = 1;
+    let crc = crc32c::crc32c(&header[4..]);
+    header[..4].copy_from_slice(&crc.to_le_bytes());
+    assert_eq!(BatchHeader::decode(&header), Err(Malformed::Reserved));
+    for (at, value) in [(18, 3), (19, 1)] {
+        let mut record = records(&[b"a"]).into_bytes().to_vec();
+        record[at] = value;
+        let crc = crc32c::crc32c(&record[4..]);
+        record[..4].copy_from_slice(&crc.to_le_bytes());
+        let checked = Records::check(record.into(), &Limits::default());
+        assert_eq!(checked.unwrap_err(), Malformed::Reserved);
+    }
+}
+
+#[test]
+fn limits_hold_for_who_builds_and_who_checks() {
+    let limits = Limits::default().bytes(2 * (RECORD_HEADER + 2)).count(2);
+    let mut builder = RecordBuilder::with_limits(limits);
+    builder.push(0, b"k", b"v", Kind::Bytes).unwrap();
+    assert_eq!(builder.push(0, b"k", b"vv", Kind::Bytes), Err(Malformed::TooLarge));
+    builder.push(0, b"k", b"v", Kind::Bytes).unwrap();
+    assert_eq!(builder.push(0, b"", b"", Kind::Bytes), Err(Malformed::TooLarge));
+    assert_eq!(RecordBuilder::new().push(0, &[0; 65_536], b"", Kind::Bytes), Err(Malformed::TooLarge));
+    let bytes = builder.finish().unwrap().into_bytes();
+    assert!(builder.is_empty() && builder.finish().is_none());
+    assert!(Records::check(bytes.clone(), &limits).is_ok());
+    assert_eq!(Records::check(bytes.clone(), &limits.count(1)).unwrap_err(), Malformed::TooLarge);
+    assert_eq!(Records::check(bytes, &limits.bytes(43)).unwrap_err(), Malformed::TooLarge);
+    assert_eq!(Records::check(Bytes::new(), &limits).unwrap_err(), Malformed::Empty);
+}
+
+#[test]
+fn offsets_and_times_only_grow() {
+    let one = records(&[b"a", b"b"]);
+    for (second, right) in [((2, 5), true), ((9, 6), true), ((1, 5), false), ((2, 4), false)] {
+        let first = batch(0, 5, &one);
+        let file = [&first[..], &batch(second.0, second.1, &one)].concat();
+        let walked = walk(&file, 0, |_, _| ());
+        assert_eq!(walked.wrong.is_none(), right, "{second:?}");
+        assert_eq!(walked.bytes, if right { file.len() } else { first.len() });
+    }
+    assert_eq!(walk(&batch(4, 0, &one), 5, |_, _| ()).wrong, Some(Malformed::Order));
+}
+
+#[test]
+fn a_batch_is_found_behind_damage() {
+    let one = records(&[b"a"]);
+    let mut file = vec![0xa5; 1000];
+    file.extend(batch(50, 1, &one));
+    assert_eq!(find_batch(&file, 50).map(|(at, header)| (at, header.base)), Some((1000, 50)));
+    assert_eq!(find_batch(&file, 51), None);
+    let last = file.len() - 1;
+    file[last] ^= 1;
+    assert_eq!(find_batch(&file, 0), None);
+}
