@@ -94,6 +94,11 @@
 //! Connections are made by [`Io::connect`], from any callback; a loop that only connects begins in
 //! [`App::started`]. The example `client` asks such an echo server.
 //!
+//! # Files
+//!
+//! [`AppendFile`] is a file that only grows, and lends its bytes as the system keeps them: for logs whose readers are
+//! connections. It is apart from the loop, and blocks.
+//!
 //! # Backends
 //!
 //! | | `io_uring` (Linux 6.7 or newer) | readiness: epoll, kqueue |
@@ -116,6 +121,7 @@
 compile_error!("the engine runs on Unix: it relies on edges as epoll and kqueue report them");
 
 mod app;
+mod append;
 mod backend;
 mod config;
 mod connect;
@@ -133,6 +139,7 @@ mod stats;
 mod wheel;
 
 pub use app::{Accepted, App, Chain, Closed, Flow, Large};
+pub use append::AppendFile;
 pub use config::{BackendChoice, Config, InvalidConfig, UnknownBackend};
 pub use connect::{ConnectOptions, Remote};
 pub use engine::Engine;
