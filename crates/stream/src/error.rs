@@ -17,7 +17,8 @@ pub enum AppendError {
         /// The largest.
         most: u64,
     },
-    /// The disk is full. It is tried again with an append a second later, and goes on by itself when there is room.
+    /// The disk or a quota is full, or no further file can be opened. It is tried again with an append a second later,
+    /// and goes on by itself when there is room.
     NoSpace,
     /// The partition has failed and takes nothing more until the log is opened again; the text says why. Records
     /// whose append ended so may be found afterwards, or not.

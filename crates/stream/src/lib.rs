@@ -35,14 +35,25 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod disk;
 mod error;
+mod groups;
+mod index;
+mod meta;
+mod name;
 mod partition;
 mod pending;
 pub mod record;
+mod segment;
+mod stream;
 mod streams;
+#[cfg(test)]
+mod tests;
+mod writer;
 
 pub use config::{Fsync, StreamConfig, StreamsConfig};
 pub use error::{AppendError, CommitError, CreateError, Loss, OpenError, ReadError};
 pub use partition::{Ends, Partition, Past, Read, Start, Statistics};
 pub use pending::{Appended, Completer, Durability, Pending, Wait};
-pub use streams::{Stream, Streams};
+pub use stream::Stream;
+pub use streams::Streams;

@@ -1,13 +1,24 @@
 //! One sequence of records.
 
+mod queue;
+mod read;
+mod recover;
+mod state;
+mod write;
+
+use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use bytes::Bytes;
 
-use crate::record::{BATCH_HEADER, BatchHeader, Records};
-use crate::{AppendError, Durability, Pending, ReadError};
+use crate::disk::Disk;
+use crate::record::{BatchHeader, Records};
+use crate::writer::{Clock, Pool, Work};
+use crate::{AppendError, Fsync, Loss, OpenError, Pending, ReadError, StreamConfig, StreamsConfig};
+use state::{Counters, State};
 
 /// Where to begin reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,105 +100,264 @@ pub struct Statistics {
 /// One sequence of records. Cheap to clone.
 #[derive(Clone)]
 pub struct Partition {
-    inner: Arc<Mutex<Inner>>,
+    core: Arc<Core>,
 }
 
-#[derive(Default)]
-struct Inner {
-    batches: Vec<(BatchHeader, Bytes)>,
-    next: u64,
-    waiters: Vec<(u64, Waker)>,
+/// What all clones share.
+struct Core {
+    stream: Arc<str>,
+    number: u32,
+    dir: PathBuf,
+    disk: Arc<dyn Disk>,
+    pool: Arc<Pool>,
+    limits: StreamsConfig,
+    clock: Clock,
+    state: Mutex<State>,
 }
 
 impl Partition {
-    pub(crate) fn new() -> Self {
-        Self { inner: Arc::default() }
+    /// Opens what is in the directory, which is there, or begins it.
+    pub(crate) fn open(
+        (stream, number): (Arc<str>, u32),
+        dir: PathBuf,
+        pool: &Arc<Pool>,
+        config: &StreamConfig,
+    ) -> Result<(Self, Vec<Loss>), OpenError> {
+        let recovered = recover::open(&*pool.disk, &dir, &stream, number)?;
+        let entries = VecDeque::from(recovered.entries);
+        let state = State {
+            config: config.clone(),
+            sealed_bytes: entries.iter().rev().skip(1).map(|entry| entry.summary.bytes).sum(),
+            entries,
+            file: recovered.file,
+            index: recovered.index,
+            next: 0,
+            time: 0,
+            durable: 0,
+            dirty_since: None,
+            queue: queue::Queue::default(),
+            pending: 0,
+            busy: false,
+            closed: false,
+            failed: None,
+            full_since: None,
+            waiters: VecDeque::new(),
+            counters: Counters::default(),
+        };
+        let core = Arc::new(Core {
+            stream,
+            number,
+            dir,
+            disk: pool.disk.clone(),
+            pool: pool.clone(),
+            limits: pool.limits.clone(),
+            clock: pool.clock.clone(),
+            state: Mutex::new(state),
+        });
+        let mut state = core.state();
+        let last = state.last().summary;
+        (state.next, state.time, state.durable) = (last.end, last.last_time, last.end);
+        drop(state);
+        pool.add(core.clone());
+        Ok((Self { core }, recovered.losses))
     }
 
-    /// Puts records behind the others, as one batch. Never blocks.
+    /// Puts records behind the others, as one batch, and never blocks. What becomes of them says [`Pending`], which may
+    /// be dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`AppendError`]; nothing is appended then.
     pub fn append(&self, records: Records) -> Result<Pending, AppendError> {
-        let next = self.ends().next;
-        self.append_at(next, 0, records)
+        self.core.append(None, &records)
     }
 
-    /// The same with an offset and a time that somebody else has given.
+    /// The same with an offset and a time that somebody else has given: a broker. The offset is at least
+    /// [`Ends::next`]. The time, in microseconds since 1970, counts as that of the batch before if it is earlier.
+    ///
+    /// # Errors
+    ///
+    /// [`AppendError`]; nothing is appended then.
     pub fn append_at(&self, base: u64, appended: u64, records: Records) -> Result<Pending, AppendError> {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if base < inner.next {
-            return Err(AppendError::OutOfOrder { next: inner.next });
-        }
-        let header = BatchHeader::of(&records, base, appended);
-        let mut batch = Vec::with_capacity(BATCH_HEADER + records.bytes().len());
-        batch.extend_from_slice(&header.encode());
-        batch.extend_from_slice(records.bytes());
-        inner.batches.push((header, batch.into()));
-        inner.next = header.end();
-        let (completer, pending) = Pending::channel(header.count);
-        completer.reached(Durability::Broker, base);
-        let woken = std::mem::take(&mut inner.waiters);
-        drop(inner);
-        woken.into_iter().for_each(|(_, waker)| waker.wake());
-        Ok(pending)
+        self.core.append(Some((base, appended)), &records)
     }
 
     /// How far it goes.
     pub fn ends(&self) -> Ends {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let (next, earliest) = (inner.next, inner.batches.first().map_or(inner.next, |batch| batch.0.base));
-        Ends { earliest, readable: next, durable: next, next }
+        self.core.state().ends()
     }
 
-    /// The offset at which reading begins.
+    /// The offset at which reading begins. Within what is there: an offset that retention has removed gives the
+    /// earliest one, and one that is not there yet the end.
     pub fn seek(&self, start: Start) -> u64 {
-        let ends = self.ends();
-        match start {
-            Start::Earliest => ends.earliest,
-            Start::Latest => ends.readable,
-            Start::Offset(offset) => offset.clamp(ends.earliest, ends.readable),
-            Start::Time(time) => {
-                let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-                let found = inner.batches.iter().find(|batch| batch.0.appended >= time);
-                found.map_or(ends.readable, |batch| batch.0.base)
-            }
-        }
+        self.core.seek(start)
     }
 
-    /// Whole batches from the one that holds `from` on.
-    pub fn read(&self, from: u64, _max_bytes: usize) -> Result<Read, ReadError> {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = inner.batches.iter().find(|batch| batch.0.end() > from);
-        Ok(found.map_or(Read { batches: Bytes::new(), next: from }, |(header, bytes)| Read {
-            batches: bytes.clone(),
-            next: header.end(),
-        }))
+    /// Whole batches from the one that holds `from` on, as many as `max_bytes` permits and one at least. At the end there
+    /// are none: [`watch`](Self::watch) says when there are.
+    ///
+    /// The bytes are the system's own pages of the file. Reading may wait for the disk, if they are not in memory.
+    /// Checksums of headers have been checked; those of records are when one goes over them.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`]
+    pub fn read(&self, from: u64, max_bytes: usize) -> Result<Read, ReadError> {
+        self.core.read(from, max_bytes)
     }
 
-    /// Whether it has happened already; otherwise the waker is called once, when it has, or when the partition fails
-    /// or is closed.
+    /// Whether it has happened already. If not, the waker is called once when it has. If the partition fails or is closed
+    /// before, it is called too; after that the answer is false for what will never happen, and true for
+    /// [`Past::Room`], so that whoever appends is told.
+    ///
+    /// A waker may be called early, when more wait than may: who is woken looks again.
     pub fn watch(&self, past: Past, waker: &Waker) -> bool {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        match past {
-            Past::Readable(offset) | Past::Durable(offset) if offset >= inner.next => {
-                inner.waiters.push((offset, waker.clone()));
-                false
-            }
-            _ => true,
+        let mut state = self.core.state();
+        let Some(happened) = state.has_happened(past, self.core.limits.max_pending) else { return false };
+        if happened {
+            return true;
         }
+        let is_full = state.waiters.len() >= self.core.limits.max_waiters;
+        let longest = if is_full { state.waiters.pop_front() } else { None };
+        state.waiters.push_back((past, waker.clone()));
+        drop(state);
+        if let Some((_, waker)) = longest {
+            waker.wake();
+        }
+        false
     }
 
     /// Counters and sizes.
     pub fn statistics(&self) -> Statistics {
-        Statistics::default()
+        let state = self.core.state();
+        Statistics {
+            bytes: state.bytes(),
+            segments: state.entries.len() as u64,
+            pending: state.pending as u64,
+            records: state.counters.records,
+            batches: state.counters.batches,
+            written: state.counters.written,
+            writes: state.counters.writes,
+            syncs: state.counters.syncs,
+            waiters: state.waiters.len() as u64,
+            failed: state.failed.is_some(),
+        }
     }
 
-    /// Why it takes nothing more, if it has failed.
+    /// Why it takes nothing more, if it has failed. What could be read still can.
     pub fn failure(&self) -> Option<Arc<str>> {
-        None
+        self.core.state().failed.clone()
+    }
+
+    /// Is kept so from now on.
+    pub(crate) fn set_config(&self, config: &StreamConfig) {
+        self.core.state().config = config.clone();
+    }
+
+    /// Takes no more. What waits is still written.
+    pub(crate) fn stop(&self) {
+        self.core.state().closed = true;
+    }
+
+    /// Syncs what was written, and notes how far that is, so that opening need not look. The writers have ended.
+    pub(crate) fn close(&self) {
+        let mut state = self.core.state();
+        if state.failed.is_none() {
+            let synced = if state.dirty_since.is_some() { state.file.sync() } else { Ok(()) };
+            match synced {
+                Ok(()) => {
+                    state.durable = state.last().summary.end;
+                    let last = state.last();
+                    // Without it, opening reads the segment.
+                    let _ = last.segment.store(&*self.core.disk, &last.summary, &state.index);
+                }
+                Err(error) => {
+                    let why = format!("syncing: {error}");
+                    tracing::error!(stream = %self.core.stream, partition = self.core.number, why, "a partition has failed");
+                    state.failed = Some(why.into());
+                }
+            }
+        }
+        let woken = state.take_woken(self.core.limits.max_pending);
+        drop(state);
+        woken.into_iter().for_each(Waker::wake);
     }
 }
 
 impl fmt::Debug for Partition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Partition").field("ends", &self.ends()).finish_non_exhaustive()
+        f.debug_struct("Partition")
+            .field("stream", &self.core.stream)
+            .field("number", &self.core.number)
+            .field("ends", &self.ends())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    fn append(
+        self: &Arc<Self>,
+        place: Option<(u64, u64)>,
+        records: &Records,
+    ) -> Result<Pending, AppendError> {
+        let now = (self.clock)();
+        let mut state = self.state();
+        if let Some(refused) = state.refuses() {
+            return Err(refused);
+        }
+        let (base, appended) = place.unwrap_or((state.next, now));
+        if base < state.next {
+            return Err(AppendError::OutOfOrder { next: state.next });
+        }
+        let most = state.config.segment_bytes.min(self.limits.max_batch as u64);
+        let header = BatchHeader::of(records, base, appended.max(state.time));
+        if u64::from(header.length) > most || base.checked_add(header.count.into()).is_none() {
+            return Err(AppendError::TooLarge { most });
+        }
+        if state.is_full(now) {
+            return Err(AppendError::NoSpace);
+        }
+        let pending = state.pending + header.length as usize;
+        if pending > self.limits.max_pending && state.pending > 0 {
+            return Err(AppendError::Busy);
+        }
+        let (completer, answer) = Pending::placed(base, header.count);
+        state.queue.push(header, records, completer);
+        state.pending = pending;
+        (state.next, state.time) = (header.end(), header.appended);
+        let was_busy = std::mem::replace(&mut state.busy, true);
+        drop(state);
+        if !was_busy {
+            self.pool.push(self.clone());
+        }
+        Ok(answer)
+    }
+
+    /// Nothing panics while it is held but where a comment says why it cannot.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Work for Core {
+    fn work(&self) -> bool {
+        let job = self.begin();
+        let is_some = job.is_some();
+        if let Some(job) = job {
+            self.carry_out(job);
+        }
+        is_some
+    }
+
+    fn tick(&self, now: u64) -> bool {
+        let mut state = self.state();
+        let is_due = state.should_remove(now) || state.should_roll(now) || state.should_sync(now);
+        is_due && state.failed.is_none() && !std::mem::replace(&mut state.busy, true)
+    }
+
+    fn rest(&self) {
+        let state = self.state();
+        let sealed = state.entries.len() - 1;
+        state.entries.iter().take(sealed).for_each(|entry| entry.segment.rest());
     }
 }

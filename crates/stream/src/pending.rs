@@ -60,6 +60,13 @@ impl Pending {
         (Completer { place: place.clone() }, Self { place, count })
     }
 
+    /// Both ends of an append that has its place already.
+    pub(crate) fn placed(first: u64, count: u32) -> (Completer, Self) {
+        let state = State { first: Some(first), reached: Some(Durability::Memory), ..State::default() };
+        let place = Arc::new(Mutex::new(state));
+        (Completer { place: place.clone() }, Self { place, count })
+    }
+
     /// Offset of the first record, once it is known: at once in the embedded log.
     pub fn first(&self) -> Option<u64> {
         lock(&self.place).first

@@ -40,7 +40,7 @@ use std::fmt;
 use bytes::Bytes;
 
 pub use batch::{Batch, BatchHeader, Batches, iter};
-pub(crate) use batch::{Checked, find_batch, walk};
+pub(crate) use batch::{find_batch, walk};
 pub use builder::RecordBuilder;
 
 /// Bytes of a batch's header.
@@ -249,11 +249,11 @@ fn split_record<'a>(rest: &mut &'a [u8], offset: u64) -> Result<Record<'a>, Malf
 }
 
 /// The number at a place that the caller knows to be within `bytes`.
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes[at..].first_chunk().map_or(0, |four| u32::from_le_bytes(*four))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes[at..].first_chunk().map_or(0, |eight| u64::from_le_bytes(*eight))
 }
 

@@ -1,113 +1,226 @@
 //! All streams below one directory.
 
-use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{CommitError, CreateError, Loss, OpenError, Partition, Pending, StreamConfig, StreamsConfig};
+use crate::disk::{self, Disk, Lock, RealDisk};
+use crate::writer::{Clock, Pool, system_clock};
+use crate::{CreateError, Loss, OpenError, Stream, StreamConfig, StreamsConfig, meta, name};
 
-/// All streams below one directory. Cheap to clone.
-#[derive(Clone, Debug)]
+/// All streams below one directory, which is locked against other processes. Cheap to clone; with the last clone
+/// everything is closed.
+#[derive(Clone)]
 pub struct Streams {
-    streams: Arc<Mutex<BTreeMap<String, Stream>>>,
+    inner: Arc<Inner>,
 }
+
+struct Inner {
+    /// Where each stream has a directory.
+    dir: PathBuf,
+    pool: Arc<Pool>,
+    state: Mutex<State>,
+    /// Held by whoever creates a stream: that waits for the disk, and who looks for one should not.
+    creating: Mutex<()>,
+}
+
+struct State {
+    streams: BTreeMap<String, Stream>,
+    /// None: closed.
+    lock: Option<Lock>,
+}
+
+const LOCK: &str = "lock";
+const STREAMS: &str = "streams";
 
 impl Streams {
     /// Opens a directory, made if it is not there, and starts the writers.
-    pub fn open(directory: &Path, _config: StreamsConfig) -> Result<(Self, Vec<Loss>), OpenError> {
-        std::fs::create_dir_all(directory).map_err(|error| OpenError::Io(directory.to_owned(), error))?;
-        Ok((Self { streams: Arc::default() }, Vec::new()))
+    ///
+    /// What was written last and is not whole is cut off; what is damaged elsewhere stays in its file and is not read.
+    /// Both are told as [`Loss`], and neither was acknowledged, unless the disk or somebody else has changed it.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`]: another process has it open, the system refuses, or something was not written by this version.
+    pub fn open(directory: &Path, config: StreamsConfig) -> Result<(Self, Vec<Loss>), OpenError> {
+        let (streams, losses) = Self::open_on(Arc::new(RealDisk), directory, config, system_clock())?;
+        let pool = &streams.inner.pool;
+        pool.start().map_err(|error| OpenError::Io(directory.to_owned(), error))?;
+        Ok((streams, losses))
+    }
+
+    /// The same on a disk and with a clock of one's own, and without threads.
+    pub(crate) fn open_on(
+        disk: Arc<dyn Disk>,
+        directory: &Path,
+        config: StreamsConfig,
+        clock: Clock,
+    ) -> Result<(Self, Vec<Loss>), OpenError> {
+        let failed = |error| OpenError::Io(directory.to_owned(), error);
+        make_dir(&*disk, directory).map_err(failed)?;
+        let lock = disk.lock(&directory.join(LOCK)).map_err(failed)?;
+        let lock = lock.ok_or_else(|| OpenError::Locked(directory.to_owned()))?;
+        let dir = directory.join(STREAMS);
+        disk.create_dir(&dir).map_err(failed)?;
+        // What is there may be seen without being durable, after a process that failed or was killed.
+        disk.sync_dir(directory).and_then(|()| disk.sync_dir(&dir)).map_err(failed)?;
+        let pool = Arc::new(Pool::new(disk.clone(), config, clock));
+        let mut streams = BTreeMap::new();
+        let mut losses = Vec::new();
+        for directory in disk.list(&dir).map_err(failed)? {
+            let Some(name) = name::decode(&directory) else { continue };
+            let path = dir.join(&directory);
+            // Without this file, the stream was being created when the process ended, and nobody was told of it.
+            let Some(config) = read_config(&*disk, &path)? else { continue };
+            let (stream, lost) = Stream::open(&name, path, &pool, &config)?;
+            streams.insert(name, stream);
+            losses.extend(lost);
+        }
+        for loss in &losses {
+            tracing::warn!("{loss}");
+        }
+        let state = Mutex::new(State { streams, lock: Some(lock) });
+        Ok((Self { inner: Arc::new(Inner { dir, pool, state, creating: Mutex::new(()) }) }, losses))
     }
 
     /// The stream of this name.
     pub fn stream(&self, name: &str) -> Option<Stream> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.inner.state().streams.get(name).cloned()
     }
 
-    /// Creates a stream, or changes how the one that is there is kept.
+    /// Creates a stream, or changes how the one that is there is kept. Waits for the disk.
+    ///
+    /// A name is any text without control characters, as for topics; its directory is named so that it leads nowhere
+    /// else, and 240 bytes at most.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`]
     pub fn create(&self, name: &str, config: &StreamConfig) -> Result<Stream, CreateError> {
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(streams.entry(name.to_owned()).or_insert_with(|| Stream::new(name, config.partitions)).clone())
+        let inner = &*self.inner;
+        let directory = name::encode(name).ok_or(CreateError::Name)?;
+        let _creating = inner.creating.lock().unwrap_or_else(PoisonError::into_inner);
+        let (there, count) = {
+            let state = inner.state();
+            if state.lock.is_none() {
+                return Err(CreateError::Closed);
+            }
+            (state.streams.get(name).cloned(), state.streams.len())
+        };
+        let has = there.as_ref().map_or(1, Stream::partitions);
+        if !(has.max(1)..=StreamConfig::PARTITIONS_MAX).contains(&config.partitions) {
+            return Err(CreateError::Partitions { has });
+        }
+        if there.is_none() && count >= inner.pool.limits.max_streams {
+            return Err(CreateError::TooMany);
+        }
+        let path = inner.dir.join(directory);
+        let disk = &*inner.pool.disk;
+        let created = match &there {
+            Some(stream) => stream.configure(&path, &inner.pool, config),
+            None => disk
+                .create_dir(&path)
+                .and_then(|()| disk.sync_dir(&inner.dir))
+                .and_then(|()| Stream::create(name, path.clone(), &inner.pool, config)),
+        };
+        let stream = created.map_err(CreateError::Io)?;
+        // Only when all its parts are there it is a stream.
+        disk::replace(disk, &path, meta::NAME, &meta::encode(config)).map_err(CreateError::Io)?;
+        let mut state = inner.state();
+        if state.lock.is_none() {
+            stream.stop();
+            return Err(CreateError::Closed);
+        }
+        state.streams.insert(name.to_owned(), stream.clone());
+        Ok(stream)
     }
 
     /// All streams, by name.
     pub fn list(&self) -> Vec<Stream> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.inner.state().streams.values().cloned().collect()
     }
 
-    /// Writes and syncs what waits, and gives the directory back.
-    pub fn close(&self) {}
+    /// Does one thing that a writer would, here: for a program that has no threads for it
+    /// ([`StreamsConfig::writers`] of 0) and calls this in a loop of its own. False: there is nothing to do now. Waits
+    /// for the disk.
+    pub fn work(&self) -> bool {
+        self.inner.pool.work()
+    }
+
+    /// Writes and syncs what waits, whatever the stream's rule is, and unlocks the directory. Appends fail from now on;
+    /// reading still works. Waits for the disk.
+    pub fn close(&self) {
+        self.inner.close();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn tick(&self) {
+        self.inner.pool.tick();
+    }
 }
 
-/// A stream. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Stream {
-    inner: Arc<Inner>,
+impl Inner {
+    fn close(&self) {
+        let mut state = self.state();
+        let Some(lock) = state.lock.take() else { return };
+        let streams: Vec<Stream> = state.streams.values().cloned().collect();
+        drop(state);
+        streams.iter().for_each(Stream::stop);
+        self.pool.stop();
+        streams.iter().for_each(Stream::close);
+        drop(lock);
+    }
+
+    /// Nothing here panics while it is held.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-#[derive(Debug)]
-struct Inner {
-    name: String,
-    partitions: Vec<Partition>,
-    turn: AtomicU32,
-    groups: Mutex<HashMap<(String, u32), u64>>,
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
+    }
 }
 
-impl Stream {
-    fn new(name: &str, partitions: u32) -> Self {
-        let partitions = (0..partitions).map(|_| Partition::new()).collect();
-        let inner =
-            Inner { name: name.to_owned(), partitions, turn: AtomicU32::new(0), groups: Mutex::default() };
-        Self { inner: Arc::new(inner) }
+impl fmt::Debug for Streams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Streams").field("dir", &self.inner.dir).finish_non_exhaustive()
     }
+}
 
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.inner.name
+/// Makes a directory, with those above it, and makes their names durable.
+fn make_dir(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+    let parent = match dir.parent() {
+        // The root.
+        None => return Ok(()),
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+    };
+    if disk.list(parent).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        make_dir(disk, parent)?;
     }
-
-    /// How many partitions it has.
-    pub fn partitions(&self) -> u32 {
-        self.inner.partitions.len() as u32
+    disk.create_dir(dir)?;
+    match disk.sync_dir(parent) {
+        // A directory that we may not read was not made by us.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        result => result,
     }
+}
 
-    /// One of them, from 0.
-    pub fn partition(&self, partition: u32) -> Option<Partition> {
-        self.inner.partitions.get(partition as usize).cloned()
-    }
-
-    /// Which partition records of this key go to; without a key, each in turn.
-    pub fn pick(&self, key: &[u8]) -> u32 {
-        let number = if key.is_empty() {
-            self.inner.turn.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b1)
-        } else {
-            crc32c::crc32c(key)
-        };
-        ((u64::from(number) * u64::from(self.partitions())) >> 32) as u32
-    }
-
-    /// The groups that have stored an offset.
-    pub fn groups(&self) -> Vec<String> {
-        let groups = self.inner.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut names: Vec<String> = groups.keys().map(|(name, _)| name.clone()).collect();
-        names.sort();
-        names.dedup();
-        names
-    }
-
-    /// Stores where a group goes on: the offset of the next record it wants.
-    pub fn commit(&self, group: &str, partition: u32, offset: u64) -> Result<Pending, CommitError> {
-        let mut groups = self.inner.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        groups.insert((group.to_owned(), partition), offset);
-        let (completer, pending) = Pending::channel(1);
-        completer.reached(crate::Durability::Broker, offset);
-        Ok(pending)
-    }
-
-    /// Where a group goes on, if it has stored that.
-    pub fn committed(&self, group: &str, partition: u32) -> Option<u64> {
-        let groups = self.inner.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        groups.get(&(group.to_owned(), partition)).copied()
+/// How a stream is kept; none, if its directory is not that of one.
+fn read_config(disk: &dyn Disk, dir: &Path) -> Result<Option<StreamConfig>, OpenError> {
+    let path = dir.join(meta::NAME);
+    let content = match disk.open(&path) {
+        Ok(file) => file.bytes().and_then(|bytes| file.lend(0..bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => Err(error),
+    };
+    let content = content.map_err(|error| OpenError::Io(path.clone(), error))?;
+    match meta::decode(&content) {
+        Some(config) => Ok(Some(config)),
+        None => Err(OpenError::Unknown(path, "is damaged, or was written by a newer version".into())),
     }
 }

@@ -142,10 +142,13 @@ pub(crate) struct Checked {
     pub(crate) wrong: Option<Malformed>,
 }
 
-/// Walks over batches whose offsets and times only grow, and shows each with its place.
-pub(crate) fn walk(file: &[u8], mut next: u64, mut each: impl FnMut(usize, &BatchHeader)) -> Checked {
+/// Walks over batches whose offsets and times only grow from these on, and shows each with its place.
+pub(crate) fn walk(
+    file: &[u8],
+    (mut next, mut time): (u64, u64),
+    mut each: impl FnMut(u64, &BatchHeader),
+) -> Checked {
     let mut rest = file;
-    let mut time = 0;
     loop {
         let at = file.len() - rest.len();
         if rest.is_empty() {
@@ -154,7 +157,7 @@ pub(crate) fn walk(file: &[u8], mut next: u64, mut each: impl FnMut(usize, &Batc
         let batch = split_batch(&mut rest).and_then(|batch| batch.check().map(|()| batch));
         let wrong = match batch {
             Ok(batch) if batch.header.base >= next && batch.header.appended >= time => {
-                each(at, &batch.header);
+                each(at as u64, &batch.header);
                 (next, time) = (batch.header.end(), batch.header.appended);
                 continue;
             }

@@ -60,10 +60,10 @@ fn any_damage_is_found() {
     for bit in 0..file.len() * 8 {
         let mut bad = file.clone();
         bad[bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(walk(&bad, 0, |_, _| ()).bytes, 0, "bit {bit}");
+        assert_eq!(walk(&bad, (0, 0), |_, _| ()).bytes, 0, "bit {bit}");
     }
     for cut in 1..file.len() {
-        assert!(walk(&file[..cut], 0, |_, _| ()).wrong.is_some(), "cut {cut}");
+        assert!(walk(&file[..cut], (0, 0), |_, _| ()).wrong.is_some(), "cut {cut}");
         if cut > BATCH_HEADER {
             let sent = Bytes::copy_from_slice(&file[BATCH_HEADER..cut]);
             let whole = cut - BATCH_HEADER == RECORD_HEADER + 1 + 5;
@@ -112,11 +112,11 @@ fn offsets_and_times_only_grow() {
     for (second, right) in [((2, 5), true), ((9, 6), true), ((1, 5), false), ((2, 4), false)] {
         let first = batch(0, 5, &one);
         let file = [&first[..], &batch(second.0, second.1, &one)].concat();
-        let walked = walk(&file, 0, |_, _| ());
+        let walked = walk(&file, (0, 0), |_, _| ());
         assert_eq!(walked.wrong.is_none(), right, "{second:?}");
         assert_eq!(walked.bytes, if right { file.len() } else { first.len() });
     }
-    assert_eq!(walk(&batch(4, 0, &one), 5, |_, _| ()).wrong, Some(Malformed::Order));
+    assert_eq!(walk(&batch(4, 0, &one), (5, 0), |_, _| ()).wrong, Some(Malformed::Order));
 }
 
 #[test]

@@ -1,0 +1,104 @@
+//! Files and directories: the system's, and for tests some that fail and lose power.
+
+mod real;
+#[cfg(test)]
+pub(crate) mod simulated;
+
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+pub(crate) use real::RealDisk;
+
+/// Directories. What is created, renamed or removed is durable after [`sync_dir`](Self::sync_dir) on its directory.
+pub(crate) trait Disk: Send + Sync {
+    /// Makes a directory, unless it is there.
+    fn create_dir(&self, path: &Path) -> io::Result<()>;
+    /// The names in a directory.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+    /// Creates a file, or opens one that is there.
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>>;
+    /// Opens a file that is there.
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>>;
+    /// Gives a file the name of another one, which goes.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Waits until the disk has the names in a directory.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Locks a file against other processes for as long as the answer lives; none if another one has it.
+    fn lock(&self, path: &Path) -> io::Result<Option<Lock>>;
+}
+
+/// A lock on a directory; dropped, it is free.
+pub(crate) type Lock = Box<dyn std::any::Any + Send + Sync>;
+
+/// A file that is appended to. See [`AppendFile`](sinews_engine::AppendFile), which is the real one.
+pub(crate) trait File: Send + Sync {
+    /// Writes at the end, maybe less than all.
+    fn append(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
+    /// Waits until the disk has what was written.
+    fn sync(&self) -> io::Result<()>;
+    /// Cuts off what is behind.
+    fn truncate(&self, bytes: u64) -> io::Result<()>;
+    /// The file's length.
+    fn bytes(&self) -> io::Result<u64>;
+    /// Shares what is there.
+    fn lend(&self, range: Range<u64>) -> io::Result<Bytes>;
+}
+
+/// Whether the disk, a quota or the table of open files is full: it may pass by itself.
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    // ENFILE and EMFILE have no kind of their own; the numbers are the same on all Unix systems we know.
+    matches!(error.kind(), StorageFull | QuotaExceeded) || matches!(error.raw_os_error(), Some(23 | 24))
+}
+
+/// Writes all of it; a short write goes on. Says how much was written before the error, if there was one.
+pub(crate) fn append_all(file: &dyn File, pieces: &[Bytes]) -> (u64, io::Result<()>) {
+    let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+    let mut rest = &mut slices[..];
+    let mut written = 0;
+    // Empty slices at the front go, too.
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        match file.append(rest) {
+            Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+            Ok(count) => {
+                written += count as u64;
+                IoSlice::advance_slices(&mut rest, count);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return (written, Err(error)),
+        }
+    }
+    (written, Ok(()))
+}
+
+/// Writes a small file so that there is the old one or the new one, whatever happens.
+pub(crate) fn replace(disk: &dyn Disk, dir: &Path, name: &str, content: &[u8]) -> io::Result<()> {
+    prepare(disk, dir, name, content)?;
+    put_in_place(disk, dir, name)
+}
+
+/// The first half of [`replace`], which changes nothing yet.
+pub(crate) fn prepare(disk: &dyn Disk, dir: &Path, name: &str, content: &[u8]) -> io::Result<()> {
+    let file = disk.create(&dir.join(new_name(name)))?;
+    // One that was left behind, if there is one.
+    file.truncate(0)?;
+    append_all(&*file, &[Bytes::copy_from_slice(content)]).1?;
+    file.sync()
+}
+
+/// The second half of [`replace`].
+pub(crate) fn put_in_place(disk: &dyn Disk, dir: &Path, name: &str) -> io::Result<()> {
+    disk.rename(&dir.join(new_name(name)), &dir.join(name))?;
+    disk.sync_dir(dir)
+}
+
+fn new_name(name: &str) -> String {
+    format!("{name}.new")
+}

@@ -1,0 +1,81 @@
+//! The system's disk.
+
+use std::fs::{self, TryLockError};
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sinews_engine::AppendFile;
+
+use super::{Disk, File, Lock};
+
+pub(crate) struct RealDisk;
+
+impl Disk for RealDisk {
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        match fs::create_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+            result => result,
+        }
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        // A name that is no UTF-8 is none of ours.
+        fs::read_dir(dir)?
+            .filter_map(|entry| entry.map(|entry| entry.file_name().into_string().ok()).transpose())
+            .collect()
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        Ok(Arc::new(AppendFile::create(path)?))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        Ok(Arc::new(AppendFile::open(path)?))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        fs::File::open(dir)?.sync_all()
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Option<Lock>> {
+        let file = fs::OpenOptions::new().create(true).append(true).open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Box::new(file))),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+impl File for AppendFile {
+    fn append(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.append(slices)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync()
+    }
+
+    fn truncate(&self, bytes: u64) -> io::Result<()> {
+        self.truncate(bytes)
+    }
+
+    fn bytes(&self) -> io::Result<u64> {
+        self.bytes()
+    }
+
+    fn lend(&self, range: Range<u64>) -> io::Result<Bytes> {
+        self.lend(range)
+    }
+}

@@ -1,0 +1,495 @@
+//! A disk in memory that can be full, fail at any call, and lose power.
+//!
+//! What is written is seen at once, and durable after a sync. Between two syncs it may reach the disk in any order, in
+//! part, or not at all; so may the names in a directory. After a sync that failed, what was written since the last one can
+//! be read and is never durable, whatever later syncs say: as with Linux.
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+
+use super::{Disk, File, Lock};
+
+/// Numbers that look random, and are the same for the same seed.
+#[derive(Clone)]
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5bf0_3635)
+    }
+
+    /// SplitMix64.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end.max(1)
+    }
+
+    pub(crate) fn one_in(&mut self, many: u64) -> bool {
+        self.below(many) == 0
+    }
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A write takes a part.
+    Short,
+    /// The disk has so many bytes left.
+    NoSpace(u64),
+    /// Input or output fails, this once.
+    Failure,
+    /// The process ends in the middle of the call.
+    Crash,
+}
+
+/// What is there after the process has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    /// The system has gone on.
+    Kill,
+    /// The system has not.
+    PowerLoss,
+}
+
+#[derive(Clone)]
+pub(crate) struct Simulated(Arc<Mutex<World>>);
+
+struct World {
+    nodes: Vec<Node>,
+    dirs: BTreeMap<PathBuf, Dir>,
+    calls: u64,
+    faults: BTreeMap<u64, Fault>,
+    room: Option<u64>,
+    crashed: bool,
+    locked: bool,
+    /// Something can be read that will never be durable.
+    misleads: bool,
+    chance: Chance,
+}
+
+#[derive(Clone, Default)]
+struct Node {
+    seen: Vec<u8>,
+    durable: Vec<u8>,
+    /// Since the last sync.
+    changes: Vec<Change>,
+}
+
+#[derive(Clone)]
+enum Change {
+    Write(usize, Vec<u8>),
+    Truncate(usize),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Named {
+    File(usize),
+    Dir,
+}
+
+type Names = BTreeMap<String, Named>;
+
+#[derive(Clone, Default)]
+struct Dir {
+    seen: Names,
+    durable: Names,
+    /// Since the last sync: each is done whole or not at all.
+    changes: Vec<Vec<(String, Option<Named>)>>,
+}
+
+impl Simulated {
+    pub(crate) fn new(seed: u64) -> Self {
+        let world = World {
+            nodes: Vec::new(),
+            dirs: [(PathBuf::from("/"), Dir::default())].into(),
+            calls: 0,
+            faults: BTreeMap::new(),
+            room: None,
+            crashed: false,
+            locked: false,
+            misleads: false,
+            chance: Chance::new(seed),
+        };
+        Self(Arc::new(Mutex::new(world)))
+    }
+
+    /// Goes wrong in so many calls from now.
+    pub(crate) fn plan(&self, calls: u64, fault: Fault) {
+        let mut world = self.world();
+        let at = world.calls + calls;
+        world.faults.insert(at, fault);
+    }
+
+    /// Nothing goes wrong from now on.
+    pub(crate) fn heal(&self) {
+        let mut world = self.world();
+        world.faults.clear();
+        world.room = None;
+    }
+
+    pub(crate) fn has_crashed(&self) -> bool {
+        self.world().crashed
+    }
+
+    /// Whether a sync has failed, so that something can be read that will never be durable.
+    pub(crate) fn misleads(&self) -> bool {
+        self.world().misleads
+    }
+
+    /// So many bytes are left.
+    pub(crate) fn set_room(&self, room: Option<u64>) {
+        self.world().room = room;
+    }
+
+    /// Calls that changed something, so far.
+    pub(crate) fn calls(&self) -> u64 {
+        self.world().calls
+    }
+
+    /// Changes a byte of a file behind everybody's back.
+    pub(crate) fn damage(&self, path: &str, at: usize) {
+        let mut world = self.world();
+        let Some(Named::File(node)) = world.find(Path::new(path)) else { panic!("{path}") };
+        for image in [Image::Seen, Image::Durable] {
+            if let Some(byte) = world.nodes[node].image(image).get_mut(at) {
+                *byte ^= 0x10;
+            }
+        }
+    }
+
+    /// The files in a directory, with their lengths.
+    pub(crate) fn files(&self, dir: &str) -> Vec<(String, usize)> {
+        let world = self.world();
+        let names = world.dirs[Path::new(dir)].seen.iter();
+        let files = names.filter_map(|(name, named)| match named {
+            Named::File(node) => Some((name.clone(), world.nodes[*node].seen.len())),
+            Named::Dir => None,
+        });
+        files.collect()
+    }
+
+    /// What the next process finds.
+    pub(crate) fn after(&self, after: After) -> Self {
+        let mut world = self.world();
+        let mut chance = Chance::new(world.chance.below(u64::MAX));
+        let (mut nodes, mut dirs) = (world.nodes.clone(), world.dirs.clone());
+        if after == After::PowerLoss {
+            nodes.iter_mut().for_each(|node| node.lose_power(&mut chance));
+            dirs.values_mut().for_each(|dir| dir.lose_power(&mut chance));
+            let there: Vec<PathBuf> = dirs.keys().cloned().collect();
+            for path in there {
+                let mut above = path.ancestors().zip(path.ancestors().skip(1));
+                let is_reachable = above.all(|(path, parent)| {
+                    let name = path.file_name().unwrap().to_str().unwrap();
+                    dirs.get(parent).is_some_and(|dir| dir.seen.get(name) == Some(&Named::Dir))
+                });
+                if !is_reachable {
+                    dirs.remove(&path);
+                }
+            }
+        }
+        let world = World {
+            nodes,
+            dirs,
+            calls: 0,
+            faults: BTreeMap::new(),
+            room: None,
+            crashed: false,
+            locked: false,
+            misleads: false,
+            chance,
+        };
+        Self(Arc::new(Mutex::new(world)))
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap()
+    }
+}
+
+enum Image {
+    Seen,
+    Durable,
+}
+
+impl Node {
+    fn image(&mut self, image: Image) -> &mut Vec<u8> {
+        match image {
+            Image::Seen => &mut self.seen,
+            Image::Durable => &mut self.durable,
+        }
+    }
+
+    fn change(&mut self, change: Change) {
+        change.apply(&mut self.seen);
+        self.changes.push(change);
+    }
+
+    /// Some of what was written since the last sync is on the disk, in any order.
+    fn lose_power(&mut self, chance: &mut Chance) {
+        let most = chance.below(3);
+        for change in std::mem::take(&mut self.changes) {
+            match (most, change) {
+                (0, _) => break,
+                (1, change) => change.apply(&mut self.durable),
+                (_, Change::Truncate(bytes)) if chance.one_in(2) => {
+                    Change::Truncate(bytes).apply(&mut self.durable)
+                }
+                (_, Change::Truncate(_)) => {}
+                (_, Change::Write(at, bytes)) => {
+                    // In pieces, as pages are.
+                    let mut start = 0;
+                    while start < bytes.len() {
+                        let end = bytes.len().min(start + 1 + chance.below(200) as usize);
+                        if !chance.one_in(3) {
+                            Change::Write(at + start, bytes[start..end].to_vec()).apply(&mut self.durable);
+                        }
+                        start = end;
+                    }
+                }
+            }
+            if chance.one_in(8) {
+                break;
+            }
+        }
+        self.changes.clear();
+        self.seen = self.durable.clone();
+    }
+}
+
+impl Change {
+    fn apply(&self, bytes: &mut Vec<u8>) {
+        match self {
+            Self::Write(at, written) => {
+                let end = at + written.len();
+                bytes.resize(bytes.len().max(end), 0);
+                bytes[*at..end].copy_from_slice(written);
+            }
+            Self::Truncate(length) => bytes.truncate(*length),
+        }
+    }
+}
+
+impl Dir {
+    fn change(&mut self, change: Vec<(String, Option<Named>)>) {
+        apply(&mut self.seen, &change);
+        self.changes.push(change);
+    }
+
+    fn lose_power(&mut self, chance: &mut Chance) {
+        for change in std::mem::take(&mut self.changes) {
+            if chance.one_in(2) {
+                apply(&mut self.durable, &change);
+            }
+        }
+        self.seen = self.durable.clone();
+    }
+}
+
+fn apply(names: &mut Names, change: &[(String, Option<Named>)]) {
+    for (name, named) in change {
+        match named {
+            Some(named) => names.insert(name.clone(), *named),
+            None => names.remove(name),
+        };
+    }
+}
+
+impl World {
+    /// One call that changes something. What goes wrong with it, but for a crash, which it has to do with in part.
+    fn call(&mut self) -> io::Result<Option<Fault>> {
+        if self.crashed {
+            return Err(io::Error::other("the process has ended"));
+        }
+        self.calls += 1;
+        let fault = self.faults.remove(&self.calls);
+        match fault {
+            Some(Fault::Failure) => return Err(io::Error::from_raw_os_error(5)),
+            Some(Fault::NoSpace(room)) => self.room = Some(room),
+            Some(Fault::Crash) => self.crashed = true,
+            Some(Fault::Short) | None => {}
+        }
+        Ok(fault)
+    }
+
+    /// A call that is done whole or not at all.
+    fn whole_call(&mut self) -> io::Result<()> {
+        let crash = self.call()? == Some(Fault::Crash);
+        if crash && self.chance.one_in(2) { Err(io::Error::other("the process has ended")) } else { Ok(()) }
+    }
+
+    fn dir(&mut self, path: &Path) -> io::Result<&mut Dir> {
+        self.dirs.get_mut(path).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn find(&self, path: &Path) -> Option<Named> {
+        let (dir, name) = split(path);
+        self.dirs.get(dir)?.seen.get(&name).copied()
+    }
+}
+
+fn split(path: &Path) -> (&Path, String) {
+    (path.parent().unwrap(), path.file_name().unwrap().to_str().unwrap().to_owned())
+}
+
+impl Disk for Simulated {
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        let mut world = self.world();
+        if world.dirs.contains_key(path) {
+            return Ok(());
+        }
+        world.whole_call()?;
+        let (parent, name) = split(path);
+        world.dir(parent)?.change(vec![(name, Some(Named::Dir))]);
+        world.dirs.insert(path.to_owned(), Dir::default());
+        Ok(())
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        Ok(self.world().dir(dir)?.seen.keys().cloned().collect())
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        let mut world = self.world();
+        if let Some(Named::File(node)) = world.find(path) {
+            return Ok(Arc::new(SimulatedFile(self.clone(), node)));
+        }
+        world.whole_call()?;
+        if world.room == Some(0) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let node = world.nodes.len();
+        world.nodes.push(Node::default());
+        let (dir, name) = split(path);
+        world.dir(dir)?.change(vec![(name, Some(Named::File(node)))]);
+        Ok(Arc::new(SimulatedFile(self.clone(), node)))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        match self.world().find(path) {
+            Some(Named::File(node)) => Ok(Arc::new(SimulatedFile(self.clone(), node))),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut world = self.world();
+        world.whole_call()?;
+        let named = world.find(from).ok_or(io::ErrorKind::NotFound)?;
+        let ((dir, from), (_, to)) = (split(from), split(to));
+        world.dir(dir)?.change(vec![(from, None), (to, Some(named))]);
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut world = self.world();
+        world.whole_call()?;
+        world.find(path).ok_or(io::ErrorKind::NotFound)?;
+        let (dir, name) = split(path);
+        world.dir(dir)?.change(vec![(name, None)]);
+        Ok(())
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let mut world = self.world();
+        world.whole_call()?;
+        let dir = world.dir(dir)?;
+        for change in std::mem::take(&mut dir.changes) {
+            apply(&mut dir.durable, &change);
+        }
+        Ok(())
+    }
+
+    fn lock(&self, _: &Path) -> io::Result<Option<Lock>> {
+        struct Unlock(Simulated);
+        impl Drop for Unlock {
+            fn drop(&mut self) {
+                self.0.world().locked = false;
+            }
+        }
+        let was_locked = std::mem::replace(&mut self.world().locked, true);
+        Ok((!was_locked).then(|| Box::new(Unlock(self.clone())) as Lock))
+    }
+}
+
+struct SimulatedFile(Simulated, usize);
+
+impl File for SimulatedFile {
+    fn append(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut world = self.0.world();
+        let fault = world.call()?;
+        let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
+        let mut most = bytes.len() as u64;
+        if matches!(fault, Some(Fault::Short | Fault::Crash)) {
+            most = world.chance.below(most + 1).max(u64::from(fault == Some(Fault::Short)));
+        }
+        if let Some(room) = &mut world.room {
+            most = most.min(*room);
+            *room -= most;
+            if most == 0 && !bytes.is_empty() {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+        }
+        let node = &mut world.nodes[self.1];
+        let at = node.seen.len();
+        node.change(Change::Write(at, bytes[..most as usize].to_vec()));
+        if fault == Some(Fault::Crash) {
+            Err(io::Error::other("the process has ended"))
+        } else {
+            Ok(most as usize)
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut world = self.0.world();
+        let result = world.whole_call();
+        let mut chance = world.chance.clone();
+        let has_crashed = world.crashed;
+        let mut misleads = world.misleads;
+        let node = &mut world.nodes[self.1];
+        match &result {
+            Ok(()) => {
+                let changes = std::mem::take(&mut node.changes);
+                changes.iter().for_each(|change| change.apply(&mut node.durable));
+            }
+            // The pages count as written, though some are not.
+            Err(_) if !has_crashed => {
+                misleads |= !node.changes.is_empty();
+                let seen = node.seen.clone();
+                node.lose_power(&mut chance);
+                node.seen = seen;
+            }
+            Err(_) => {}
+        }
+        world.misleads = misleads;
+        result
+    }
+
+    fn truncate(&self, bytes: u64) -> io::Result<()> {
+        let mut world = self.0.world();
+        if world.nodes[self.1].seen.len() as u64 <= bytes {
+            return Ok(());
+        }
+        world.whole_call()?;
+        world.nodes[self.1].change(Change::Truncate(bytes as usize));
+        Ok(())
+    }
+
+    fn bytes(&self) -> io::Result<u64> {
+        Ok(self.0.world().nodes[self.1].seen.len() as u64)
+    }
+
+    fn lend(&self, range: Range<u64>) -> io::Result<Bytes> {
+        let world = self.0.world();
+        let seen = &world.nodes[self.1].seen;
+        let part = seen.get(range.start as usize..range.end as usize).ok_or(io::ErrorKind::UnexpectedEof)?;
+        Ok(Bytes::copy_from_slice(part))
+    }
+}

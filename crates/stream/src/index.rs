@@ -1,0 +1,195 @@
+//! Where batches are in a segment, roughly: one entry for each 64 KiB.
+
+use bytes::Bytes;
+
+use crate::record::{BatchHeader, u32_at, u64_at};
+
+/// Bytes between two entries at least. A reader looks at the headers between, a microsecond or two of small batches; the
+/// index has 20 bytes for 65,536.
+pub(crate) const STEP: u64 = 64 << 10;
+
+/// Bytes of the file's head.
+pub(crate) const HEAD: usize = 64;
+
+const ENTRY: usize = 20;
+
+/// Tells the file from others, and its version.
+const MAGIC: u32 = 0x31_58_4e_53;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    offset: u64,
+    appended: u64,
+    position: u32,
+}
+
+/// Where batches begin.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Index {
+    entries: Vec<Entry>,
+    /// Where the last entry is, or the file's beginning.
+    last: u64,
+}
+
+impl Index {
+    /// Notes a batch that lies behind all others, if the last entry is far enough away.
+    pub(crate) fn note(&mut self, position: u64, header: &BatchHeader) {
+        if position >= self.last + STEP {
+            self.last = position;
+            // A segment has at most 1 GiB.
+            let position = position as u32;
+            self.entries.push(Entry { offset: header.base, appended: header.appended, position });
+        }
+    }
+
+    /// Where to begin looking for the batch that holds an offset.
+    pub(crate) fn position(&self, offset: u64) -> u64 {
+        self.before(self.entries.partition_point(|entry| entry.offset <= offset))
+    }
+
+    /// Where to begin looking for the first batch of this time or later.
+    pub(crate) fn position_of_time(&self, time: u64) -> u64 {
+        self.before(self.entries.partition_point(|entry| entry.appended < time))
+    }
+
+    fn before(&self, place: usize) -> u64 {
+        place.checked_sub(1).map_or(0, |place| u64::from(self.entries[place].position))
+    }
+}
+
+/// What is known about a segment that is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Summary {
+    /// Offset of its first record, which is also its name.
+    pub(crate) base: u64,
+    /// The offset behind its last record.
+    pub(crate) end: u64,
+    /// Bytes of its batches.
+    pub(crate) bytes: u64,
+    /// When its first batch was appended.
+    pub(crate) first_time: u64,
+    /// When its last batch was appended.
+    pub(crate) last_time: u64,
+}
+
+impl Summary {
+    /// An empty segment.
+    pub(crate) fn empty(base: u64, time: u64) -> Self {
+        Self { base, end: base, bytes: 0, first_time: time, last_time: time }
+    }
+
+    /// Counts a batch that lies behind the others.
+    pub(crate) fn add(&mut self, header: &BatchHeader) {
+        if self.bytes == 0 {
+            self.first_time = header.appended;
+        }
+        self.end = header.end();
+        self.bytes += u64::from(header.length);
+        self.last_time = header.appended;
+    }
+}
+
+/// The file: a head of 64 bytes with a checksum of its own, so that opening reads no more; then the entries.
+pub(crate) fn encode(summary: &Summary, index: &Index) -> Bytes {
+    let mut entries = Vec::with_capacity(HEAD + index.entries.len() * ENTRY);
+    entries.resize(HEAD, 0);
+    for entry in &index.entries {
+        entries.extend_from_slice(&entry.offset.to_le_bytes());
+        entries.extend_from_slice(&entry.appended.to_le_bytes());
+        entries.extend_from_slice(&entry.position.to_le_bytes());
+    }
+    let mut file = entries;
+    let body = crc32c::crc32c(&file[HEAD..]);
+    file[4..8].copy_from_slice(&MAGIC.to_le_bytes());
+    let numbers = [summary.base, summary.end, summary.bytes, summary.first_time, summary.last_time];
+    for (place, number) in file[8..].chunks_exact_mut(8).zip(numbers) {
+        place.copy_from_slice(&number.to_le_bytes());
+    }
+    // Fewer than 2^14, since positions have 30 bits and a step has 16.
+    file[48..52].copy_from_slice(&(index.entries.len() as u32).to_le_bytes());
+    file[52..56].copy_from_slice(&body.to_le_bytes());
+    let head = crc32c::crc32c(&file[4..HEAD]);
+    file[..4].copy_from_slice(&head.to_le_bytes());
+    file.into()
+}
+
+/// The head of the file, if it is right.
+pub(crate) fn decode_head(file: &[u8]) -> Option<Summary> {
+    let head: &[u8; HEAD] = file.first_chunk()?;
+    let right = u32_at(head, 0) == crc32c::crc32c(&head[4..]) && u32_at(head, 4) == MAGIC;
+    let summary = Summary {
+        base: u64_at(head, 8),
+        end: u64_at(head, 16),
+        bytes: u64_at(head, 24),
+        first_time: u64_at(head, 32),
+        last_time: u64_at(head, 40),
+    };
+    right.then_some(summary)
+}
+
+/// The whole file, if it is right.
+pub(crate) fn decode(file: &[u8]) -> Option<Index> {
+    let summary = decode_head(file)?;
+    let body = &file[HEAD..];
+    let count = u32_at(file, 48) as usize;
+    if body.len() != count.checked_mul(ENTRY)? || u32_at(file, 52) != crc32c::crc32c(body) {
+        return None;
+    }
+    let entries = body.chunks_exact(ENTRY).map(|entry| Entry {
+        offset: u64_at(entry, 0),
+        appended: u64_at(entry, 8),
+        position: u32_at(entry, 16),
+    });
+    let entries: Vec<Entry> = entries.collect();
+    let inside = entries.iter().all(|entry| u64::from(entry.position) < summary.bytes);
+    let last = entries.last().map_or(0, |entry| u64::from(entry.position));
+    inside.then_some(Index { entries, last })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(base: u64, appended: u64) -> BatchHeader {
+        BatchHeader { base, appended, count: 1, length: 40_000 }
+    }
+
+    #[test]
+    fn it_leads_to_or_before_what_is_looked_for() {
+        let mut index = Index::default();
+        for number in 0..10 {
+            index.note(number * 40_000, &header(number * 10, number * 100));
+        }
+        // Batches 2, 4, 6 and 8 are the first beyond 64 KiB from the one before.
+        let positions: Vec<u32> = index.entries.iter().map(|entry| entry.position).collect();
+        assert_eq!(positions, [80_000, 160_000, 240_000, 320_000]);
+        assert_eq!(
+            [0, 19, 20, 39, 40, 1000].map(|offset| index.position(offset)),
+            [0, 0, 80_000, 80_000, 160_000, 320_000]
+        );
+        assert_eq!(
+            [0, 200, 201, 400, 401].map(|time| index.position_of_time(time)),
+            [0, 0, 80_000, 80_000, 160_000]
+        );
+    }
+
+    #[test]
+    fn what_is_damaged_is_none() {
+        let mut index = Index::default();
+        let mut summary = Summary::empty(5, 0);
+        for number in 0..5 {
+            index.note(number * 80_000, &header(5 + number, 7));
+            summary.add(&header(5 + number, 7));
+        }
+        summary.bytes = 400_000;
+        let file = encode(&summary, &index);
+        assert_eq!((decode_head(&file), decode(&file)), (Some(summary), Some(index)));
+        for at in 0..file.len() {
+            let mut bad = file.to_vec();
+            bad[at] ^= 1;
+            assert_eq!(decode(&bad), None, "{at}");
+            assert_eq!(decode_head(&bad).is_none(), at < HEAD, "{at}");
+            assert_eq!(decode(&file[..at]), None, "{at}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What a stream's directory says about it: a few lines of text, so that people can read them, too.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use crate::{Fsync, StreamConfig};
+
+/// The file's name. A directory without it was not finished when it was created, and is none.
+pub(crate) const NAME: &str = "stream";
+
+const FIRST: &str = "sinews-stream 1";
+
+pub(crate) fn encode(config: &StreamConfig) -> Vec<u8> {
+    let fsync = match config.fsync {
+        Fsync::Batch => "batch".to_owned(),
+        Fsync::Never => "never".to_owned(),
+        Fsync::Interval(interval) => interval.as_micros().to_string(),
+    };
+    let bytes = config.retain_bytes.map_or_else(|| "all".to_owned(), |bytes| bytes.to_string());
+    let age = config.retain_age.map_or_else(|| "all".to_owned(), |age| age.as_micros().to_string());
+    let mut text = format!(
+        "{FIRST}\npartitions {}\nfsync {fsync}\nsegment-bytes {}\nretain-bytes {bytes}\nretain-age {age}\n",
+        config.partitions, config.segment_bytes
+    );
+    let crc = crc32c::crc32c(text.as_bytes());
+    // Writing into a string does not fail.
+    let _ = writeln!(text, "crc32c {crc:08x}");
+    text.into_bytes()
+}
+
+/// None: it is damaged, or of a newer version.
+pub(crate) fn decode(bytes: &[u8]) -> Option<StreamConfig> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let (body, crc) = text.split_at_checked(text.rfind("crc32c ")?)?;
+    if crc.trim_end().strip_prefix("crc32c ")? != format!("{:08x}", crc32c::crc32c(body.as_bytes())) {
+        return None;
+    }
+    let mut lines = body.lines();
+    (lines.next() == Some(FIRST)).then_some(())?;
+    let mut value = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
+    let partitions = value("partitions")?.parse().ok()?;
+    let fsync = match value("fsync")? {
+        "batch" => Fsync::Batch,
+        "never" => Fsync::Never,
+        interval => Fsync::Interval(Duration::from_micros(interval.parse().ok()?)),
+    };
+    let segment_bytes = value("segment-bytes")?.parse().ok()?;
+    let mut limit = |name| match value(name)? {
+        "all" => Some(None),
+        number => number.parse::<u64>().ok().map(Some),
+    };
+    let retain_bytes = limit("retain-bytes")?;
+    let retain_age = limit("retain-age")?.map(Duration::from_micros);
+    Some(StreamConfig { partitions, fsync, segment_bytes, retain_bytes, retain_age })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let plain = StreamConfig::default().partitions(3);
+        let other = plain.clone().fsync(Fsync::Interval(Duration::from_millis(5))).segment_bytes(1 << 20);
+        let kept =
+            other.clone().fsync(Fsync::Never).retain_bytes(Some(7)).retain_age(Some(Duration::from_secs(9)));
+        for config in [plain, other, kept] {
+            let bytes = encode(&config);
+            assert_eq!(decode(&bytes), Some(config));
+            for at in 0..bytes.len() - 1 {
+                let mut bad = bytes.clone();
+                bad[at] ^= 1;
+                assert_eq!((decode(&bad), decode(&bytes[..at])), (None, None), "{at}");
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What waits to be written.
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::pending::Completer;
+use crate::record::{BatchHeader, Records};
+
+/// Batches that wait, as their bytes will be in the file.
+#[derive(Default)]
+pub(super) struct Queue {
+    batches: VecDeque<Queued>,
+    /// Headers and small records, copied together; large records as they are.
+    pieces: VecDeque<Bytes>,
+    tail: BytesMut,
+}
+
+/// A batch that waits, and who waits for it.
+pub(super) struct Queued {
+    pub(super) header: BatchHeader,
+    pub(super) completer: Completer,
+}
+
+/// Records up to here are copied: that costs less than a piece of their own, and does not hold on to the buffer of a
+/// connection, of which they may be a small part.
+const COPIED_MOST: usize = 16 << 10;
+
+/// What one write takes at most, but for a batch that is larger: the next batches need not wait for more.
+pub(super) const WRITE_MOST: u64 = 8 << 20;
+
+impl Queue {
+    pub(super) fn push(&mut self, header: BatchHeader, records: &Records, completer: Completer) {
+        self.tail.extend_from_slice(&header.encode());
+        if records.bytes().len() <= COPIED_MOST {
+            self.tail.extend_from_slice(records.bytes());
+        } else {
+            self.pieces.push_back(self.tail.split().freeze());
+            self.pieces.push_back(records.bytes().clone());
+        }
+        self.batches.push_back(Queued { header, completer });
+    }
+
+    /// The batch that is next.
+    pub(super) fn first(&self) -> Option<&BatchHeader> {
+        self.batches.front().map(|batch| &batch.header)
+    }
+
+    /// Takes batches with at most so many bytes, which the first has.
+    pub(super) fn take(&mut self, most: u64) -> (Vec<Queued>, Vec<Bytes>) {
+        let mut bytes = 0;
+        let fitting = self.batches.iter().take_while(|batch| {
+            bytes += u64::from(batch.header.length);
+            bytes <= most
+        });
+        let count = fitting.count();
+        let batches: Vec<Queued> = self.batches.drain(..count).collect();
+        if !self.tail.is_empty() {
+            self.pieces.push_back(self.tail.split().freeze());
+        }
+        let mut rest = batches.iter().map(|batch| batch.header.length as usize).sum::<usize>();
+        let mut pieces = Vec::new();
+        while rest > 0 {
+            // The pieces hold exactly the batches, so there is one while bytes of a batch are missing.
+            let Some(mut piece) = self.pieces.pop_front() else { break };
+            if piece.len() > rest {
+                self.pieces.push_front(piece.split_off(rest));
+            }
+            rest -= piece.len();
+            pieces.push(piece);
+        }
+        (batches, pieces)
+    }
+
+    /// Takes all batches, which will not be written.
+    pub(super) fn clear(&mut self) -> Vec<Queued> {
+        self.pieces.clear();
+        self.tail.clear();
+        self.batches.drain(..).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pending::Pending;
+    use crate::record::{Kind, RecordBuilder};
+
+    #[test]
+    fn batches_come_out_as_they_went_in() {
+        let mut queue = Queue::default();
+        let mut file = Vec::new();
+        let sizes = [1, 100, COPIED_MOST * 2, 5, COPIED_MOST * 3, COPIED_MOST * 3, 7, 8];
+        for (base, size) in sizes.into_iter().enumerate() {
+            let mut builder = RecordBuilder::new();
+            builder.push(0, b"", &vec![base as u8; size], Kind::Bytes).unwrap();
+            let records = builder.finish().unwrap();
+            let header = BatchHeader::of(&records, base as u64, 0);
+            file.extend_from_slice(&header.encode());
+            file.extend_from_slice(records.bytes());
+            queue.push(header, &records, Pending::channel(1).0);
+        }
+        let mut taken = Vec::new();
+        let mut counts = Vec::new();
+        while let Some(first) = queue.first() {
+            let most = u64::from(first.length) + 400;
+            let (batches, pieces) = queue.take(most);
+            counts.push(batches.len());
+            assert!(pieces.iter().map(|piece| piece.len() as u64).sum::<u64>() <= most);
+            pieces.iter().for_each(|piece| taken.extend_from_slice(piece));
+        }
+        assert_eq!((counts, taken == file), (vec![2, 2, 1, 3], true));
+        assert!(queue.take(u64::MAX).1.is_empty());
+    }
+}

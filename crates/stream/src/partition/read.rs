@@ -1,0 +1,204 @@
+//! The readers' side.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{Core, Read, Start};
+use crate::ReadError;
+use crate::disk::File;
+use crate::index::STEP;
+use crate::record::{BATCH_HEADER, BatchHeader, Malformed};
+use crate::segment::Segment;
+
+/// Where to look in a segment: what was copied from the state, so that nobody waits for a reader.
+struct Place {
+    segment: Arc<Segment>,
+    /// Of the segment that is appended to: its file, and where to begin in it.
+    open: Option<(Arc<dyn File>, u64)>,
+    /// Bytes that may be seen.
+    bytes: u64,
+    /// Where reading goes on if these are damaged.
+    resume: u64,
+}
+
+/// What is looked for.
+#[derive(Clone, Copy)]
+enum Wanted {
+    Offset(u64),
+    Time(u64),
+}
+
+impl Wanted {
+    /// Whether it lies behind this batch.
+    fn is_behind(self, header: &BatchHeader) -> bool {
+        match self {
+            Self::Offset(offset) => header.end() <= offset,
+            Self::Time(time) => header.appended < time,
+        }
+    }
+}
+
+impl Core {
+    pub(super) fn read(&self, from: u64, most: usize) -> Result<Read, ReadError> {
+        loop {
+            let Some(place) = self.place(from)? else {
+                return Ok(Read { batches: Bytes::new(), next: from });
+            };
+            let result = self.find(&place, Wanted::Offset(from), most as u64);
+            match result {
+                Ok(Some(read)) => return Ok(read),
+                // An index that leads behind what it should is damage, too.
+                Ok(None) => return Err(damaged(&place, 0, Malformed::Order)),
+                Err(ReadError::Io(error))
+                    if error.kind() == io::ErrorKind::NotFound && self.is_gone(&place) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    pub(super) fn seek(&self, start: Start) -> u64 {
+        let ends = self.state().ends();
+        match start {
+            Start::Earliest => ends.earliest,
+            Start::Latest => ends.readable,
+            Start::Offset(offset) => offset.clamp(ends.earliest, ends.readable),
+            Start::Time(time) => self.seek_time(time).unwrap_or(ends.readable),
+        }
+    }
+
+    /// The first batch of this time or later. What cannot be read is begun with: better too much than too little.
+    fn seek_time(&self, time: u64) -> Option<u64> {
+        let place = {
+            let state = self.state();
+            let at = state.entries.partition_point(|entry| entry.summary.last_time < time);
+            let at = (at..state.entries.len()).find(|&at| state.entries[at].summary.bytes > 0)?;
+            let entry = &state.entries[at];
+            let is_last = at + 1 == state.entries.len();
+            let open = is_last.then(|| (state.file.clone(), state.index.position_of_time(time)));
+            Place {
+                segment: entry.segment.clone(),
+                open,
+                bytes: entry.summary.bytes,
+                resume: entry.summary.end,
+            }
+        };
+        match self.find(&place, Wanted::Time(time), 0) {
+            Ok(Some(read)) => BatchHeader::decode(&read.batches).ok().map(|header| header.base),
+            _ => Some(place.segment.base),
+        }
+    }
+
+    /// Where an offset is; none at the end.
+    fn place(&self, from: u64) -> Result<Option<Place>, ReadError> {
+        let state = self.state();
+        let ends = state.ends();
+        if from < ends.earliest {
+            return Err(ReadError::Gone { earliest: ends.earliest });
+        }
+        if from >= ends.readable {
+            return if from == ends.readable {
+                Ok(None)
+            } else {
+                Err(ReadError::Ahead { readable: ends.readable })
+            };
+        }
+        // The first entry's base is the earliest offset, so one is before.
+        let mut at = state.entries.partition_point(|entry| entry.segment.base <= from).saturating_sub(1);
+        let entry = &state.entries[at];
+        let resume = state.entries.get(at + 1).map_or(ends.readable, |next| next.segment.base);
+        if from >= entry.summary.end {
+            if let Some(why) = &entry.damage {
+                return Err(ReadError::Damaged { resume, why: why.clone() });
+            }
+            // Offsets have jumped between the segments.
+            at += 1;
+        }
+        let entry = &state.entries[at];
+        let is_last = at + 1 == state.entries.len();
+        let open = is_last.then(|| (state.file.clone(), state.index.position(from)));
+        Ok(Some(Place { segment: entry.segment.clone(), open, bytes: entry.summary.bytes, resume }))
+    }
+
+    /// Whether retention has removed a segment meanwhile.
+    fn is_gone(&self, place: &Place) -> bool {
+        self.state().ends().earliest > place.segment.base
+    }
+
+    /// The batch that is wanted, and those behind it that fit.
+    fn find(&self, place: &Place, wanted: Wanted, most: u64) -> Result<Option<Read>, ReadError> {
+        let (file, mut at) = match &place.open {
+            Some((file, at)) => (file.clone(), *at),
+            None => {
+                let index = place.segment.index(&*self.disk, place.bytes).map_err(ReadError::Io)?;
+                let at = match wanted {
+                    Wanted::Offset(offset) => index.position(offset),
+                    Wanted::Time(time) => index.position_of_time(time),
+                };
+                (place.segment.file(&*self.disk).map_err(ReadError::Io)?, at)
+            }
+        };
+        while at < place.bytes {
+            // As a rule, one look reaches from the index's entry to the end of what is wanted.
+            let window = file.lend(at..place.bytes.min(at + STEP + most)).map_err(ReadError::Io)?;
+            let mut start = 0;
+            while let Some(header) = header_at(place, &window, at, start)? {
+                if !wanted.is_behind(&header) {
+                    return gather(place, &*file, (at, &window, start), header, most).map(Some);
+                }
+                start += header.length as usize;
+            }
+            at += start as u64;
+        }
+        Ok(None)
+    }
+}
+
+/// The header at a place in a window, if it is all there.
+fn header_at(place: &Place, window: &Bytes, at: u64, start: usize) -> Result<Option<BatchHeader>, ReadError> {
+    let position = at + start as u64;
+    match window.get(start..).unwrap_or_default() {
+        rest if rest.len() >= BATCH_HEADER => match BatchHeader::decode(rest) {
+            Ok(header) if position + u64::from(header.length) <= place.bytes => Ok(Some(header)),
+            Ok(_) => Err(damaged(place, position, Malformed::Truncated)),
+            Err(wrong) => Err(damaged(place, position, wrong)),
+        },
+        rest if start == 0 || position + rest.len() as u64 == place.bytes && !rest.is_empty() => {
+            Err(damaged(place, position, Malformed::Truncated))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The first batch, and those behind it that are within the window and the limit.
+fn gather(
+    place: &Place,
+    file: &dyn File,
+    (at, window, start): (u64, &Bytes, usize),
+    first: BatchHeader,
+    most: u64,
+) -> Result<Read, ReadError> {
+    let mut end = start + first.length as usize;
+    let mut next = first.end();
+    if end > window.len() {
+        let position = at + start as u64;
+        let batches = file.lend(position..position + u64::from(first.length)).map_err(ReadError::Io)?;
+        return Ok(Read { batches, next });
+    }
+    while end < window.len()
+        && let Ok(Some(header)) = header_at(place, window, at, end)
+    {
+        let its_end = end + header.length as usize;
+        if its_end > window.len() || (its_end - start) as u64 > most {
+            break;
+        }
+        (end, next) = (its_end, header.end());
+    }
+    Ok(Read { batches: window.slice(start..end), next })
+}
+
+fn damaged(place: &Place, position: u64, wrong: Malformed) -> ReadError {
+    let why = format!("{}: {wrong} at byte {position}", place.segment.path().display());
+    ReadError::Damaged { resume: place.resume, why: why.into() }
+}

@@ -1,0 +1,197 @@
+//! What a partition knows, under its lock.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use super::Past;
+use super::queue::{Queue, Queued};
+use crate::disk::File;
+use crate::index::{Index, Summary};
+use crate::segment::Segment;
+use crate::{AppendError, Ends, Fsync, StreamConfig};
+
+/// A segment, and how far it goes.
+pub(super) struct Entry {
+    pub(super) segment: Arc<Segment>,
+    /// Of what readers may see; of the last segment that is what has been written, too, but while a write is under way.
+    pub(super) summary: Summary,
+    /// What is wrong behind that, if something is.
+    pub(super) damage: Option<Arc<str>>,
+}
+
+impl Entry {
+    pub(super) fn new(segment: Arc<Segment>, summary: Summary) -> Self {
+        Self { segment, summary, damage: None }
+    }
+}
+
+pub(super) struct State {
+    pub(super) config: StreamConfig,
+    /// Never empty; batches are appended to the last.
+    pub(super) entries: VecDeque<Entry>,
+    /// Bytes of all of them but the last.
+    pub(super) sealed_bytes: u64,
+    /// The last one's file.
+    pub(super) file: Arc<dyn File>,
+    /// The last one's index.
+    pub(super) index: Index,
+    /// The offset that comes next, and the time of the batch before it.
+    pub(super) next: u64,
+    pub(super) time: u64,
+    pub(super) durable: u64,
+    /// Since when something is written and not synced.
+    pub(super) dirty_since: Option<u64>,
+    pub(super) queue: Queue,
+    /// Bytes in the queue and under way.
+    pub(super) pending: usize,
+    /// A writer has the partition, or will. Whoever sets it puts the partition in line.
+    pub(super) busy: bool,
+    pub(super) closed: bool,
+    pub(super) failed: Option<Arc<str>>,
+    /// When there was no room the last time.
+    pub(super) full_since: Option<u64>,
+    pub(super) waiters: VecDeque<(Past, Waker)>,
+    pub(super) counters: Counters,
+}
+
+/// Since the log was opened.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) records: u64,
+    pub(super) batches: u64,
+    pub(super) written: u64,
+    pub(super) writes: u64,
+    pub(super) syncs: u64,
+}
+
+/// How long nothing is tried after there was no room.
+const FULL: u64 = 1_000_000;
+
+/// A segment is ended for its age when that is this part of how long it is kept: what is to go goes at most so much
+/// later.
+const AGE_PARTS: u32 = 4;
+
+impl State {
+    /// The segment that is appended to.
+    pub(super) fn last(&self) -> &Entry {
+        // The last entry is only ever followed by another one.
+        self.entries.back().expect("a partition has a segment")
+    }
+
+    pub(super) fn last_mut(&mut self) -> &mut Entry {
+        self.entries.back_mut().expect("a partition has a segment")
+    }
+
+    pub(super) fn ends(&self) -> Ends {
+        let earliest = self.entries.front().map_or(self.next, |entry| entry.segment.base);
+        Ends { earliest, readable: self.last().summary.end, durable: self.durable, next: self.next }
+    }
+
+    /// Whether nothing is appended any more.
+    pub(super) fn refuses(&self) -> Option<AppendError> {
+        let failed = || self.failed.clone().map(AppendError::Failed);
+        if self.closed { Some(AppendError::Closed) } else { failed() }
+    }
+
+    pub(super) fn is_full(&self, now: u64) -> bool {
+        self.full_since.is_some_and(|since| now.checked_sub(since).is_some_and(|passed| passed < FULL))
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.sealed_bytes + self.last().summary.bytes
+    }
+
+    /// Takes the first segment, unless it is the only one.
+    pub(super) fn take_first(&mut self) -> Option<Arc<Segment>> {
+        let entry = if self.entries.len() > 1 { self.entries.pop_front() } else { None };
+        self.sealed_bytes -= entry.as_ref().map_or(0, |entry| entry.summary.bytes);
+        entry.map(|entry| entry.segment)
+    }
+
+    /// The segment is what is appended to from now on.
+    pub(super) fn push(&mut self, entry: Entry) {
+        self.sealed_bytes += self.last().summary.bytes;
+        self.entries.push_back(entry);
+    }
+
+    /// Whether the first batch that waits needs a new segment, or the last one has been there for long.
+    pub(super) fn should_roll(&self, now: u64) -> bool {
+        let last = &self.last().summary;
+        let is_too_small = self.queue.first().is_some_and(|first| self.room() < u64::from(first.length));
+        let is_old = self.config.retain_age.is_some_and(|age| {
+            let most = micros(age / AGE_PARTS);
+            now.saturating_sub(last.first_time) > most && !self.is_full(now)
+        });
+        last.bytes > 0 && (is_too_small || is_old)
+    }
+
+    /// Bytes for which the last segment has room.
+    pub(super) fn room(&self) -> u64 {
+        self.config.segment_bytes.saturating_sub(self.last().summary.bytes)
+    }
+
+    /// Whether it is time to sync what is written.
+    pub(super) fn should_sync(&self, now: u64) -> bool {
+        // The clock looks every half interval, so that the whole is kept.
+        let is_due = |since: u64, interval| now < since || now - since >= micros(interval) / 2;
+        match (self.config.fsync, self.dirty_since) {
+            (_, None) | (Fsync::Never, _) => false,
+            (Fsync::Batch, Some(_)) => true,
+            (Fsync::Interval(interval), Some(since)) => is_due(since, interval),
+        }
+    }
+
+    /// Whether retention wants the first segment gone.
+    pub(super) fn should_remove(&self, now: u64) -> bool {
+        let (Some(first), true) = (self.entries.front(), self.entries.len() > 1) else { return false };
+        let is_much = self.config.retain_bytes.is_some_and(|most| self.bytes() - first.summary.bytes >= most);
+        let is_old = self
+            .config
+            .retain_age
+            .is_some_and(|age| now.saturating_sub(first.summary.last_time) > micros(age));
+        is_much || is_old
+    }
+
+    /// Takes everything that waits, since it will not be written; the offsets will be given again.
+    pub(super) fn give_up_queue(&mut self) -> Vec<Queued> {
+        let batches = self.queue.clear();
+        let bytes: usize = batches.iter().map(|batch| batch.header.length as usize).sum();
+        self.pending = self.pending.saturating_sub(bytes);
+        let last = &self.last().summary;
+        (self.next, self.time) = (last.end, last.last_time);
+        batches
+    }
+
+    /// Whether what a waiter waits for has happened. None: it never will.
+    pub(super) fn has_happened(&self, past: Past, max_pending: usize) -> Option<bool> {
+        let is_over = self.closed || self.failed.is_some();
+        let happened = match past {
+            Past::Readable(offset) => self.last().summary.end > offset,
+            Past::Durable(offset) => self.durable > offset,
+            Past::Room => is_over || self.pending <= max_pending / 2,
+        };
+        (happened || !is_over).then_some(happened)
+    }
+
+    /// Takes the wakers whose time has come, or all, if nothing more will happen.
+    pub(super) fn take_woken(&mut self, max_pending: usize) -> Vec<Waker> {
+        let mut woken = Vec::new();
+        let mut waiters = std::mem::take(&mut self.waiters);
+        // Most have waited for the same, so this keeps few.
+        waiters.retain(|(past, waker)| {
+            let stays = self.has_happened(*past, max_pending) == Some(false);
+            if !stays {
+                woken.push(waker.clone());
+            }
+            stays
+        });
+        self.waiters = waiters;
+        woken
+    }
+}
+
+pub(super) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

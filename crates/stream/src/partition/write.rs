@@ -1,0 +1,284 @@
+//! The writer's side: `begin` says what to do, somebody does it, `finish` is told how it went. Neither blocks, so that
+//! a thread can carry it out, or a loop that waits for completions.
+
+use std::io;
+use std::sync::Arc;
+use std::task::Waker;
+
+use bytes::Bytes;
+
+use super::queue::{Queued, WRITE_MOST};
+use super::state::{Entry, State};
+use super::{Core, Fsync};
+use crate::disk::{Disk, File, append_all, is_shortage};
+use crate::index::{Index, Summary};
+use crate::segment::Segment;
+use crate::{AppendError, Durability};
+
+/// What is to be done next.
+pub(super) enum Job {
+    Write(Write),
+    Roll(Roll),
+    Remove(Arc<Segment>),
+}
+
+/// Bytes to write at the end of a file, and whether to sync it then.
+pub(super) struct Write {
+    file: Arc<dyn File>,
+    /// The file's length before.
+    start: u64,
+    batches: Vec<Queued>,
+    pieces: Vec<Bytes>,
+    sync: bool,
+    /// Nobody sees it before it is synced.
+    takes_back: bool,
+}
+
+/// How a write went.
+pub(super) struct Written {
+    /// Batches that are in the file whole, and synced if that was wanted.
+    whole: usize,
+    end: End,
+}
+
+enum End {
+    Done,
+    NoSpace,
+    Failed(String),
+}
+
+/// The last segment is full: the next one is to be created.
+pub(super) struct Roll {
+    old: Arc<Segment>,
+    file: Arc<dyn File>,
+    summary: Summary,
+    index: Index,
+    dirty: bool,
+    new: Arc<Segment>,
+}
+
+impl Core {
+    /// What to do next, or nothing: then the partition is not busy any more.
+    pub(super) fn begin(&self) -> Option<Job> {
+        let now = (self.clock)();
+        let mut state = self.state();
+        if state.failed.is_none() {
+            if state.should_remove(now)
+                && let Some(segment) = state.take_first()
+            {
+                return Some(Job::Remove(segment));
+            }
+            if state.should_roll(now) {
+                return Some(Job::Roll(self.begin_roll(&mut state)));
+            }
+            let sync_due = state.should_sync(now);
+            if state.queue.first().is_some() || sync_due {
+                return Some(Job::Write(begin_write(&mut state, sync_due)));
+            }
+        }
+        state.busy = false;
+        None
+    }
+
+    fn begin_roll(&self, state: &mut State) -> Roll {
+        let index = std::mem::take(&mut state.index);
+        let last = state.last();
+        // The offsets of a broker may jump.
+        let base = state.queue.first().map_or(last.summary.end, |first| first.base);
+        Roll {
+            old: last.segment.clone(),
+            file: state.file.clone(),
+            summary: last.summary,
+            index,
+            dirty: state.dirty_since.is_some(),
+            new: Arc::new(Segment::new(&self.dir, base)),
+        }
+    }
+
+    /// Carries a job out, and says what it brought. Blocks.
+    pub(super) fn carry_out(&self, job: Job) {
+        match job {
+            Job::Write(write) => {
+                let written = write.carry_out();
+                self.finish_write(write, written);
+            }
+            Job::Roll(roll) => {
+                let file = roll.carry_out(&*self.disk);
+                self.finish_roll(roll, file);
+            }
+            Job::Remove(segment) => {
+                if let Err(error) = segment.remove(&*self.disk) {
+                    // It is found again when the log is opened the next time.
+                    tracing::warn!(path = %segment.path().display(), %error, "a segment could not be removed");
+                }
+            }
+        }
+    }
+
+    fn finish_write(&self, write: Write, written: Written) {
+        let now = (self.clock)();
+        let mut state = self.state();
+        let mut position = write.start;
+        for batch in &write.batches[..written.whole] {
+            state.index.note(position, &batch.header);
+            state.last_mut().summary.add(&batch.header);
+            position += u64::from(batch.header.length);
+            state.counters.records += u64::from(batch.header.count);
+        }
+        state.counters.batches += written.whole as u64;
+        state.counters.written += position - write.start;
+        state.counters.writes += u64::from(!write.batches.is_empty());
+        let bytes: usize = write.batches.iter().map(|batch| batch.header.length as usize).sum();
+        state.pending = state.pending.saturating_sub(bytes);
+        let is_synced = write.sync && !matches!(written.end, End::Failed(_));
+        if is_synced {
+            state.counters.syncs += 1;
+            state.dirty_since = None;
+            state.durable = state.last().summary.end;
+        } else if written.whole > 0 {
+            state.dirty_since.get_or_insert(now);
+        }
+        let mut batches = write.batches;
+        let mut refused = batches.split_off(written.whole);
+        let error = match written.end {
+            End::Done => None,
+            End::NoSpace => Some(self.refuse(&mut state, now, &mut refused)),
+            End::Failed(why) => Some(self.fail(&mut state, &why, &mut refused)),
+        };
+        let woken = state.take_woken(self.limits.max_pending);
+        drop(state);
+        tell(batches, refused, error, woken);
+    }
+
+    fn finish_roll(&self, roll: Roll, file: io::Result<Arc<dyn File>>) {
+        let now = (self.clock)();
+        let mut state = self.state();
+        let mut refused = Vec::new();
+        let error = match file {
+            Ok(file) => {
+                roll.old.set_index(Arc::new(roll.index));
+                let summary = Summary::empty(roll.new.base, roll.summary.last_time);
+                state.push(Entry::new(roll.new, summary));
+                state.file = file;
+                state.dirty_since = None;
+                state.durable = roll.summary.end;
+                state.counters.syncs += u64::from(roll.dirty);
+                None
+            }
+            Err(error) => {
+                state.index = roll.index;
+                Some(if is_shortage(&error) {
+                    self.refuse(&mut state, now, &mut refused)
+                } else {
+                    let why = format!("{}: {error}", roll.new.path().display());
+                    self.fail(&mut state, &why, &mut refused)
+                })
+            }
+        };
+        let woken = state.take_woken(self.limits.max_pending);
+        drop(state);
+        tell(Vec::new(), refused, error, woken);
+    }
+
+    /// There is no room: nothing that waits is written, and their offsets are given again.
+    fn refuse(&self, state: &mut State, now: u64, refused: &mut Vec<Queued>) -> AppendError {
+        if !state.is_full(now) {
+            tracing::warn!(stream = %self.stream, partition = self.number, "no space is left for a stream");
+        }
+        state.full_since = Some(now);
+        refused.append(&mut state.give_up_queue());
+        AppendError::NoSpace
+    }
+
+    /// The partition takes nothing more. What readers could see they still can.
+    fn fail(&self, state: &mut State, why: &str, refused: &mut Vec<Queued>) -> AppendError {
+        tracing::error!(stream = %self.stream, partition = self.number, why, "a partition has failed");
+        let why: Arc<str> = why.into();
+        state.failed = Some(why.clone());
+        refused.append(&mut state.give_up_queue());
+        AppendError::Failed(why)
+    }
+}
+
+/// Tells producers and readers, without the lock: they may come back at once.
+fn tell(done: Vec<Queued>, refused: Vec<Queued>, error: Option<AppendError>, woken: Vec<Waker>) {
+    for batch in done {
+        // No broker is asked, so there is nothing above the disk.
+        batch.completer.reached(Durability::Broker, batch.header.base);
+    }
+    if let Some(error) = error {
+        for batch in refused {
+            batch.completer.fail(error.clone());
+        }
+    }
+    for waker in woken {
+        waker.wake();
+    }
+}
+
+fn begin_write(state: &mut State, sync_due: bool) -> Write {
+    let first = state.queue.first().map_or(0, |first| u64::from(first.length));
+    let (batches, pieces) = state.queue.take(first.max(state.room().min(WRITE_MOST)));
+    let takes_back = state.config.fsync == Fsync::Batch;
+    let (file, start) = (state.file.clone(), state.last().summary.bytes);
+    Write { file, start, batches, pieces, sync: sync_due || takes_back, takes_back }
+}
+
+impl Write {
+    fn carry_out(&self) -> Written {
+        let (count, result) = append_all(&*self.file, &self.pieces);
+        let written = match result {
+            Ok(()) => Written { whole: self.batches.len(), end: End::Done },
+            Err(error) if is_shortage(&error) => self.cut_back(count),
+            Err(error) => Written::failed("writing", &error),
+        };
+        if !self.sync || matches!(written.end, End::Failed(_)) {
+            return written;
+        }
+        // What could not be synced once may be lost without a second sync saying so: it is never tried again.
+        match self.file.sync() {
+            Ok(()) => written,
+            Err(error) => {
+                if self.takes_back {
+                    // The system may keep what it could not sync, and show it to the next process as if it were
+                    // durable. Nobody has seen it yet, so it goes; if it cannot, the disk is worse off than that.
+                    let _ = self.file.truncate(self.start);
+                }
+                Written::failed("syncing", &error)
+            }
+        }
+    }
+
+    /// Leaves the batches that are whole.
+    fn cut_back(&self, count: u64) -> Written {
+        let mut bytes = 0;
+        let whole = self.batches.iter().take_while(|batch| {
+            let is_whole = bytes + u64::from(batch.header.length) <= count;
+            bytes += if is_whole { u64::from(batch.header.length) } else { 0 };
+            is_whole
+        });
+        let whole = whole.count();
+        match self.file.truncate(self.start + bytes) {
+            Ok(()) => Written { whole, end: End::NoSpace },
+            Err(error) => Written::failed("cutting back", &error),
+        }
+    }
+}
+
+impl Written {
+    fn failed(what: &str, error: &io::Error) -> Self {
+        Self { whole: 0, end: End::Failed(format!("{what}: {error}")) }
+    }
+}
+
+impl Roll {
+    fn carry_out(&self, disk: &dyn Disk) -> io::Result<Arc<dyn File>> {
+        // Whatever the stream's rule is: so only the last segment can end in the middle of a batch.
+        if self.dirty {
+            self.file.sync().map_err(|error| io::Error::other(format!("syncing: {error}")))?;
+        }
+        // It is made again when the log is opened, if it cannot be written.
+        let _ = self.old.store(disk, &self.summary, &self.index);
+        self.new.create(disk)
+    }
+}

@@ -1,0 +1,157 @@
+//! A file of batches, and what is known about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::disk::{Disk, File, append_all};
+use crate::index::{self, Index, Summary};
+use crate::record::{BATCH_HEADER, BatchHeader};
+
+/// A segment on disk. Its file is open, and its index in memory, while somebody reads it.
+pub(crate) struct Segment {
+    /// Offset of its first record, which is also its name.
+    pub(crate) base: u64,
+    dir: PathBuf,
+    log: PathBuf,
+    index: PathBuf,
+    opened: Mutex<Opened>,
+}
+
+#[derive(Default)]
+struct Opened {
+    file: Option<Arc<dyn File>>,
+    index: Option<Arc<Index>>,
+    /// Since the last [`Segment::rest`].
+    used: bool,
+}
+
+const LOG: &str = ".log";
+const INDEX: &str = ".index";
+
+impl Segment {
+    pub(crate) fn new(dir: &Path, base: u64) -> Self {
+        let path = |end: &str| dir.join(format!("{base:020}{end}"));
+        Self { base, dir: dir.to_owned(), log: path(LOG), index: path(INDEX), opened: Mutex::default() }
+    }
+
+    /// The segment that a file's name names.
+    pub(crate) fn base_of_log(name: &str) -> Option<u64> {
+        parse(name.strip_suffix(LOG)?)
+    }
+
+    /// The segment that an index belongs to.
+    pub(crate) fn base_of_index(name: &str) -> Option<u64> {
+        parse(name.strip_suffix(INDEX)?)
+    }
+
+    /// The path of its file, for messages.
+    pub(crate) fn path(&self) -> &Path {
+        &self.log
+    }
+
+    /// Creates its file, empty, and makes the name durable.
+    pub(crate) fn create(&self, disk: &dyn Disk) -> io::Result<Arc<dyn File>> {
+        let file = disk.create(&self.log)?;
+        if file.bytes()? > 0 {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a segment of this offset is there"));
+        }
+        disk.sync_dir(&self.dir)?;
+        self.opened().file = Some(file.clone());
+        Ok(file)
+    }
+
+    /// Its file, opened if need be.
+    pub(crate) fn file(&self, disk: &dyn Disk) -> io::Result<Arc<dyn File>> {
+        let mut opened = self.opened();
+        opened.used = true;
+        if let Some(file) = &opened.file {
+            return Ok(file.clone());
+        }
+        let file = disk.open(&self.log)?;
+        opened.file = Some(file.clone());
+        Ok(file)
+    }
+
+    /// What its index file says, if it is right and of this file.
+    pub(crate) fn summary(&self, disk: &dyn Disk) -> Option<Summary> {
+        let head = disk.open(&self.index).ok()?.lend(0..index::HEAD as u64).ok()?;
+        let summary = index::decode_head(&head)?;
+        let bytes = self.file(disk).ok()?.bytes().ok()?;
+        (summary.base == self.base && summary.bytes == bytes).then_some(summary)
+    }
+
+    /// Its index file, if it is right.
+    pub(crate) fn stored_index(&self, disk: &dyn Disk) -> Option<Index> {
+        let file = disk.open(&self.index).ok()?;
+        index::decode(&file.lend(0..file.bytes().ok()?).ok()?)
+    }
+
+    /// Its index, read or made again from so many bytes of it.
+    pub(crate) fn index(&self, disk: &dyn Disk, bytes: u64) -> io::Result<Arc<Index>> {
+        if let Some(index) = &self.opened().index {
+            return Ok(index.clone());
+        }
+        let index = match self.stored_index(disk) {
+            Some(index) => index,
+            None => index_of(&*self.file(disk)?, bytes)?,
+        };
+        let index = Arc::new(index);
+        self.set_index(index.clone());
+        Ok(index)
+    }
+
+    pub(crate) fn set_index(&self, index: Arc<Index>) {
+        let mut opened = self.opened();
+        opened.used = true;
+        opened.index = Some(index);
+    }
+
+    /// Stores what is known, so that opening need not read all of it. Not synced: a checksum and the file's length tell
+    /// whether it is right.
+    pub(crate) fn store(&self, disk: &dyn Disk, summary: &Summary, index: &Index) -> io::Result<()> {
+        let file = disk.create(&self.index)?;
+        file.truncate(0)?;
+        append_all(&*file, &[index::encode(summary, index)]).1
+    }
+
+    /// Removes its files, and makes that durable.
+    pub(crate) fn remove(&self, disk: &dyn Disk) -> io::Result<()> {
+        disk.remove(&self.log)?;
+        match disk.remove(&self.index) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        disk.sync_dir(&self.dir)
+    }
+
+    /// Closes what nobody has used since the last time. What is lent stays.
+    pub(crate) fn rest(&self) {
+        let mut opened = self.opened();
+        if !std::mem::take(&mut opened.used) {
+            *opened = Opened::default();
+        }
+    }
+
+    /// Nothing here panics while it is held.
+    fn opened(&self) -> MutexGuard<'_, Opened> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn parse(digits: &str) -> Option<u64> {
+    let right = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| right)
+}
+
+/// The index from the headers, up to the first that is none.
+fn index_of(file: &dyn File, bytes: u64) -> io::Result<Index> {
+    let mut index = Index::default();
+    let mut at = 0;
+    while at + BATCH_HEADER as u64 <= bytes {
+        let Ok(header) = BatchHeader::decode(&file.lend(at..at + BATCH_HEADER as u64)?) else { break };
+        index.note(at, &header);
+        at += u64::from(header.length);
+    }
+    Ok(index)
+}

@@ -1,0 +1,172 @@
+//! One stream: its partitions and its groups.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::groups::Groups;
+use crate::writer::Pool;
+use crate::{CommitError, Fsync, Loss, OpenError, Partition, Pending, StreamConfig};
+
+/// A stream. Cheap to clone; it lives as long as its [`Streams`](crate::Streams).
+#[derive(Clone)]
+pub struct Stream {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    name: Arc<str>,
+    partitions: RwLock<Vec<Partition>>,
+    /// Who is next, of what has no key.
+    turn: AtomicU32,
+    groups: Arc<Groups>,
+}
+
+impl Stream {
+    /// Opens what is in the directory of a stream that is there. A partition that is not there any more is begun anew, and
+    /// is a loss.
+    pub(crate) fn open(
+        name: &str,
+        dir: PathBuf,
+        pool: &Arc<Pool>,
+        config: &StreamConfig,
+    ) -> Result<(Self, Vec<Loss>), OpenError> {
+        let name: Arc<str> = name.into();
+        let (groups, mut losses) = Groups::open(name.clone(), dir.clone(), pool, config)?;
+        let inner = Inner { name, partitions: RwLock::default(), turn: AtomicU32::new(0), groups };
+        let stream = Self { inner: Arc::new(inner) };
+        losses.extend(stream.add_partitions(&dir, pool, config)?);
+        Ok((stream, losses))
+    }
+
+    /// Begins a stream in a directory that is there.
+    pub(crate) fn create(
+        name: &str,
+        dir: PathBuf,
+        pool: &Arc<Pool>,
+        config: &StreamConfig,
+    ) -> io::Result<Self> {
+        Self::open(name, dir, pool, config).map(|(stream, _)| stream).map_err(into_io)
+    }
+
+    /// Is kept so from now on.
+    pub(crate) fn configure(&self, dir: &Path, pool: &Arc<Pool>, config: &StreamConfig) -> io::Result<Self> {
+        self.add_partitions(dir, pool, config).map_err(into_io)?;
+        self.inner.groups.set_config(config);
+        self.all().iter().for_each(|partition| partition.set_config(config));
+        Ok(self.clone())
+    }
+
+    fn add_partitions(
+        &self,
+        dir: &Path,
+        pool: &Arc<Pool>,
+        config: &StreamConfig,
+    ) -> Result<Vec<Loss>, OpenError> {
+        let mut losses = Vec::new();
+        let mut added = Vec::new();
+        for number in self.partitions()..config.partitions {
+            let path = dir.join(number.to_string());
+            let made = pool.disk.create_dir(&path).and_then(|()| pool.disk.sync_dir(dir));
+            made.map_err(|error| OpenError::Io(path.clone(), error))?;
+            let (partition, lost) = Partition::open((self.inner.name.clone(), number), path, pool, config)?;
+            added.push(partition);
+            losses.extend(lost);
+        }
+        self.inner.partitions.write().unwrap_or_else(PoisonError::into_inner).extend(added);
+        if let Fsync::Interval(interval) = config.fsync {
+            pool.tick_within(interval / 2);
+        }
+        Ok(losses)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// How many partitions it has.
+    pub fn partitions(&self) -> u32 {
+        // At most `StreamConfig::PARTITIONS_MAX`.
+        self.inner.partitions.read().unwrap_or_else(PoisonError::into_inner).len() as u32
+    }
+
+    /// One of them, from 0.
+    pub fn partition(&self, partition: u32) -> Option<Partition> {
+        let partitions = self.inner.partitions.read().unwrap_or_else(PoisonError::into_inner);
+        partitions.get(partition as usize).cloned()
+    }
+
+    fn all(&self) -> Vec<Partition> {
+        self.inner.partitions.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Which partition records of this key go to, the same on every machine while their number is the same: the upper
+    /// 32 bits of the key's CRC-32C times the number of partitions. Without a key, each in turn.
+    pub fn pick(&self, key: &[u8]) -> u32 {
+        let partitions = self.partitions();
+        if key.is_empty() {
+            return self.inner.turn.fetch_add(1, Ordering::Relaxed) % partitions.max(1);
+        }
+        // Less than the number of partitions.
+        ((u64::from(crc32c::crc32c(key)) * u64::from(partitions)) >> 32) as u32
+    }
+
+    /// The groups that have stored an offset, by name.
+    pub fn groups(&self) -> Vec<String> {
+        self.inner.groups.names()
+    }
+
+    /// Stores where a group goes on: the offset of the next record it wants. Never blocks; of several for the same
+    /// partition that wait to be stored, the last one counts. As durable as the stream's batches are under
+    /// [`Fsync::Batch`], and otherwise written.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError`]; nothing is stored then.
+    pub fn commit(&self, group: &str, partition: u32, offset: u64) -> Result<Pending, CommitError> {
+        if partition >= self.partitions() {
+            return Err(CommitError::Partition);
+        }
+        self.inner.groups.commit(group, partition, offset)
+    }
+
+    /// Where a group goes on, once that is stored.
+    pub fn committed(&self, group: &str, partition: u32) -> Option<u64> {
+        self.inner.groups.committed(group, partition)
+    }
+
+    /// Removes what is stored of a group; none, if nothing is.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError`]; nothing is removed then.
+    pub fn forget(&self, group: &str) -> Result<Option<Pending>, CommitError> {
+        self.inner.groups.forget(group)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.inner.groups.stop();
+        self.all().iter().for_each(Partition::stop);
+    }
+
+    pub(crate) fn close(&self) {
+        self.inner.groups.close();
+        self.all().iter().for_each(Partition::close);
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").field("name", &self.inner.name).field("partitions", &self.all()).finish()
+    }
+}
+
+fn into_io(error: OpenError) -> io::Error {
+    match error {
+        OpenError::Io(_, error) => error,
+        other => io::Error::other(other),
+    }
+}

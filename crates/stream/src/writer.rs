@@ -1,0 +1,204 @@
+//! The threads that write, and the clock that reminds them.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::StreamsConfig;
+use crate::disk::Disk;
+
+/// Microseconds since 1970.
+pub(crate) type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// What has work for a writer now and then: a partition, or the offsets of a stream's groups. It is in the line once at
+/// most, since it knows whether it is; so the line is as long as there are of these.
+pub(crate) trait Work: Send + Sync {
+    /// Does one thing. Whether there may be more; if not, it is in the line no longer.
+    fn work(&self) -> bool;
+    /// Looks at the clock. Whether there is something to do, and it is not in the line yet: now it is.
+    fn tick(&self, now: u64) -> bool;
+    /// Gives back what was not used since the last time.
+    fn rest(&self);
+}
+
+/// The line, and what all share.
+pub(crate) struct Pool {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) limits: StreamsConfig,
+    pub(crate) clock: Clock,
+    line: Mutex<Line>,
+    wake: Condvar,
+}
+
+struct Line {
+    ready: VecDeque<Arc<dyn Work>>,
+    members: Vec<Arc<dyn Work>>,
+    threads: Vec<JoinHandle<()>>,
+    stopped: bool,
+    tick: Duration,
+    next_tick: Instant,
+    next_rest: Instant,
+}
+
+/// How often everything is looked at, where no stream wants to be synced more often.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The most often.
+const TICK_LEAST: Duration = Duration::from_millis(5);
+
+/// How long a segment stays open that nobody reads.
+const REST: Duration = Duration::from_secs(60);
+
+impl Pool {
+    pub(crate) fn new(disk: Arc<dyn Disk>, limits: StreamsConfig, clock: Clock) -> Self {
+        let now = Instant::now();
+        let line = Line {
+            ready: VecDeque::new(),
+            members: Vec::new(),
+            threads: Vec::new(),
+            stopped: false,
+            tick: TICK,
+            next_tick: now + TICK,
+            next_rest: now + REST,
+        };
+        Self { disk, limits, clock, line: Mutex::new(line), wake: Condvar::new() }
+    }
+
+    /// Starts the threads.
+    pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<()> {
+        for number in 0..self.limits.writers {
+            let pool = self.clone();
+            let thread =
+                thread::Builder::new().name(format!("stream-writer-{number}")).spawn(move || pool.run())?;
+            self.line().threads.push(thread);
+        }
+        Ok(())
+    }
+
+    /// Is looked at by the clock from now on.
+    pub(crate) fn add(&self, member: Arc<dyn Work>) {
+        self.line().members.push(member);
+    }
+
+    /// Somebody wants to be looked at that often.
+    pub(crate) fn tick_within(&self, period: Duration) {
+        let mut line = self.line();
+        line.tick = line.tick.min(period).max(TICK_LEAST);
+        line.next_tick = line.next_tick.min(Instant::now() + line.tick);
+        drop(line);
+        self.wake.notify_one();
+    }
+
+    /// Puts it in the line.
+    pub(crate) fn push(&self, work: Arc<dyn Work>) {
+        self.line().ready.push_back(work);
+        self.wake.notify_one();
+    }
+
+    /// Does one thing of the first in the line, here. Whether there was one.
+    pub(crate) fn work(&self) -> bool {
+        self.look_at_clock();
+        let work = self.line().ready.pop_front();
+        let Some(work) = work else { return false };
+        if work.work() {
+            self.push(work);
+        }
+        true
+    }
+
+    /// Everything in the line is done, and the threads end.
+    pub(crate) fn stop(&self) {
+        let mut line = self.line();
+        line.stopped = true;
+        let threads = std::mem::take(&mut line.threads);
+        drop(line);
+        self.wake.notify_all();
+        for thread in threads {
+            // A waker that drops the last handle is called by a writer.
+            if thread.thread().id() != thread::current().id() {
+                // It ends by itself; what it would say is in the log.
+                let _ = thread.join();
+            }
+        }
+        while self.work() {}
+        // They know the pool, and it them.
+        self.line().members.clear();
+    }
+
+    fn run(&self) {
+        loop {
+            self.look_at_clock();
+            let mut line = self.line();
+            let Some(work) = line.ready.pop_front() else {
+                if line.stopped {
+                    return;
+                }
+                let left = line.next_tick.saturating_duration_since(Instant::now());
+                drop(self.wake.wait_timeout(line, left));
+                continue;
+            };
+            drop(line);
+            if work.work() {
+                self.push_again(work);
+            }
+        }
+    }
+
+    /// At the end of the line. Its writer is awake: it wakes another one only if somebody else waits, too.
+    fn push_again(&self, work: Arc<dyn Work>) {
+        let mut line = self.line();
+        line.ready.push_back(work);
+        if line.ready.len() > 1 {
+            self.wake.notify_one();
+        }
+    }
+
+    fn look_at_clock(&self) {
+        let mut line = self.line();
+        let now = Instant::now();
+        if now < line.next_tick {
+            return;
+        }
+        line.next_tick = now + line.tick;
+        let rests = now >= line.next_rest;
+        if rests {
+            line.next_rest = now + REST;
+        }
+        let members = line.members.clone();
+        drop(line);
+        if rests {
+            members.iter().for_each(|member| member.rest());
+        }
+        self.tick_members(members);
+    }
+
+    fn tick_members(&self, members: Vec<Arc<dyn Work>>) {
+        let now = (self.clock)();
+        for member in members {
+            if member.tick(now) {
+                self.push(member);
+            }
+        }
+    }
+
+    /// Looks at everything now.
+    #[cfg(test)]
+    pub(crate) fn tick(&self) {
+        let members = self.line().members.clone();
+        self.tick_members(members);
+    }
+
+    /// Nothing here panics while it is held.
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The system's clock.
+pub(crate) fn system_clock() -> Clock {
+    Arc::new(|| {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    })
+}
