@@ -3,7 +3,7 @@
 use std::io::{Cursor, IoSlice};
 use std::net::SocketAddr;
 
-use crate::{ConnId, Io};
+use crate::{Append, ConnId, Io};
 
 /// What lives on a loop. One value per thread; every callback runs on that thread, one at a time.
 ///
@@ -91,6 +91,13 @@ pub trait App: Sized {
     /// The connection's timer, set by [`Io::set_timer`], is due. It is unset now.
     fn timer(&mut self, io: &mut Io, conn: ConnId) {
         let _ = (io, conn);
+    }
+
+    /// An append that was handed over by [`Io::append`] is done: everything is in the file, and on the disk if that was
+    /// asked for. Or it has failed: [`Append::written`] bytes are in the file, and if those were all of them, syncing
+    /// has failed. Default: nothing.
+    fn appended(&mut self, io: &mut Io, append: Append, result: std::io::Result<()>) {
+        let _ = (io, append, result);
     }
 
     /// The loop's own timer, set by [`Io::set_app_timer`], is due. It is unset now.

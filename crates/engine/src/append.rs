@@ -156,6 +156,12 @@ impl AppendFile {
         Ok(bytes.into())
     }
 
+    /// For a ring, which appends and syncs by its number.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn descriptor(&self) -> std::os::fd::RawFd {
+        std::os::fd::AsRawFd::as_raw_fd(&self.file)
+    }
+
     /// Nothing here panics while it is held.
     fn lent(&self) -> MutexGuard<'_, Lent> {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)

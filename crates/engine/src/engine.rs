@@ -36,8 +36,9 @@ impl<A: App> Engine<A> {
     /// [`Unsupported`](io::ErrorKind::Unsupported) when a ring was asked for and is refused; the text names
     /// cause and remedy.
     pub fn new(config: Config, listeners: Vec<Listener>) -> io::Result<Self> {
-        let io = Io::new(!listeners.is_empty());
+        let mut io = Io::new(!listeners.is_empty());
         let (backend, waker) = AnyBackend::new(&config, listeners)?;
+        io.appends_files = backend.choice() == BackendChoice::Uring;
         Ok(Self { io, backend, inbox: Inbox::new(waker, config.mailbox), begun: false, in_turn: false })
     }
 

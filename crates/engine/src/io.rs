@@ -8,7 +8,7 @@ use crate::connect::Connect;
 use crate::slots::{Receiving, Sending, Slot, Slots};
 use crate::stats::Counters;
 use crate::wheel::Wheel;
-use crate::{Closed, ConnId, ConnectOptions, Remote, Stats};
+use crate::{Append, Closed, ConnId, ConnectOptions, Remote, Stats};
 
 /// The loop as its application sees it: commands, the turn's time, counters.
 ///
@@ -27,6 +27,11 @@ pub struct Io {
     pub(crate) closes: VecDeque<(ConnId, Closed)>,
     /// Connections to make, in the order in which they were asked for.
     pub(crate) connects: VecDeque<Connect>,
+    /// Appends that were handed over and are not with the kernel, in order; and all that are not done.
+    pub(crate) appends: VecDeque<Append>,
+    appending: usize,
+    /// The backend carries them out.
+    pub(crate) appends_files: bool,
     accepting: bool,
     /// It goes on with nothing to do.
     lasting: bool,
@@ -169,6 +174,22 @@ impl Io {
         self.stopped = true;
     }
 
+    /// Hands an append over; [`App::appended`](crate::App::appended) is told when it is done. The loop goes on until
+    /// then, also when it is stopped. The application sees to it that there is one at a time for each file.
+    ///
+    /// # Errors
+    ///
+    /// This loop cannot wait for files, since it runs by readiness, in which files have no part: the append is given
+    /// back, and may be carried out on a thread that may block.
+    pub fn append(&mut self, append: Append) -> Result<(), Append> {
+        if !self.appends_files {
+            return Err(append);
+        }
+        self.appending += 1;
+        self.appends.push_back(append);
+        Ok(())
+    }
+
     /// Connections between `accepted`, or [`connect`](Self::connect), and `closed`.
     pub fn connections(&self) -> usize {
         self.slots.len()
@@ -192,6 +213,9 @@ impl Io {
             resumes: Vec::new(),
             closes: VecDeque::new(),
             connects: VecDeque::new(),
+            appends: VecDeque::new(),
+            appending: 0,
+            appends_files: false,
             accepting,
             lasting: false,
             stopping: false,
@@ -213,6 +237,12 @@ impl Io {
         self.stopped
     }
 
+    /// An append is about to be told.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn append_done(&mut self) {
+        self.appending -= 1;
+    }
+
     pub(crate) fn set_arriving(&mut self, connections: usize) {
         self.arriving = connections;
     }
@@ -220,13 +250,13 @@ impl Io {
     /// Nothing can happen any more.
     pub(crate) fn finished(&self) -> bool {
         let arrived = self.arriving == 0 || self.stopped;
-        !self.accepting && !self.lasting && self.slots.len() == 0 && arrived
+        !self.accepting && !self.lasting && self.slots.len() == 0 && arrived && self.appending == 0
     }
 
     /// Commands were recorded after the backend had carried them out: the next turn must not wait.
     pub(crate) fn has_commands(&self) -> bool {
         let none = self.sends.is_empty() && self.resumes.is_empty() && self.closes.is_empty();
-        self.stopping || !none || !self.connects.is_empty()
+        self.stopping || !none || !self.connects.is_empty() || !self.appends.is_empty()
     }
 
     /// How long the loop may sleep for its timers.

@@ -122,6 +122,7 @@ compile_error!("the engine runs on Unix: it relies on edges as epoll and kqueue 
 
 mod app;
 mod append;
+mod appending;
 mod backend;
 mod config;
 mod connect;
@@ -140,6 +141,7 @@ mod wheel;
 
 pub use app::{Accepted, App, Chain, Closed, Flow, Large};
 pub use append::AppendFile;
+pub use appending::Append;
 pub use config::{BackendChoice, Config, InvalidConfig, UnknownBackend};
 pub use connect::{ConnectOptions, Remote};
 pub use engine::Engine;

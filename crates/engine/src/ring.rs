@@ -10,6 +10,7 @@
 //! steps: cancel what is in flight, and when the last of it has come home, close the socket.
 
 mod accept;
+mod appends;
 mod buffers;
 mod calls;
 mod close;
@@ -31,6 +32,8 @@ use std::io;
 use std::mem;
 use std::time::Duration;
 
+use slab::Slab;
+
 use self::accept::Acceptors;
 use self::connect::Outgoing;
 use self::kernel::{Completion, Kernel};
@@ -41,7 +44,7 @@ use self::token::{Kind, Token};
 use self::uring::Uring;
 pub(crate) use self::wake::RingWaker;
 use crate::backend::Backend;
-use crate::{App, Chain, Closed, Config, ConnId, Io, Large, Listener};
+use crate::{App, Append, Chain, Closed, Config, ConnId, Io, Large, Listener};
 
 pub(crate) struct Ring<C, K: Kernel = Uring> {
     kernel: K,
@@ -60,6 +63,8 @@ pub(crate) struct Ring<C, K: Kernel = Uring> {
     berths: Vec<Box<Option<C>>>,
     /// Sockets on their way to be connected, by slot, each at an address of its own: the kernel reads from it.
     outgoing: BTreeMap<usize, Box<Outgoing>>,
+    /// Appends to files that are with the kernel, each at an address of its own, though it reads behind that only.
+    appends: Slab<Box<Append>>,
     /// Connections that receive again and have something that was held.
     readable: Vec<ConnId>,
     /// Connections whose receive has ended and may have to be armed anew.
@@ -185,6 +190,7 @@ impl<A: App, K: Kernel> Backend<A> for Ring<A::Chain, K> {
 
     fn carry_out(&mut self, app: &mut A, io: &mut Io) {
         self.connect_listed(io);
+        self.append_listed(app, io);
         self.close_listed(app, io);
         while let Some(conn) = io.resumes.pop() {
             self.resume(app, io, conn);
@@ -242,6 +248,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             hurried: false,
             berths: Vec::new(),
             outgoing: BTreeMap::new(),
+            appends: Slab::new(),
             readable: Vec::new(),
             unarmed: Vec::new(),
             starved: Vec::new(),
@@ -262,6 +269,8 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             Some(Kind::Connect) => self.connected(app, io, completion),
             Some(Kind::Shutdown) => self.shut_down(io, completion),
             Some(Kind::Close) => self.closed(app, io, completion),
+            Some(Kind::Append) => self.appended(app, io, completion),
+            Some(Kind::Sync) => self.synced(app, io, completion),
             Some(Kind::Wake) => io.stats.wakes.add(1),
             Some(Kind::Nothing | Kind::Fire | Kind::Send) => {}
             None => tracing::error!(?completion, "the ring completed what nobody asked for"),
@@ -325,7 +334,7 @@ impl<C, K: Kernel> Drop for Ring<C, K> {
             for link in self.links.drain(..).flatten() {
                 mem::forget((link.chain, link.large));
             }
-            mem::forget(mem::take(&mut self.outgoing));
+            mem::forget((mem::take(&mut self.outgoing), mem::take(&mut self.appends)));
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::connect::Outgoing;
 use super::token::Token;
-use crate::{Chain, Large};
+use crate::{Append, Chain, Large};
 
 /// Accepts operations, completes them, and owns the buffers it receives into.
 ///
@@ -85,6 +85,20 @@ pub(crate) trait Kernel {
 
     /// Closes `file`.
     fn close(&mut self, token: Token, file: u32);
+
+    /// Writes the first slices of what is left of `append` to the end of its file.
+    ///
+    /// # Safety
+    ///
+    /// Until this operation is home, the append must not be dropped, nor its file closed.
+    unsafe fn append(&mut self, token: Token, append: &Append);
+
+    /// Waits until the disk has what was written to the file of `append`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`append`](Self::append).
+    unsafe fn sync(&mut self, token: Token, append: &Append);
 
     /// Cancels an operation, which completes all the same. Finding nothing to cancel is no error.
     fn cancel(&mut self, target: Token);

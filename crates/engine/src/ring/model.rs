@@ -58,7 +58,8 @@ impl World {
             names,
             listeners,
         );
-        let io = Io::new(true);
+        let mut io = Io::new(true);
+        io.appends_files = true;
         Self {
             ring: Ring::on(script, listeners, &config),
             clock: io.now(),
@@ -239,6 +240,7 @@ impl World {
         assert!(self.ring.fired.is_empty() && self.ring.links.iter().all(Option::is_none));
         assert_eq!((kernel.peers.open(), self.ring.acceptors.taken()), (0, 0), "every socket is closed");
         kernel.pool.assert_at_rest();
+        self.appends_at_rest();
         for (serial, (life, why)) in &self.app.done {
             let peer = &kernel.peers.all[*serial as usize];
             assert!(life.got <= peer.handed && peer.taken <= life.queued, "{life:?}, {peer:?}");
@@ -250,6 +252,22 @@ impl World {
                 Closed::Requested => {}
                 Closed::Stopped => assert!(self.app.stopped),
                 Closed::Reset | Closed::Error(_) => assert!(peer.hurt, "{why:?}: {life:?}, {peer:?}"),
+            }
+        }
+    }
+}
+
+impl World {
+    /// What was appended is in its file, once and in order, as much as was said; and on the disk, if that was said.
+    fn appends_at_rest(&self) {
+        assert!(self.app.appends.is_empty() && self.ring.appends.is_empty(), "every append is told");
+        for (tag, (bytes, sync, written, result)) in &self.app.appended {
+            let none = (Vec::new(), 0);
+            let (content, synced) = self.ring.kernel.disk.get(tag).unwrap_or(&none);
+            assert_eq!(content[..], bytes[..*written as usize], "append {tag}: {result:?}");
+            if result.is_ok() {
+                assert_eq!(content.len(), bytes.len(), "append {tag} is whole");
+                assert!(!sync || *synced == bytes.len(), "append {tag} is synced");
             }
         }
     }

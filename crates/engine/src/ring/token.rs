@@ -36,6 +36,10 @@ pub(crate) enum Kind {
     Send,
     Shutdown,
     Close,
+    /// Writes to a file, by place among those under way.
+    Append,
+    /// Syncs it then.
+    Sync,
 }
 
 impl Token {
@@ -63,12 +67,12 @@ impl Token {
     /// `None`: no token of ours.
     pub(super) fn kind(self) -> Option<Kind> {
         use Kind::{
-            Accept, Close, Connect, Discard, Fire, Install, Large, Name, Nothing, Receive, Send, Shutdown,
-            Wake, Watch,
+            Accept, Append, Close, Connect, Discard, Fire, Install, Large, Name, Nothing, Receive, Send,
+            Shutdown, Sync, Wake, Watch,
         };
         let all = [
             Nothing, Wake, Accept, Name, Discard, Install, Connect, Receive, Large, Watch, Fire, Send,
-            Shutdown, Close,
+            Shutdown, Close, Append, Sync,
         ];
         all.get((self.0 >> 56) as usize).copied()
     }

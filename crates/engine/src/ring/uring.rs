@@ -22,7 +22,7 @@ use super::refusal::Refusal;
 use super::setup;
 use super::token::Token;
 use super::wake::RingWaker;
-use crate::{Chain, Config, Large, Listener};
+use crate::{Append, Chain, Config, Large, Listener};
 
 pub(crate) struct Uring {
     ring: ManuallyDrop<IoUring>,
@@ -164,8 +164,9 @@ impl Uring {
         self.in_flight += u64::from(token.reports());
         let entry = entry.user_data(token.bits());
         // SAFETY: what an entry points to is, by operation: a place in `memory` that is asked for once at a
-        // time (names), copied when taken and used again after that (messages), the chain of a send or a
-        // socket to connect, for which the callers of `send`, `install` and `connect` vouch, or nothing. `memory` outlives the operations, see `Drop`.
+        // time (names), copied when taken and used again after that (messages), the chain of a send, a socket to
+        // connect or what is appended to a file, for which the callers of `send`, `install`, `connect` and `append`
+        // vouch, or nothing. `memory` outlives the operations, see `Drop`.
         if !self.overflow.is_empty() || unsafe { self.ring.submission().push(&entry) }.is_err() {
             self.overflow.push_back(entry);
         }
@@ -395,6 +396,20 @@ impl Kernel for Uring {
         self.push(token, opcode::Close::new(Fixed(file)).build());
     }
 
+    unsafe fn append(&mut self, token: Token, append: &Append) {
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let count = append.slices(&mut slices).min(SLICES);
+        let (slices, _) = of_one_send(&slices[..count]);
+        let (slices, count) = self.memory.slices(slices);
+        // The file was opened to be appended to, so where to is not asked for.
+        self.push(token, opcode::Writev::new(Fd(append.file().descriptor()), slices, count).build());
+    }
+
+    unsafe fn sync(&mut self, token: Token, append: &Append) {
+        let only_data = io_uring::types::FsyncFlags::DATASYNC;
+        self.push(token, opcode::Fsync::new(Fd(append.file().descriptor())).flags(only_data).build());
+    }
+
     fn cancel(&mut self, target: Token) {
         let all = CancelBuilder::user_data(target.bits()).all();
         let entry = opcode::AsyncCancel2::new(all).build().flags(Flags::SKIP_SUCCESS);
@@ -509,6 +524,13 @@ impl Memory {
         message.header.msg_iov = message.slices.as_mut_ptr();
         message.header.msg_iovlen = slices.len() as _;
         &raw const message.header
+    }
+
+    /// The same, for what takes slices alone.
+    fn slices(&mut self, slices: &[IoSlice<'_>]) -> (*const libc::iovec, u32) {
+        self.message(slices);
+        let message = &*self.messages[self.messages_used - 1];
+        (message.slices.as_ptr(), slices.len() as u32)
     }
 
     /// The kernel has taken everything: messages may be used again. A rare flood does not hold its memory.

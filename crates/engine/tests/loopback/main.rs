@@ -2,6 +2,7 @@
 //! life cycle of each connection whatever else a test is about.
 
 mod accepting;
+mod appending;
 mod closing;
 mod connecting;
 mod large;

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
+
+use bytes::Bytes;
 
 use super::chain::{Pieces, assert_free};
 use super::dice::Dice;
 use super::peers::{Way, byte, serial_of, stream};
-use crate::{Accepted, App, Chain, Closed, ConnId, ConnectOptions, Flow, Io, Large};
+use crate::{Accepted, App, Append, AppendFile, Chain, Closed, ConnId, ConnectOptions, Flow, Io, Large};
 
 pub(super) struct Tester {
     pub(super) dice: Dice,
@@ -21,6 +25,11 @@ pub(super) struct Tester {
     pub(super) stopped: bool,
     /// Connections asked for so far: each names a port of its own.
     tickets: u16,
+    file: Arc<AppendFile>,
+    /// Appends under way: their bytes, and whether they are to be synced.
+    pub(super) appends: BTreeMap<u64, (Vec<u8>, bool)>,
+    /// The same, with how many bytes were written and how it went.
+    pub(super) appended: BTreeMap<u64, (Vec<u8>, bool, u64, std::io::Result<()>)>,
 }
 
 /// What the contract allows next on a connection, and what has been.
@@ -49,7 +58,19 @@ pub(super) struct Life {
 impl Tester {
     pub(super) fn new(dice: Dice) -> Self {
         let (lives, done) = (BTreeMap::new(), BTreeMap::new());
-        Self { dice, calm: false, lives, done, gone: Vec::new(), stopped: false, tickets: 0 }
+        let (appends, appended) = (BTreeMap::new(), BTreeMap::new());
+        Self {
+            dice,
+            calm: false,
+            lives,
+            done,
+            gone: Vec::new(),
+            stopped: false,
+            tickets: 0,
+            appends,
+            appended,
+            file: file(),
+        }
     }
 
     fn life(&mut self, conn: ConnId) -> &mut Life {
@@ -64,6 +85,9 @@ impl Tester {
             if self.dice.percent(6) && self.tickets < CALLS_MAX {
                 self.connect(io);
             }
+            if self.dice.percent(6) && self.appends.len() < APPENDS_MAX {
+                self.append(io);
+            }
             let (living, gone) = (self.lives.len(), self.gone.len());
             let choice = self.dice.below(living + gone.min(2));
             match self.lives.keys().nth(choice).copied() {
@@ -72,6 +96,16 @@ impl Tester {
                 None => {}
             }
         }
+    }
+
+    /// Something in pieces, some of them empty, to a file of its own.
+    fn append(&mut self, io: &mut Io) {
+        let tag = (self.appends.len() + self.appended.len()) as u64;
+        let sync = self.dice.percent(60);
+        let piece = |_| Bytes::from(vec![tag as u8; self.dice.below(20) * self.dice.below(2)]);
+        let pieces: Vec<Bytes> = (0..self.dice.below(8)).map(piece).collect();
+        self.appends.insert(tag, (pieces.concat(), sync));
+        assert!(io.append(Append::new(self.file.clone(), pieces, sync, tag)).is_ok(), "a ring appends");
     }
 
     pub(super) fn connect(&mut self, io: &mut Io) {
@@ -275,6 +309,12 @@ impl App for Tester {
         self.act(io);
     }
 
+    fn appended(&mut self, io: &mut Io, append: Append, result: std::io::Result<()>) {
+        let (bytes, sync) = self.appends.remove(&append.tag()).expect("it is told once");
+        self.appended.insert(append.tag(), (bytes, sync, append.written(), result));
+        self.act(io);
+    }
+
     fn timer(&mut self, io: &mut Io, conn: ConnId) {
         self.life(conn);
         self.act(io);
@@ -288,6 +328,14 @@ impl App for Tester {
         self.act(io);
     }
 }
+
+/// A file that only stands for others: the script keeps what is written.
+fn file() -> Arc<AppendFile> {
+    Arc::new(AppendFile::open(Path::new("/dev/null")).expect("there is one everywhere"))
+}
+
+/// Appends that are under way at once.
+const APPENDS_MAX: usize = 4;
 
 /// Connections that it asks for in all.
 const CALLS_MAX: u16 = 40;

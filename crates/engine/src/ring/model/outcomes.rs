@@ -47,6 +47,12 @@ impl Script {
                 self.peers.close(file);
                 Some((if self.rarely(5) { -libc::EIO } else { 0 }, false))
             }
+            (What::Append { tag, lent }, _) => {
+                let result = self.appends(error, *tag, &lent.bytes);
+                lent.give_back();
+                Some((result, false))
+            }
+            (What::Sync { tag }, _) => Some((self.syncs(error, *tag), false)),
             _ => unreachable!("a cancellation is not kept"),
         };
         let Some((result, more)) = completed else { return false };
@@ -252,6 +258,26 @@ impl Script {
         if let Some(result) = result.filter(|result| *result != lent.bytes.len() as i32) {
             self.reports.push(plain(operation.token, result));
         }
+    }
+
+    /// A file takes something, if nothing is wrong with it.
+    fn appends(&mut self, error: Option<i32>, tag: u64, bytes: &[u8]) -> i32 {
+        let broken = self.rarely(5).then(|| self.dice.pick(&[libc::ENOSPC, libc::EIO]));
+        if let Some(error) = error.or(broken) {
+            return -error;
+        }
+        let count = if self.rarely(40) { self.dice.below(bytes.len() + 1) } else { bytes.len() };
+        self.disk.entry(tag).or_default().0.extend_from_slice(&bytes[..count]);
+        count as i32
+    }
+
+    fn syncs(&mut self, error: Option<i32>, tag: u64) -> i32 {
+        if let Some(error) = error.or_else(|| self.rarely(5).then_some(libc::EIO)) {
+            return -error;
+        }
+        let (bytes, synced) = self.disk.entry(tag).or_default();
+        *synced = bytes.len();
+        0
     }
 
     fn shuts(&mut self, error: Option<i32>, file: u32) -> i32 {

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::chain::{give_all_back, give_back, lend};
 use super::dice::Dice;
 use super::peers::Peers;
 use super::pool::Pool;
-use crate::{Chain, Large};
+use crate::{Append, Chain, Large};
 
 pub(super) struct Script {
     pub(super) dice: Dice,
@@ -43,6 +43,8 @@ pub(super) struct Script {
     pub(super) slept: bool,
     /// Joining succeeds.
     pub(super) joins: bool,
+    /// What was appended, and how much of it is synced, by tag.
+    pub(super) disk: BTreeMap<u64, (Vec<u8>, usize)>,
 }
 
 /// What the kernel was asked for.
@@ -86,6 +88,14 @@ pub(super) enum What {
     },
     Shutdown,
     Close,
+    /// To the file with this tag, whose content the script keeps.
+    Append {
+        tag: u64,
+        lent: Lent,
+    },
+    Sync {
+        tag: u64,
+    },
     Cancel(Token),
 }
 
@@ -126,6 +136,7 @@ impl What {
             Self::Send { .. } | Self::Shutdown => 1,
             Self::Name { .. } => 2,
             Self::Accept { .. } | Self::Install { .. } | Self::Close | Self::Cancel(_) => 3,
+            Self::Append { .. } | Self::Sync { .. } => 4,
         }
     }
 }
@@ -152,6 +163,7 @@ impl Script {
             refuses: false,
             slept: false,
             joins: true,
+            disk: BTreeMap::new(),
         }
     }
 
@@ -342,6 +354,23 @@ impl Kernel for Script {
 
     fn close(&mut self, token: Token, file: u32) {
         self.push(token, Some(file), What::Close);
+    }
+
+    unsafe fn append(&mut self, token: Token, append: &Append) {
+        let mut slices = [IoSlice::new(&[]); 3];
+        let count = append.slices(&mut slices);
+        assert!(count > 0, "an operation has something to write");
+        let of_its_file = |other: &Operation| match other.what {
+            What::Append { tag, .. } | What::Sync { tag } => tag == append.tag(),
+            _ => false,
+        };
+        assert!(!self.pending().any(of_its_file), "one operation of an append at a time");
+        let lent = Lent::new(&slices[..count]);
+        self.push(token, None, What::Append { tag: append.tag(), lent });
+    }
+
+    unsafe fn sync(&mut self, token: Token, append: &Append) {
+        self.push(token, None, What::Sync { tag: append.tag() });
     }
 
     fn cancel(&mut self, target: Token) {

@@ -1,0 +1,70 @@
+//! Appending to files: written, as often as it takes, then synced if that was asked for.
+
+#![allow(unsafe_code)]
+
+use std::io;
+
+use super::Ring;
+use super::kernel::{Completion, Kernel};
+use super::token::{Kind, Token};
+use crate::appending::is_transient;
+use crate::{App, Append, Chain, Io};
+
+impl<C: Chain, K: Kernel> Ring<C, K> {
+    /// Begins what was handed over.
+    pub(super) fn append_listed<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
+        while let Some(append) = io.appends.pop_front() {
+            let place = self.appends.insert(Box::new(append));
+            self.append_step(app, io, place);
+        }
+    }
+
+    /// What comes next for an append of which nothing is with the kernel.
+    fn append_step<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, place: usize) {
+        let Some(append) = self.appends.get(place) else { return };
+        if !append.is_whole() {
+            // SAFETY: the append lies in `appends`, from where it is taken only when its one operation has completed
+            // and none follows. If the backend is dropped before, `Drop` waits for the kernel or leaks it.
+            unsafe { self.kernel.append(Token::numbered(Kind::Append, place as u32), append) };
+        } else if append.syncs() {
+            // SAFETY: as above.
+            unsafe { self.kernel.sync(Token::numbered(Kind::Sync, place as u32), append) };
+        } else {
+            self.append_done(app, io, place, Ok(()));
+        }
+    }
+
+    pub(super) fn appended<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, completion: &Completion) {
+        let place = completion.token.index();
+        let Some(append) = self.appends.get_mut(place) else { return };
+        match completion.outcome() {
+            Ok(0) => self.append_done(app, io, place, Err(io::ErrorKind::WriteZero.into())),
+            Ok(bytes) => {
+                append.advance(bytes);
+                self.append_step(app, io, place);
+            }
+            Err(error) if is_transient(&error) => self.append_step(app, io, place),
+            Err(error) => self.append_done(app, io, place, Err(error)),
+        }
+    }
+
+    pub(super) fn synced<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, completion: &Completion) {
+        let place = completion.token.index();
+        if self.appends.contains(place) {
+            // A sync that was disturbed may have told the error that a second one would not: it is not repeated.
+            self.append_done(app, io, place, completion.outcome().map(|_| ()));
+        }
+    }
+
+    fn append_done<A: App<Chain = C>>(
+        &mut self,
+        app: &mut A,
+        io: &mut Io,
+        place: usize,
+        result: io::Result<()>,
+    ) {
+        let append: Box<Append> = self.appends.remove(place);
+        io.append_done();
+        app.appended(io, *append, result);
+    }
+}

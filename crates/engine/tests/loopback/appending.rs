@@ -1,0 +1,160 @@
+//! Appends to files by a loop.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, Cursor, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sinews_engine::{Accepted, App, Append, AppendFile, BackendChoice, Closed, ConnId, Engine, Flow, Io};
+
+use crate::support::config;
+
+/// Appends what it is given, one after the other, and notes how that went.
+struct Writer {
+    next: VecDeque<Append>,
+    refused: Vec<Append>,
+    told: Vec<(u64, u64, io::Result<()>)>,
+    /// It stops the loop as soon as something is under way.
+    stops: bool,
+}
+
+impl Writer {
+    fn new(appends: impl IntoIterator<Item = Append>) -> Self {
+        let next = appends.into_iter().collect();
+        Self { next, refused: Vec::new(), told: Vec::new(), stops: false }
+    }
+
+    fn next(&mut self, io: &mut Io) {
+        let Some(append) = self.next.pop_front() else { return };
+        self.refused.extend(io.append(append).err());
+        if self.stops {
+            io.stop();
+        }
+    }
+
+    /// Runs until nothing is left to do. Whether its loop appends at all.
+    fn run(&mut self) -> bool {
+        let mut engine = Engine::new(config(), Vec::new()).unwrap();
+        engine.run(self).unwrap();
+        if engine.backend() == BackendChoice::Uring {
+            assert!(self.refused.is_empty());
+            return true;
+        }
+        let (tag, written) = self.refused.pop().map(|append| (append.tag(), append.written())).unwrap();
+        assert_eq!((tag, written, self.told.len()), (0, 0, 0), "given back as it came");
+        false
+    }
+}
+
+impl App for Writer {
+    type Chain = Cursor<Vec<u8>>;
+    type Mail = ();
+
+    fn started(&mut self, io: &mut Io) {
+        self.next(io);
+    }
+
+    fn appended(&mut self, io: &mut Io, append: Append, result: io::Result<()>) {
+        self.told.push((append.tag(), append.written(), result));
+        self.next(io);
+    }
+
+    fn accepted(&mut self, _: &mut Io, _: ConnId, _: Accepted) {}
+
+    fn received(&mut self, _: &mut Io, _: ConnId, _: &mut [u8]) -> Flow {
+        Flow::Continue
+    }
+
+    fn ended(&mut self, _: &mut Io, _: ConnId) {}
+
+    fn start_send(&mut self, _: ConnId) -> Option<Self::Chain> {
+        None
+    }
+
+    fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Self::Chain, _: bool) {}
+
+    fn closed(&mut self, _: &mut Io, _: ConnId, _: Closed) {}
+
+    fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
+}
+
+/// A path that is removed again.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("sinews-appending-{name}-{}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        Self(path)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn what_is_appended_is_in_the_file_in_order_and_told() {
+    let place = Place::new("order");
+    let file = Arc::new(AppendFile::create(&place.0).unwrap());
+    file.append(&[io::IoSlice::new(b"before ")]).unwrap();
+    // More pieces than one operation takes, and more bytes than a pipe or a socket would.
+    let piece = |number: u8| Bytes::from(vec![number; 10_000]);
+    let many: Vec<Bytes> = (0..200).map(piece).collect();
+    let last = vec![Bytes::from_static(b"the"), Bytes::new(), Bytes::from_static(b" end")];
+    let expected = [b"before ".to_vec(), many.concat(), b"the end".to_vec()].concat();
+    let appends = [
+        Append::new(file.clone(), many, false, 0),
+        Append::new(file.clone(), last, true, 1),
+        // Only synced; and nothing at all.
+        Append::new(file.clone(), Vec::new(), true, 2),
+        Append::new(file, vec![Bytes::new()], false, 3),
+    ];
+    let mut writer = Writer::new(appends);
+    if writer.run() {
+        let told = writer.told.iter().map(|(tag, written, result)| (*tag, *written, result.is_ok()));
+        let told: Vec<_> = told.collect();
+        assert_eq!(told, [(0, 2_000_000, true), (1, 7, true), (2, 0, true), (3, 0, true)]);
+        assert!(fs::read(&place.0).unwrap() == expected);
+    }
+}
+
+#[test]
+fn what_the_disk_refuses_is_told_and_the_loop_goes_on() {
+    let place = Place::new("refused");
+    let full = Arc::new(AppendFile::open(Path::new("/dev/full")).unwrap());
+    let whole = Arc::new(AppendFile::create(&place.0).unwrap());
+    let mut writer = Writer::new([
+        Append::new(full.clone(), vec![Bytes::from_static(b"lost")], true, 0),
+        // A device that cannot be synced.
+        Append::new(full, Vec::new(), true, 1),
+        Append::new(whole, vec![Bytes::from_static(b"kept")], true, 2),
+    ]);
+    if writer.run() {
+        let told: Vec<_> = writer
+            .told
+            .iter()
+            .map(|(tag, written, result)| (*tag, *written, result.as_ref().err().map(io::Error::kind)))
+            .collect();
+        let expected =
+            [(0, 0, Some(ErrorKind::StorageFull)), (1, 0, Some(ErrorKind::InvalidInput)), (2, 4, None)];
+        assert_eq!(told, expected);
+        assert_eq!(fs::read(&place.0).unwrap(), b"kept");
+    }
+}
+
+#[test]
+fn a_loop_that_is_stopped_waits_for_its_appends() {
+    let place = Place::new("stopped");
+    let file = Arc::new(AppendFile::create(&place.0).unwrap());
+    let mut writer = Writer::new([Append::new(file, vec![Bytes::from(vec![7; 1 << 20])], true, 0)]);
+    writer.stops = true;
+    if writer.run() {
+        assert!(matches!(writer.told[..], [(0, 1_048_576, Ok(()))]), "{:?}", writer.told);
+        assert_eq!(fs::metadata(&place.0).unwrap().len(), 1 << 20);
+    }
+}
