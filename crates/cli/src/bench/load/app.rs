@@ -285,9 +285,7 @@ impl Load {
     }
 
     fn stop(&mut self, io: &mut Io, at: Instant) {
-        if let Some(window) = &mut self.desk.window {
-            window.until = Some(window.until.map_or(at, |until| until.min(at)));
-        }
+        self.desk.end_window(at);
         self.tick(io);
     }
 

@@ -72,9 +72,21 @@ impl Desk {
 
     /// From now on messages are sent.
     pub(crate) fn begin(&mut self, window: Window, now: Instant) {
+        self.set_window(window);
+        self.at(now);
+    }
+
+    /// The window is over by then, if it has begun.
+    pub(crate) fn end_window(&mut self, at: Instant) {
+        if let Some(window) = self.window {
+            let until = Some(window.until.map_or(at, |until| until.min(at)));
+            self.set_window(Window { until, ..window });
+        }
+    }
+
+    fn set_window(&mut self, window: Window) {
         self.window = Some(window);
         self.measured = self.nanos(window.from)..window.until.map_or(Nanos::MAX, |until| self.nanos(until));
-        self.at(now);
     }
 
     pub(crate) fn window(&self) -> Option<Window> {
