@@ -2,6 +2,7 @@
 
 mod args;
 mod compare;
+mod durable;
 mod interrupt;
 mod load;
 mod payload;
@@ -32,6 +33,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<ExitCode, String> {
     let interrupt = Interrupt::take()?;
     let done = match args.command {
         Some(BenchCommand::Compare(args)) => compare::run(*args, &interrupt),
+        Some(BenchCommand::Durable(args)) => durable::run(&args, &interrupt),
         None => one(&args.url.ok_or("which URL?")?, &args.load, &args.report, &interrupt),
     };
     if interrupt.came() {

@@ -226,6 +226,12 @@ impl<'a> MessageRef<'a> {
         self.payload
     }
 
+    /// The payload, for as long as the message is lent.
+    #[must_use]
+    pub fn into_payload(self) -> &'a mut [u8] {
+        self.payload
+    }
+
     /// The payload, to be changed in place: what is decrypted or decoded needs no second buffer.
     #[must_use]
     pub fn payload_mut(&mut self) -> &mut [u8] {

@@ -15,7 +15,7 @@ use crate::args::Backend;
 /// ws:// and wss:// URLs send messages and expect each of them back; http:// and https:// URLs send requests; tcp://
 /// URLs send bytes and expect them back. Each echo is compared with what was sent.
 ///
-/// `sinews bench compare` measures several servers by turns.
+/// `sinews bench compare` measures several servers by turns, `sinews bench durable` producers and consumers of streams.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct BenchArgs {
@@ -37,6 +37,8 @@ pub(crate) struct BenchArgs {
 pub(crate) enum BenchCommand {
     /// Measure several servers by turns, and say which differences are more than noise.
     Compare(Box<super::compare::CompareArgs>),
+    /// Measure durable streams, and what WebSocket itself costs them.
+    Durable(Box<super::durable::DurableArgs>),
 }
 
 /// What is sent, how often and for how long. `compare` takes the same.

@@ -1,6 +1,6 @@
 //! `sinews bench compare`: several servers by turns, and only differences that are more than noise.
 
-mod statistics;
+pub(crate) mod statistics;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -230,7 +230,7 @@ fn accepts(remote: &sinews_engine::Remote) -> bool {
 }
 
 /// Binds this process, and the threads that it will start, to processors.
-fn pin(cores: &str) -> Result<(), String> {
+pub(crate) fn pin(cores: &str) -> Result<(), String> {
     let pid = std::process::id().to_string();
     let output = Command::new("taskset").args(["--all-tasks", "--cpu-list", "--pid", cores, &pid]).output();
     let output = output.map_err(|error| format!("--load-core needs taskset (of util-linux): {error}"))?;

@@ -67,8 +67,6 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn new() -> Self {
-        // Three digits, up to an hour: what a person can wait.
-        let histogram = || Histogram::new_with_bounds(1, LONGEST, 3).expect("the bounds are in order");
         Self {
             latency: histogram(),
             connect: histogram(),
@@ -112,6 +110,11 @@ impl Tally {
     pub(crate) fn failures(&self) -> u64 {
         self.errors.values().sum()
     }
+}
+
+/// Three digits, up to an hour: what a person can wait.
+pub(crate) fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST, 3).expect("the bounds are in order")
 }
 
 pub(crate) fn record(histogram: &mut Histogram<u64>, time: Duration) {

@@ -3,15 +3,15 @@
 /// A median, and the interval in which it lies with 99 % confidence: many figures are compared, and of
 /// twenty that do not differ one would be outside of 95 %.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Spread {
-    pub(super) median: f64,
-    pub(super) low: f64,
-    pub(super) high: f64,
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
 }
 
 /// The interval of the sign test: the closest pair of ordered values between which a median lies with 99 % confidence.
 /// With fewer than eight values there is none so sure, and the interval is all of them.
-pub(super) fn spread(values: &[f64]) -> Spread {
+pub(crate) fn spread(values: &[f64]) -> Spread {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let count = sorted.len();
@@ -25,7 +25,7 @@ pub(super) fn spread(values: &[f64]) -> Spread {
 
 /// How `own` stands to `first`, which were measured by turns: the ratios of the rounds, so that what drifted in all of
 /// them alike drops out. With fewer than eight rounds the interval is never free of 1, since nothing can be said.
-pub(super) fn ratio(own: &[f64], first: &[f64]) -> Spread {
+pub(crate) fn ratio(own: &[f64], first: &[f64]) -> Spread {
     let ratios: Vec<f64> = own.iter().zip(first).map(|(own, first)| own / first).collect();
     let spread = spread(&ratios);
     if ratios.len() < ROUNDS_MIN {

@@ -1,0 +1,168 @@
+//! Producers and consumers: a thread each, one message on its way at a time.
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use hdrhistogram::Histogram;
+use sinews_stream::record::{self, Kind, Limits, RecordBuilder};
+
+use super::super::interrupt::Interrupt;
+use super::super::process;
+use super::super::tally;
+use super::report::Phase;
+use super::wire::{Message, Place, Wire, op};
+use super::{Ack, Way};
+
+/// What each of them does.
+pub(super) struct Work {
+    publish: Message,
+    /// Records of a batch, and bytes of it as it is kept.
+    records: u32,
+    batch_bytes: u32,
+    batches: usize,
+    value: u8,
+    size: u32,
+}
+
+/// What all actors of a phase came to.
+#[derive(Clone, Debug)]
+pub(super) struct Outcome {
+    /// Nanoseconds of each batch, from before it is asked for until it is answered.
+    pub(super) latency: Histogram<u64>,
+    pub(super) elapsed: Duration,
+    pub(super) batches: u64,
+    pub(super) bytes: u64,
+    /// Processor time of the actors' threads.
+    pub(super) busy: Duration,
+}
+
+impl Work {
+    pub(super) fn new(size: u32, records: u32, batches: usize, ack: Ack) -> Result<Self, String> {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let value = b'v';
+        let mut builder = RecordBuilder::with_limits(Limits::default().bytes(BATCH_MAX).count(records));
+        for _ in 0..records {
+            builder.push(since.as_micros() as u64, b"", &vec![value; size as usize], Kind::Bytes).map_err(
+                |_| format!("a batch of {records} records of {size} bytes is above {BATCH_MAX} bytes"),
+            )?;
+        }
+        let batch = builder.finish().ok_or("a batch has one record at least")?;
+        let batch_bytes = (record::BATCH_HEADER + batch.bytes().len()) as u32;
+        Ok(Self { publish: Message::publish(ack, batch.bytes()), records, batch_bytes, batches, value, size })
+    }
+
+    /// Bytes of a batch as it is kept.
+    pub(super) fn batch_bytes(&self) -> u32 {
+        self.batch_bytes
+    }
+}
+
+/// Runs one actor for each of the streams, all at once.
+pub(super) fn run(
+    work: &Work,
+    phase: Phase,
+    way: Way,
+    place: &Place,
+    streams: &[String],
+    interrupt: &Interrupt,
+) -> Result<Outcome, String> {
+    let wires: Result<Vec<Wire>, String> =
+        streams.iter().map(|stream| Wire::open(way, place, stream)).collect();
+    let start = Barrier::new(streams.len() + 1);
+    let (all, elapsed) = thread::scope(|scope| {
+        let start = &start;
+        let threads: Vec<_> = wires?
+            .into_iter()
+            .map(|mut wire| {
+                scope.spawn(move || {
+                    start.wait();
+                    let before = process::of_this_thread();
+                    let latency = match phase {
+                        Phase::Producing => produce(work, &mut wire, interrupt),
+                        Phase::Consuming => consume(work, &mut wire, interrupt),
+                    }?;
+                    let after = process::of_this_thread();
+                    let busy = after.zip(before).map(|(after, before)| after.busy - before.busy);
+                    Ok((latency, busy.unwrap_or_default()))
+                })
+            })
+            .collect();
+        start.wait();
+        let begun = Instant::now();
+        let ended = threads.into_iter().map(|thread| thread.join().map_err(|_| "a thread has panicked")?);
+        let all: Result<Vec<_>, String> = ended.collect();
+        all.map(|all| (all, begun.elapsed()))
+    })?;
+    let mut latency = tally::histogram();
+    for (one, _) in &all {
+        latency.add(one).expect("all have the same bounds");
+    }
+    let batches = latency.len();
+    Ok(Outcome {
+        elapsed,
+        batches,
+        bytes: batches * u64::from(work.batch_bytes),
+        busy: all.iter().map(|(_, busy)| *busy).sum(),
+        latency,
+    })
+}
+
+/// Publishes batch after batch. The stream is its own, so each has the offset behind the one before.
+fn produce(work: &Work, wire: &mut Wire, interrupt: &Interrupt) -> Result<Histogram<u64>, String> {
+    let mut latency = tally::histogram();
+    for number in 0..work.batches as u64 {
+        if interrupt.came() {
+            break;
+        }
+        let begun = Instant::now();
+        let answer = wire.call(&work.publish, op::PUBLISHED)?;
+        tally::record(&mut latency, begun.elapsed());
+        let first = number * u64::from(work.records);
+        if answer != [&first.to_le_bytes()[..], &work.records.to_le_bytes()].concat() {
+            return Err(format!("batch {number} was acknowledged as another one: {answer:?}"));
+        }
+    }
+    Ok(latency)
+}
+
+/// Fetches batch after batch, and looks at every record.
+fn consume(work: &Work, wire: &mut Wire, interrupt: &Interrupt) -> Result<Histogram<u64>, String> {
+    let mut latency = tally::histogram();
+    let mut next = 0;
+    for _ in 0..work.batches {
+        if interrupt.came() {
+            break;
+        }
+        let fetch = Message::fetch(next, work.batch_bytes);
+        let begun = Instant::now();
+        let answer = wire.call(&fetch, op::BATCHES)?;
+        tally::record(&mut latency, begun.elapsed());
+        next = check(work, answer, next)?;
+    }
+    Ok(latency)
+}
+
+/// Whether these are the records from that offset on; answers the one behind them.
+fn check(work: &Work, answer: &[u8], from: u64) -> Result<u64, String> {
+    let batches = answer.get(BATCHES_HEAD..).ok_or("an answer without places")?;
+    let mut next = from;
+    for batch in record::iter(batches) {
+        for record in batch.map_err(|error| error.to_string())?.records() {
+            let record = record.map_err(|error| format!("record {next}: {error}"))?;
+            let ends = [record.value.first(), record.value.last()];
+            let right = record.value.len() == work.size as usize && ends == [Some(&work.value); 2];
+            if record.offset != next || !right {
+                return Err(format!("record {next} is not what was published"));
+            }
+            next += 1;
+        }
+    }
+    if next == from + u64::from(work.records) { Ok(next) } else { Err(format!("no whole batch at {from}")) }
+}
+
+/// Bytes of an answer before its batches: three offsets.
+const BATCHES_HEAD: usize = 24;
+
+/// Bytes of a batch, at most: what a server takes as one message.
+const BATCH_MAX: usize = 15 << 20;

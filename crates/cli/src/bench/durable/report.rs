@@ -1,0 +1,229 @@
+//! What the rounds came to, side by side.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+
+use super::super::compare::statistics::{Spread, ratio};
+use super::super::report::units::{bytes, nanos};
+use super::super::tally;
+use super::actor::Outcome;
+use super::{Ack, DurableArgs, Way};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Producing,
+    Consuming,
+}
+
+impl Phase {
+    const BOTH: [Self; 2] = [Self::Producing, Self::Consuming];
+
+    fn name(self) -> &'static str {
+        if self == Self::Producing { "producing" } else { "consuming" }
+    }
+}
+
+/// Both phases of both ways, once.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Round {
+    all: Vec<(Phase, Way, Measured)>,
+}
+
+#[derive(Clone, Debug)]
+struct Measured {
+    outcome: Outcome,
+    /// Processor time of the server.
+    server: Option<Duration>,
+}
+
+impl Round {
+    pub(super) fn add(&mut self, phase: Phase, way: Way, outcome: Outcome, server: Option<Duration>) {
+        self.all.push((phase, way, Measured { outcome, server }));
+    }
+
+    fn of(&self, phase: Phase, way: Way) -> Option<&Measured> {
+        let found = self.all.iter().find(|(one, other, _)| *one == phase && *other == way);
+        found.map(|(_, _, measured)| measured)
+    }
+}
+
+/// For a person who waits.
+pub(super) fn line(round: &Round) -> String {
+    let ratio = |phase| {
+        let mean = |way| round.of(phase, way).map_or(f64::NAN, |one| one.outcome.latency.mean());
+        mean(Way::WebSocket) / mean(Way::Tcp)
+    };
+    let [producing, consuming] = Phase::BOTH.map(ratio);
+    format!("WebSocket ÷ TCP: producing {producing:.2}, consuming {consuming:.2} (mean)")
+}
+
+pub(super) struct Report {
+    what: String,
+    load: Value,
+    rounds: Vec<Round>,
+}
+
+/// A figure of one way in one round.
+type Figure = (&'static str, fn(&Measured) -> Option<f64>);
+
+/// What is compared, in nanoseconds a batch.
+const FIGURES: [Figure; 5] = [
+    ("mean", |one| Some(one.outcome.latency.mean())),
+    ("p50", |one| Some(one.outcome.latency.value_at_quantile(0.5) as f64)),
+    ("server's CPU", |one| Some(per_batch(one.server?, one))),
+    ("load's CPU", |one| Some(per_batch(one.outcome.busy, one))),
+    ("CPU of both", |one| Some(per_batch(one.server? + one.outcome.busy, one))),
+];
+
+fn per_batch(time: Duration, one: &Measured) -> f64 {
+    time.as_nanos() as f64 / one.outcome.batches.max(1) as f64
+}
+
+const QUANTILES: [(&str, f64); 5] =
+    [("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999)];
+
+impl Report {
+    pub(super) fn new(args: &DurableArgs, batch_bytes: u32) -> Self {
+        let ack = if args.ack == Ack::Disk { "disk" } else { "memory" };
+        let what = format!(
+            "{} batches of {} records of {} bytes ({}), acknowledged from {ack}, for each of {} producers and {} consumers",
+            args.batches,
+            args.batch,
+            args.size,
+            bytes(f64::from(batch_bytes)),
+            args.producers,
+            args.consumers,
+        );
+        let load = json!({
+            "record_bytes": args.size, "records_per_batch": args.batch, "batches": args.batches,
+            "batch_bytes": batch_bytes, "producers": args.producers, "consumers": args.consumers, "ack": ack,
+        });
+        Self { what, load, rounds: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, round: Round) {
+        self.rounds.push(round);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rounds.is_empty()
+    }
+
+    fn measured(&self, phase: Phase, way: Way) -> impl Iterator<Item = &Measured> {
+        self.rounds.iter().filter_map(move |round| round.of(phase, way))
+    }
+
+    /// All batches of all rounds.
+    fn latency(&self, phase: Phase, way: Way) -> Histogram<u64> {
+        let mut all = tally::histogram();
+        for one in self.measured(phase, way) {
+            all.add(&one.outcome.latency).expect("all have the same bounds");
+        }
+        all
+    }
+
+    /// Bytes a second.
+    fn throughput(&self, phase: Phase, way: Way) -> f64 {
+        let sum = |of: fn(&Measured) -> f64| self.measured(phase, way).map(of).sum::<f64>();
+        sum(|one| one.outcome.bytes as f64) / sum(|one| one.outcome.elapsed.as_secs_f64())
+    }
+
+    /// Of a figure, round by round; none if it is not known.
+    fn values(&self, phase: Phase, way: Way, figure: &Figure) -> Option<Vec<f64>> {
+        self.measured(phase, way).map(figure.1).collect()
+    }
+
+    fn ratio(&self, phase: Phase, figure: &Figure) -> Option<Spread> {
+        let [tcp, websocket] = Way::BOTH.map(|way| self.values(phase, way, figure));
+        Some(ratio(&websocket?, &tcp?))
+    }
+
+    pub(super) fn table(&self) -> String {
+        let rounds = self.rounds.len();
+        let mut lines = vec![format!("{}; {rounds} rounds", self.what)];
+        for phase in Phase::BOTH {
+            lines.push(format!(
+                "\n{:<12}{:>9}{}{:>9}{:>11}{:>14}{:>12}",
+                phase.name(),
+                "mean",
+                QUANTILES.map(|(name, _)| format!("{name:>9}")).concat(),
+                "max",
+                "rate",
+                "server's CPU",
+                "load's CPU"
+            ));
+            lines.extend(Way::BOTH.map(|way| self.row(phase, way)));
+            let ratios = FIGURES.iter().filter_map(|figure| {
+                let Spread { median, low, high } = self.ratio(phase, figure)?;
+                Some(format!("  {:<14} WebSocket ÷ TCP {median:.2} ({low:.2} to {high:.2})", figure.0))
+            });
+            lines.extend(ratios);
+        }
+        lines.push(
+            "\nCPU is for each batch; ratios are medians of the rounds', with 99 % confidence.".to_owned(),
+        );
+        lines.join("\n")
+    }
+
+    fn row(&self, phase: Phase, way: Way) -> String {
+        let latency = self.latency(phase, way);
+        let quantiles =
+            QUANTILES.map(|(_, at)| format!("{:>9}", nanos(latency.value_at_quantile(at) as f64)));
+        let mean = |figure: &Figure| {
+            let values = self.values(phase, way, figure);
+            values.map_or("-".to_owned(), |values| nanos(values.iter().sum::<f64>() / values.len() as f64))
+        };
+        format!(
+            "  {:<10}{:>9}{}{:>9}{:>11}{:>14}{:>12}",
+            if way == Way::Tcp { "TCP" } else { "WebSocket" },
+            nanos(latency.mean()),
+            quantiles.concat(),
+            nanos(latency.max() as f64),
+            format!("{}/s", bytes(self.throughput(phase, way))),
+            mean(&FIGURES[2]),
+            mean(&FIGURES[3]),
+        )
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        let mut all = json!({ "load": self.load, "rounds": self.rounds.len() });
+        for phase in Phase::BOTH {
+            for way in Way::BOTH {
+                all[phase.name()][way.name()] = self.figures(phase, way);
+            }
+            for figure in &FIGURES {
+                let Some(Spread { median, low, high }) = self.ratio(phase, figure) else { continue };
+                all[phase.name()]["websocket_to_tcp"][key(figure)] = json!([median, low, high]);
+            }
+        }
+        all
+    }
+
+    fn figures(&self, phase: Phase, way: Way) -> Value {
+        let latency = self.latency(phase, way);
+        let micros = |nanos: f64| nanos / 1000.0;
+        let mut latency_us = json!({
+            "count": latency.len(), "min": micros(latency.min() as f64), "mean": micros(latency.mean()),
+            "max": micros(latency.max() as f64),
+        });
+        for (name, at) in QUANTILES {
+            latency_us[name.replace('.', "_")] = json!(micros(latency.value_at_quantile(at) as f64));
+        }
+        let cpu = |figure: &Figure| {
+            let values = self.values(phase, way, figure)?;
+            Some(micros(values.iter().sum::<f64>() / values.len() as f64))
+        };
+        json!({
+            "latency_us": latency_us,
+            "bytes_per_second": self.throughput(phase, way),
+            "server_cpu_us_per_batch": cpu(&FIGURES[2]),
+            "load_cpu_us_per_batch": cpu(&FIGURES[3]),
+        })
+    }
+}
+
+fn key(figure: &Figure) -> String {
+    figure.0.replace("'s CPU", "_cpu").replace("CPU of both", "cpu_of_both")
+}

@@ -1,0 +1,74 @@
+//! A server of our own, with a directory of its own.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+/// It is ended, and its directory removed, when this is dropped.
+pub(super) struct Server {
+    child: Child,
+    directory: PathBuf,
+    pub(super) url: String,
+    pub(super) tcp: SocketAddr,
+}
+
+impl Server {
+    pub(super) fn start(parent: Option<&Path>, cores: Option<&str>, more: &[String]) -> Result<Self, String> {
+        let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
+        let directory = parent.join(format!("sinews-bench-durable-{}", std::process::id()));
+        fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        let program = std::env::current_exe().map_err(|error| format!("where is this program? {error}"))?;
+        let mut command = match cores {
+            // taskset becomes the server.
+            Some(cores) => {
+                let mut taskset = Command::new("taskset");
+                taskset.args(["--cpu-list", cores]).arg(program);
+                taskset
+            }
+            None => Command::new(program),
+        };
+        command.args(["serve", "--listen", "127.0.0.1:0", "--streams-listen", "127.0.0.1:0"]);
+        command.arg("--streams-directory").arg(&directory).args(more);
+        let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
+        let child = spawned.map_err(|error| {
+            let _ = fs::remove_dir_all(&directory);
+            format!("starting a server: {error}")
+        })?;
+        let mut server =
+            Self { child, directory, url: String::new(), tcp: SocketAddr::from(([127, 0, 0, 1], 0)) };
+        server.read_table()?;
+        Ok(server)
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its addresses, from what it says first.
+    fn read_table(&mut self) -> Result<(), String> {
+        let stdout = self.child.stdout.take().ok_or("the server says nothing")?;
+        let mut lines = BufReader::new(stdout).lines();
+        let (mut http, mut tcp) = (None, None);
+        while http.is_none() || tcp.is_none() {
+            let Some(Ok(line)) = lines.next() else { return Err("the server ended at once".to_owned()) };
+            http = http.or_else(|| Some(line.split_once("http://")?.1.split('/').next()?.to_owned()));
+            tcp = tcp.or_else(|| line.split_once("tcp://")?.1.trim().parse().ok());
+        }
+        // To the end, so that no write of the server meets a closed pipe.
+        thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        self.url = format!("ws://{}", http.unwrap_or_default());
+        self.tcp = tcp.ok_or("the server does not speak plain TCP")?;
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
