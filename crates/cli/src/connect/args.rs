@@ -427,7 +427,7 @@ impl FromStr for Speed {
         }
         match text.strip_suffix('x').unwrap_or(text).parse() {
             Ok(factor) if (0.001..=1e6).contains(&factor) => Ok(Self::Times(factor)),
-            _ => Err("expected a factor such as 2x or 0.5x, 0.001 at least, or max".to_owned()),
+            _ => Err("expected a factor such as 2x or 0.5x, from 0.001x to 1000000x, or max".to_owned()),
         }
     }
 }

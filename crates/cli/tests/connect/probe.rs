@@ -150,6 +150,8 @@ fn every_known_fault_is_named() {
         assert!(shown.contains(&format!("FAULT {probe}\n")), "{probe}: {ran:?}");
         let named = if named.contains(": ") { (*named).to_owned() } else { format!("{named}: ") };
         assert!(shown.contains(&format!("    ! {named}")), "{probe}: {named} in {shown}");
+        // What we have not sent cannot be left without an answer.
+        assert!(!shown.contains("our Close is not answered"), "{probe}: {shown}");
         assert!(ran.code == 5 && ran.stderr.contains("1 violation"), "{probe}: {ran:?}");
         server.join();
     }

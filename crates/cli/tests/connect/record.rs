@@ -1,11 +1,10 @@
 //! Sessions that are recorded, and played again.
 
 use std::fs;
-use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::support::{Directory, Scripted, Server, run};
+use crate::support::{Directory, Server, run};
 
 #[test]
 fn a_recording_is_played_again() {
@@ -54,30 +53,34 @@ fn other_answers_are_told() {
 
 #[test]
 fn what_is_played_keeps_its_time() {
-    let directory = Directory::new();
-    let text = [0, 300, 600]
-        .map(|at| format!("{{\"at_ms\":{at},\"direction\":\"out\",\"kind\":\"text\",\"text\":\"{at}\"}}\n"));
-    let file = directory.write("session.jsonl", &text.concat());
-    // How long the server waits at least from the first to the last; nothing is said about at most.
-    let spread = |speed: &str| {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let server = Scripted::serve(move |wire| {
-            wire.switch("", b"");
-            let mut times = Vec::new();
-            while let Some((first, payload)) = wire.frame() {
-                if first == 0x88 {
-                    wire.write(b"\x88\x02\x03\xe8");
-                    break;
-                }
-                times.push(Instant::now());
-                wire.write([&[0x81, payload.len() as u8], &payload[..]].concat());
-            }
-            sender.send(times[times.len() - 1] - times[0]).unwrap();
-        });
-        assert_eq!(run(&["--replay", &file, "--speed", speed, &server.url], "").fine(), "0\n300\n600\n");
-        server.join();
-        receiver.recv().unwrap()
+    let (server, directory) = (Server::echo(), Directory::new());
+    let recording = |times: &[u32]| {
+        let line = |at: &u32| {
+            format!("{{\"at_ms\":{at},\"direction\":\"out\",\"kind\":\"text\",\"text\":\"{at}\"}}\n")
+        };
+        directory.write("session.jsonl", &times.iter().map(line).collect::<String>())
     };
-    // The first may come late, the last never comes early.
-    assert!(spread("0.5x").as_millis() > spread("max").as_millis());
+    // A message may leave late, and never early.
+    let file = recording(&[0, 150, 300]);
+    for (speed, factor) in [("1x", 1.0), ("0.5x", 2.0), ("2x", 0.5)] {
+        let again = directory.path("again.jsonl");
+        run(&["--replay", &file, "--speed", speed, "--record", &again, &server.url], "").fine();
+        let played = fs::read_to_string(&again).unwrap();
+        let mut count = 0;
+        for line in played.lines() {
+            let entry: Value = serde_json::from_str(line).unwrap();
+            if entry["direction"] == "out" && entry["kind"] == "text" {
+                let due = factor * entry["text"].as_str().unwrap().parse::<f64>().unwrap();
+                assert!(entry["at_ms"].as_f64().unwrap() >= due, "{speed}: {entry}, due at {due} ms");
+                count += 1;
+            }
+        }
+        assert_eq!(count, 3, "{played}");
+    }
+    // What took days is played at once, or this would take as long.
+    let file = recording(&[0, 300_000_000]);
+    for speed in ["max", "1000000x"] {
+        let ran = run(&["--replay", &file, "--speed", speed, &server.url], "");
+        assert_eq!(ran.fine(), "0\n300000000\n");
+    }
 }

@@ -1,11 +1,11 @@
 //! The way to the server: places, proxies, Unix sockets, TLS.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::thread;
 
-use crate::support::{Directory, Scripted, Server, Wire, run};
+use crate::support::{Directory, PATIENCE, Scripted, Server, Wire, run};
 
 #[test]
 fn a_server_may_be_somewhere_else() {
@@ -35,17 +35,22 @@ fn proxy() -> Scripted {
     Scripted::serve(|wire| {
         let target = wire.head.split(' ').nth(1).unwrap().to_owned();
         assert!(wire.head.starts_with("CONNECT "), "{}", wire.head);
-        let mut server = TcpStream::connect(target).unwrap();
+        let server = TcpStream::connect(target).unwrap();
         wire.write("HTTP/1.1 200 OK\r\n\r\n");
-        let (mut back, mut client) = (server.try_clone().unwrap(), wire.stream.try_clone().unwrap());
-        let answers = thread::spawn(move || {
-            let _ = std::io::copy(&mut back, &mut client);
-            let _ = client.shutdown(std::net::Shutdown::Write);
-        });
-        let _ = std::io::copy(&mut wire.stream, &mut server);
-        let _ = server.shutdown(std::net::Shutdown::Write);
-        answers.join().unwrap();
+        tunnel(wire.stream.try_clone().unwrap(), server);
     })
+}
+
+/// Passes on what comes from either end, until both have ended.
+fn tunnel(mut client: TcpStream, mut server: TcpStream) {
+    let (mut back, mut answers) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+    let thread = thread::spawn(move || {
+        relay(&mut back, &mut answers);
+        let _ = answers.shutdown(std::net::Shutdown::Write);
+    });
+    relay(&mut client, &mut server);
+    let _ = server.shutdown(std::net::Shutdown::Write);
+    thread.join().unwrap();
 }
 
 #[test]
@@ -62,6 +67,86 @@ fn a_proxy_makes_a_tunnel() {
     assert_eq!(run(&["--no-proxy", &server.url], "hi\n").fine(), "hi\n");
     let ran = run(&["--proxy", "gopher://127.0.0.1:1", &server.url], "hi\n");
     assert!(ran.code == 1 && ran.stderr.contains("proxy"), "{ran:?}");
+}
+
+/// What a client asks of a SOCKS5 proxy (RFC 1928): the type of address, and the address.
+type Asked = (u8, Vec<u8>);
+
+/// A SOCKS5 proxy for one client, which leads to the server whatever it is asked for, or answers with a code of refusal.
+/// With credentials it asks for a name and a password (RFC 1929).
+fn socks(
+    server: u16,
+    credentials: Option<&'static str>,
+    refusal: Option<u8>,
+) -> (u16, thread::JoinHandle<Asked>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serve = move || {
+        let (mut client, _) = listener.accept().unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let take = |client: &mut TcpStream, count: usize| {
+            let mut bytes = vec![0; count];
+            client.read_exact(&mut bytes).unwrap();
+            bytes
+        };
+        let counted = |client: &mut TcpStream| {
+            let count = take(client, 1)[0];
+            take(client, usize::from(count))
+        };
+        assert_eq!(take(&mut client, 1), [5]);
+        let methods = counted(&mut client);
+        let method = if credentials.is_some() { 2 } else { 0 };
+        assert!(methods.contains(&method), "{methods:?}");
+        client.write_all(&[5, method]).unwrap();
+        if let Some(credentials) = credentials {
+            assert_eq!(take(&mut client, 1), [1]);
+            let (name, password) = (counted(&mut client), counted(&mut client));
+            assert_eq!([name, password].join(&b':'), credentials.as_bytes());
+            client.write_all(&[1, 0]).unwrap();
+        }
+        let request = take(&mut client, 4);
+        assert_eq!(request[..3], [5, 1, 0], "CONNECT");
+        let address = match request[3] {
+            1 => take(&mut client, 4),
+            4 => take(&mut client, 16),
+            _ => counted(&mut client),
+        };
+        take(&mut client, 2);
+        client.write_all(&[5, refusal.unwrap_or(0), 0, 1, 0, 0, 0, 0, 0, 0]).unwrap();
+        if refusal.is_none() {
+            tunnel(client, TcpStream::connect(("127.0.0.1", server)).unwrap());
+        }
+        (request[3], address)
+    };
+    (port, thread::spawn(serve))
+}
+
+#[test]
+fn a_socks_proxy_makes_a_tunnel_too() {
+    let server = Server::echo();
+    let place = server.url.trim_start_matches("ws://").trim_end_matches('/');
+    let port: u16 = place.rsplit_once(':').unwrap().1.parse().unwrap();
+    let by_name = format!("ws://chat.example:{port}/");
+    let known = format!("chat.example:{port}:192.0.2.1");
+    // A name goes to the proxy as it is, or as the address that we know of it.
+    for (scheme, options, credentials, asked) in [
+        ("socks5h", &[][..], None, (3, b"chat.example".to_vec())),
+        ("socks5h", &["--inspect"], Some("me:secret"), (3, b"chat.example".to_vec())),
+        ("socks5", &["--resolve", &known], None, (1, vec![192, 0, 2, 1])),
+        ("socks5", &["--resolve", &known, "--inspect"], Some("me:secret"), (1, vec![192, 0, 2, 1])),
+    ] {
+        let (proxy, served) = socks(port, credentials, None);
+        let user = credentials.map_or_else(String::new, |credentials| format!("{credentials}@"));
+        let through = format!("{scheme}://{user}127.0.0.1:{proxy}");
+        let ran = run(&[&["--proxy", &through, &by_name][..], options].concat(), "hi\n");
+        assert!(ran.fine().contains("hi"), "{scheme}, {options:?}: {ran:?}");
+        assert_eq!(served.join().unwrap(), asked, "{scheme}, {options:?}");
+    }
+    // Connection refused (RFC 1928 section 6).
+    let (proxy, served) = socks(port, None, Some(5));
+    let ran = run(&["--proxy", &format!("socks5h://127.0.0.1:{proxy}"), &by_name], "hi\n");
+    assert!(ran.code == 1 && ran.stderr.contains("refused"), "{ran:?}");
+    served.join().unwrap();
 }
 
 #[test]

@@ -202,16 +202,19 @@ impl<'a> Inspection<'a> {
         if self.leaving.is_none() {
             self.missing();
             self.leave()?;
-            return Ok(false);
+            // Without a Close of ours there is nothing more to wait for: that it lives on was told.
+            return Ok(!self.close_sent);
         }
         let words = format!("within {:?}", self.args.limits.close_timeout.0);
-        self.found(vec![match self.close_came {
-            None => Fault::new("RFC 6455 section 5.5.1", format!("our Close is not answered {words}")),
-            Some(_) => Fault::new(
+        let fault = match self.close_came {
+            None if !self.close_sent => None,
+            None => Some(Fault::new("RFC 6455 section 5.5.1", format!("our Close is not answered {words}"))),
+            Some(_) => Some(Fault::new(
                 "RFC 6455 section 7.1.1",
                 format!("the server does not end the transport {words} of the Close"),
-            ),
-        }])?;
+            )),
+        };
+        self.found(fault.into_iter().collect())?;
         Ok(true)
     }
 
