@@ -50,7 +50,8 @@ fn an_answer_that_never_comes_is_counted_with_the_time_it_was_waited_for() {
     let (result, run) = json(&arguments);
     assert!(!run.success);
     assert_eq!((&result["errors"]["no_answer"], &result["messages"]), (&3.into(), &0.into()));
-    assert!(result["latency_us"]["min"].as_f64().unwrap() >= 5e5, "{result:#}");
+    // Whatever was due before the end of the time was waited for beyond that.
+    assert!(result["latency_us"]["min"].as_f64().unwrap() >= 3e5, "{result:#}");
     assert!(result["warnings"][0].as_str().unwrap().contains("nothing was answered"));
 }
 
