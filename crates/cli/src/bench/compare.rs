@@ -1,16 +1,15 @@
 //! `sinews bench compare`: several servers by turns, and only differences that are more than noise.
 
+mod server;
 pub(crate) mod statistics;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, mpsc};
-use std::thread;
-use std::time::Duration;
+use std::process::Command;
+use std::sync::Arc;
 
 use clap::Args;
 use serde_json::{Value, json};
 
+use self::server::Started;
 use self::statistics::{Spread, ratio, spread};
 use super::args::LoadArgs;
 use super::interrupt::Interrupt;
@@ -24,8 +23,8 @@ use super::report::units::{count, nanos};
 /// them alike. The first is what the others are compared with.
 #[derive(Debug, Args)]
 pub(crate) struct CompareArgs {
-    /// URLs of servers that run; or commands that start one, such as `NAME=URL=COMMAND ARGUMENTS`: a command is started
-    /// anew for each round and ended behind it
+    /// URLs of servers that run; or commands that start one, such as `NAME=URL=COMMAND ARGUMENTS`: a command is given to
+    /// the shell, started anew for each round and ended behind it
     #[arg(value_name = "SERVER", required = true, num_args = 2..)]
     servers: Vec<String>,
 
@@ -150,7 +149,7 @@ fn measure(one: &mut Contender, args: &CompareArgs, interrupt: &Interrupt) -> Re
         Some(command) => Some(Started::new(command, args.server_core.as_deref(), &one.plan)?),
         None => None,
     };
-    let pids: Vec<u32> = started.iter().map(|started| started.0.id()).collect();
+    let pids: Vec<u32> = started.iter().map(Started::id).collect();
     let outcome = load::run(one.plan.clone(), (&pids, true), interrupt, |_| ())?;
     one.fault = one.fault.take().or_else(|| super::verdict(&outcome).err());
     let at = |quantile| outcome.tally.latency.value_at_quantile(quantile) as f64;
@@ -161,72 +160,6 @@ fn measure(one: &mut Contender, args: &CompareArgs, interrupt: &Interrupt) -> Re
         cpu_us: outcome.server_cpu_us(),
         limited: outcome.warnings(&one.plan).iter().any(|warning| warning.contains("bottleneck")),
     })
-}
-
-/// A server that was started here, and is ended when it is dropped.
-struct Started(Child);
-
-impl Started {
-    fn new(command: &str, cores: Option<&str>, plan: &Plan) -> Result<Self, String> {
-        let mut words = command.split_whitespace();
-        let program = words.next().ok_or("a server's command is empty")?;
-        let mut started = match cores {
-            // taskset becomes the server, so the process is the server's.
-            Some(cores) => {
-                let mut taskset = Command::new("taskset");
-                taskset.args(["--cpu-list", cores, program]);
-                taskset
-            }
-            None => Command::new(program),
-        };
-        // Its input stays open until it is ended: to some servers the end of that is the order to go.
-        started.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = started.spawn().map_err(|error| format!("{command}: {error}"))?;
-        if let Some(stdout) = child.stdout.take() {
-            // To the end, so that no write of the server meets a closed pipe.
-            thread::spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).for_each(drop));
-        }
-        let mut started = Self(child);
-        started.wait(command, plan)?;
-        Ok(started)
-    }
-
-    /// Until somebody accepts.
-    fn wait(&mut self, command: &str, plan: &Plan) -> Result<(), String> {
-        let (said, heard) = mpsc::channel();
-        let remote = plan.target.remote.clone();
-        thread::spawn(move || {
-            while !accepts(&remote) && said.send(false).is_ok() {
-                thread::sleep(Duration::from_millis(20));
-            }
-            let _ = said.send(true);
-        });
-        let deadline = std::time::Instant::now() + STARTING;
-        while !heard.recv_timeout(STARTING).unwrap_or(false) {
-            if let Ok(Some(status)) = self.0.try_wait() {
-                return Err(format!("{command}: it ended, {status}"));
-            }
-            if std::time::Instant::now() >= deadline {
-                return Err(format!("{command}: nobody accepts at {}", plan.target.url));
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn accepts(remote: &sinews_engine::Remote) -> bool {
-    match remote {
-        sinews_engine::Remote::Tcp(address) => std::net::TcpStream::connect(address).is_ok(),
-        sinews_engine::Remote::Unix(path) => std::os::unix::net::UnixStream::connect(path).is_ok(),
-        _ => false,
-    }
 }
 
 /// Binds this process, and the threads that it will start, to processors.
@@ -309,5 +242,3 @@ fn to_json(all: &[Contender]) -> Value {
     };
     json!({ "servers": all.iter().map(one).collect::<Vec<_>>() })
 }
-
-const STARTING: Duration = Duration::from_secs(10);

@@ -36,11 +36,7 @@ fn busy(path: &str) -> Option<Duration> {
 ///
 /// One cannot be looked at.
 pub(crate) fn usage(pids: &[u32], children: bool) -> Result<Usage, String> {
-    let mut all: BTreeSet<u32> = pids.iter().copied().collect();
-    let mut next: Vec<u32> = if children { pids.to_vec() } else { Vec::new() };
-    while let Some(pid) = next.pop() {
-        next.extend(children_of(pid).into_iter().filter(|child| all.insert(*child)));
-    }
+    let all = if children { family(pids) } else { pids.iter().copied().collect() };
     let mut sum = Usage::default();
     for pid in all {
         match of(pid) {
@@ -55,6 +51,16 @@ pub(crate) fn usage(pids: &[u32], children: bool) -> Result<Usage, String> {
         }
     }
     Ok(sum)
+}
+
+/// These processes, those that they have started, and so on.
+pub(crate) fn family(pids: &[u32]) -> BTreeSet<u32> {
+    let mut all: BTreeSet<u32> = pids.iter().copied().collect();
+    let mut next = pids.to_vec();
+    while let Some(pid) = next.pop() {
+        next.extend(children_of(pid).into_iter().filter(|child| all.insert(*child)));
+    }
+    all
 }
 
 fn of(pid: u32) -> Option<Usage> {

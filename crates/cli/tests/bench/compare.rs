@@ -56,3 +56,103 @@ fn a_server_that_does_not_start_is_no_contender() {
     let run = run(&["compare", &url, "other=ws://127.0.0.1:1/=false", "--rounds", "3", "-d", "10ms"]);
     assert!(!run.success && run.stderr.contains("it ended"), "{}", run.stderr);
 }
+
+/// A port that was free a moment ago, for a server that is told where to listen.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Our own server as a command, with these words before and behind it.
+fn command(name: &str, port: u16, before: &str, behind: &str) -> String {
+    let program = env!("CARGO_BIN_EXE_sinews");
+    let serve = format!("serve --listen 127.0.0.1:{port} --threads 1");
+    format!("{name}=ws://127.0.0.1:{port}/echo={before} {program} {serve} {behind}")
+}
+
+const SHORT: [&str; 9] = ["--rounds", "3", "-c", "2", "-n", "40", "--json", "--timeout", "20s"];
+
+#[test]
+fn commands_are_started_for_each_round_and_ended_behind_it() {
+    let directory = std::env::temp_dir().join(format!("sinews-compare-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let list = directory.join("pids");
+    // The shell writes whom it has started; quotes, variables and children of it are what a shell is for.
+    let note = format!("note='{}'; echo $$ >> \"$note\";", list.display());
+    let (one, two) = (free_port(), free_port());
+    let first = command("one", one, &note, "& echo $! >> \"$note\"; wait");
+    let second = command("two", two, &format!("{note} exec"), "");
+    let run = run(&[&["compare", &first, &second][..], &SHORT].concat());
+    assert!(run.success, "{}", run.stderr);
+    let result: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    for (server, name) in result["servers"].as_array().unwrap().iter().zip(["one", "two"]) {
+        assert_eq!((&server["name"], &server["rounds"]), (&name.into(), &3.into()));
+        if cfg!(target_os = "linux") {
+            assert!(server["server_s_CPU"]["median"].as_f64().unwrap() > 0.0, "{server:#}");
+        }
+    }
+    let pids = std::fs::read_to_string(&list).unwrap();
+    // Two each for the shell that stays, and one for that which becomes the server.
+    assert_eq!(pids.lines().count(), 3 * 2 + 3, "{pids}");
+    // What has ended may not have been collected by its new parent.
+    let lives = |pid: &str| {
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"))
+    };
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while pids.lines().any(lives) {
+        assert!(std::time::Instant::now() < deadline, "they live on");
+        std::thread::yield_now();
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn why_a_command_cannot_be_compared_is_told() {
+    let own = Own::start(&[]);
+    let url = own.url("ws", "/echo");
+    let port = own.address.port();
+    for (server, words) in [
+        (command("a", free_port(), "", "--no-such-option"), "it ended, exit status: 2: "),
+        (format!("a=ws://127.0.0.1:{}/=echo why not >&2; exit 3", free_port()), "exit status: 3: why not"),
+        (format!("a=ws://127.0.0.1:{}/=no-such-program", free_port()), "no-such-program"),
+        (command("a", port, "", ""), "somebody accepts at"),
+        ("a=".to_owned(), "expected a URL, or NAME=URL=COMMAND"),
+        ("=ws://127.0.0.1:1/".to_owned(), "expected a URL, or NAME=URL=COMMAND"),
+    ] {
+        let run = run(&[&["compare", &url, &server][..], &SHORT].concat());
+        assert!(!run.success && run.stderr.contains(words), "{server}: {}", run.stderr);
+    }
+}
+
+#[test]
+fn a_contender_that_fails_is_named() {
+    let own = Own::start(&[]);
+    let (sound, broken) = (own.url("ws", "/echo"), format!("other={}", own.url("ws", "/nowhere")));
+    let run = run(&[&["compare", &sound, &broken][..], &SHORT].concat());
+    let words = "what failed is no fair comparison: other: 2 errors: handshake_refused";
+    assert!(!run.success && run.stderr.contains(words), "{}", run.stderr);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn servers_and_the_load_have_the_processors_that_they_are_given() {
+    let allowed = |pid: &str| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        list.map(|list| list.trim().to_owned()).unwrap_or_default()
+    };
+    let core = allowed("self").split([',', '-']).next().unwrap().to_owned();
+    let directory = std::env::temp_dir().join(format!("sinews-cores-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let list = directory.join("allowed");
+    // The server's shell writes what it may use, and what whoever has started it may.
+    let note =
+        format!("grep -h Cpus_allowed_list /proc/self/status /proc/$PPID/status >> {}; exec", list.display());
+    let servers = [command("a", free_port(), &note, ""), command("b", free_port(), &note, "")];
+    let cores = ["--server-core", &core, "--load-core", &core];
+    let run = run(&[&["compare", &servers[0], &servers[1]][..], &cores, &SHORT].concat());
+    assert!(run.success, "{}", run.stderr);
+    let written = std::fs::read_to_string(&list).unwrap();
+    let found: Vec<&str> = written.lines().map(|line| line.rsplit('\t').next().unwrap()).collect();
+    assert_eq!(found, vec![&core[..]; 2 * 2 * 3], "{written}");
+    std::fs::remove_dir_all(directory).unwrap();
+}

@@ -1,0 +1,125 @@
+//! A server that is started for a round.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use sinews_engine::Remote;
+
+use super::super::plan::Plan;
+use super::super::process;
+
+/// A server that was started here, and is ended when it is dropped.
+pub(super) struct Started {
+    child: Child,
+    /// Ends with the last line of what it says.
+    last_words: Option<JoinHandle<String>>,
+}
+
+impl Started {
+    /// Gives the command to the shell, and waits until somebody accepts.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started, ends, or nobody accepts; or somebody did before it was started.
+    pub(super) fn new(command: &str, cores: Option<&str>, plan: &Plan) -> Result<Self, String> {
+        let url = &plan.target.url;
+        if !waited(LEAVING, || !accepts(&plan.target.remote)) {
+            return Err(format!("{command}: somebody accepts at {url} before it is started"));
+        }
+        let mut shell = match cores {
+            Some(cores) => {
+                let mut taskset = Command::new("taskset");
+                taskset.args(["--cpu-list", cores, "sh"]);
+                taskset
+            }
+            None => Command::new("sh"),
+        };
+        // Its input stays open until it is ended: to some servers the end of that is the order to go.
+        shell.args(["-c", command]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = shell.spawn().map_err(|error| format!("{command}: {error}"))?;
+        if let Some(stdout) = child.stdout.take() {
+            thread::spawn(move || last_line(stdout));
+        }
+        let last_words = child.stderr.take().map(|stderr| thread::spawn(move || last_line(stderr)));
+        let mut started = Self { child, last_words };
+        started.wait(command, plan)?;
+        Ok(started)
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Until somebody accepts.
+    fn wait(&mut self, command: &str, plan: &Plan) -> Result<(), String> {
+        let remote = plan.target.remote.clone();
+        let (said, heard) = mpsc::channel();
+        // One that takes no connection at all would hold us up for longer than it may take.
+        thread::spawn(move || said.send(waited(STARTING, || accepts(&remote))));
+        let deadline = Instant::now() + STARTING;
+        loop {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                let words = self.last_words.take().and_then(|words| words.join().ok()).unwrap_or_default();
+                let words = if words.is_empty() { words } else { format!(": {words}") };
+                return Err(format!("{command}: it ended, {status}{words}"));
+            }
+            match heard.recv_timeout(STEP) {
+                Ok(true) => return Ok(()),
+                Err(mpsc::RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
+                _ => return Err(format!("{command}: nobody accepts at {}", plan.target.url)),
+            }
+        }
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // The shell has become the server, or has it as a child.
+        for pid in process::family(&[self.child.id()]) {
+            if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads to the end, so that no write of the server meets a closed pipe.
+fn last_line(from: impl Read) -> String {
+    let lines = BufReader::new(from).lines().map_while(Result::ok);
+    lines.filter(|line| !line.trim().is_empty()).last().unwrap_or_default()
+}
+
+fn accepts(remote: &Remote) -> bool {
+    match remote {
+        Remote::Tcp(address) => TcpStream::connect(address).is_ok(),
+        Remote::Unix(path) => UnixStream::connect(path).is_ok(),
+        _ => false,
+    }
+}
+
+/// Whether it comes true within this time.
+fn waited(limit: Duration, holds: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + limit;
+    while !holds() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        thread::sleep(STEP);
+    }
+    true
+}
+
+const STARTING: Duration = Duration::from_secs(10);
+
+/// How long the server of the round before may take to be gone.
+const LEAVING: Duration = Duration::from_secs(2);
+
+const STEP: Duration = Duration::from_millis(20);
