@@ -34,6 +34,10 @@ use self::talk::{EVENTS_MAX, Rules, Talk, drive};
 
 /// Talks until it is over. The exit code says how it ended.
 pub(crate) fn run(args: &ConnectArgs) -> ExitCode {
+    if let Some(why) = args.misuse() {
+        tell(why);
+        return ExitCode::from(MISUSE);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let end = match runtime {
         Ok(runtime) => runtime.block_on(start(args)),
@@ -99,6 +103,9 @@ async fn serve(args: &ConnectArgs, address: std::net::SocketAddr) -> Result<End,
     let talk = Talk::new(output, rules(args, in_console), watch::channel(0).0);
     Ok(talk.run(said, input).await)
 }
+
+/// The exit code of a wrong command line, as the parser has it.
+const MISUSE: u8 = 2;
 
 /// The two ends of the program.
 struct Ends {

@@ -43,6 +43,41 @@ pub(crate) struct ConnectArgs {
     pub(crate) inspect: InspectArgs,
 }
 
+impl ConnectArgs {
+    /// Why the options do not go together, where that cannot be told by their names.
+    pub(crate) fn misuse(&self) -> Option<&'static str> {
+        let (inspect, probe) = (self.inspect.inspect, !self.inspect.probe.is_empty());
+        let is_bytes = self.input.binary || self.input.length_prefixed;
+        let wrong = [
+            (inspect && self.listen.is_some(), "--inspect looks at what a server does, and --listen is one"),
+            (
+                inspect && self.session.record.is_some(),
+                "--inspect keeps the beginning of each payload, and --record needs all of it: record without \
+                 --inspect, and look at it with --replay FILE --inspect",
+            ),
+            (
+                inspect && self.output.jsonl,
+                "--inspect shows bytes and frames, and --jsonl has no fields for them",
+            ),
+            (
+                inspect && is_bytes,
+                "--inspect prints for a person, and no messages as they are: leave --binary and \
+              --length-prefixed out",
+            ),
+            (
+                probe && self.listen.is_some(),
+                "--probe sees what a server does about faults, and --listen is one",
+            ),
+            (probe && self.session.replay.is_some(), "--probe sends what it knows, and no recording"),
+            (
+                probe && (self.session.record.is_some() || self.output.jsonl),
+                "--probe has a connection for each fault, and a recording is of one: --verbose shows the wire",
+            ),
+        ];
+        wrong.into_iter().find_map(|(is_wrong, why)| is_wrong.then_some(why))
+    }
+}
+
 const EXIT_CODES: &str = "\
 Exit codes:
   0  closed in order (1000, 1001 or without a code), or by this end
@@ -263,13 +298,13 @@ pub(crate) struct ServerArgs {
 pub(crate) struct InspectArgs {
     /// Show both heads and each frame as the wire has them, in both directions, and name every violation by its
     /// section (RFC 6455, RFC 7692). Commands may then be wrong on purpose: `/raw 81 05 …`, `/frame`
-    #[arg(long, conflicts_with_all = ["listen", "jsonl", "record", "binary", "length_prefixed"])]
+    #[arg(long)]
     pub(crate) inspect: bool,
 
     /// Send what faulty clients send, a connection for each fault, and judge the answers; all of them, or these
     /// by name (`--probe=list` names them)
     #[arg(long, value_name = "NAMES", num_args = 0..=1, require_equals = true, default_missing_value = "all",
-          value_delimiter = ',', conflicts_with_all = ["listen", "replay", "record", "jsonl"])]
+          value_delimiter = ',')]
     pub(crate) probe: Vec<String>,
 
     /// Bytes of a payload that --inspect shows

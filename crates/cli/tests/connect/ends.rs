@@ -27,6 +27,15 @@ fn a_wrong_command_line_is_told() {
     ends(2, "cannot be used with", &["--listen", "127.0.0.1:0", "ws://localhost/"], "");
     ends(2, "two hosts", &["--connect-to", "nonsense", "ws://localhost/"], "");
     ends(2, "--key", &["--cert", "x", "ws://localhost/"], "");
+    let (here, url) = ("127.0.0.1:0", "ws://localhost/");
+    ends(2, "--listen is one", &["--inspect", "--listen", here], "");
+    ends(2, "--replay FILE --inspect", &["--inspect", "--record", "x", url], "");
+    ends(2, "--jsonl has no fields", &["--inspect", "--jsonl", url], "");
+    ends(2, "leave --binary and --length-prefixed out", &["--inspect", "--binary", url], "");
+    ends(2, "leave --binary and --length-prefixed out", &["--inspect", "--length-prefixed", url], "");
+    ends(2, "--listen is one", &["--probe", "--listen", here], "");
+    ends(2, "and no recording", &["--probe", "--replay", "x", url], "");
+    ends(2, "--verbose shows the wire", &["--probe", "--record", "x", url], "");
 }
 
 #[test]
