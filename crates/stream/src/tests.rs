@@ -1,16 +1,23 @@
 //! The whole log on a disk that fails, loses power and has a clock that is a number.
 
 mod crash;
+mod damage;
+mod groups;
+mod reading;
+mod retention;
+mod waiting;
+mod writing;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use crate::disk::simulated::Simulated;
+use crate::disk::simulated::{After, Simulated};
 use crate::record::{self, Kind, RecordBuilder, Records};
 use crate::{
-    AppendError, Durability, Loss, OpenError, Partition, Pending, ReadError, Streams, StreamsConfig,
+    AppendError, Durability, Loss, OpenError, Partition, Pending, ReadError, Stream, StreamConfig, Streams,
+    StreamsConfig,
 };
 
 /// A clock that is a number.
@@ -27,6 +34,60 @@ fn open(disk: &Simulated, config: StreamsConfig, hand: &Hand) -> Result<(Streams
     let time = hand.0.clone();
     let clock = Arc::new(move || time.load(Ordering::Relaxed));
     Streams::open_on(Arc::new(disk.clone()), Path::new("/log"), config.writers(0), clock)
+}
+
+/// A log with one stream, which is called `s`.
+struct One {
+    disk: Simulated,
+    hand: Hand,
+    streams: Streams,
+    stream: Stream,
+    partition: Partition,
+}
+
+impl One {
+    fn new(config: &StreamConfig) -> Self {
+        Self::on(Simulated::new(1), StreamsConfig::default(), config)
+    }
+
+    fn on(disk: Simulated, limits: StreamsConfig, config: &StreamConfig) -> Self {
+        let hand = Hand::default();
+        hand.pass(1_000_000);
+        let (streams, losses) = open(&disk, limits, &hand).unwrap();
+        assert_eq!(losses, []);
+        let stream = streams.create("s", config).unwrap();
+        let partition = stream.partition(0).unwrap();
+        Self { disk, hand, streams, stream, partition }
+    }
+
+    /// Appends records of these numbers, one after the other, and writes each.
+    fn fill(&self, numbers: std::ops::Range<u64>, size: usize) {
+        for number in numbers {
+            let mut pending = self.partition.append(numbered([number], size)).unwrap();
+            self.work();
+            assert!(poll(&mut pending, Durability::Disk).is_some_and(|result| result.is_ok()), "{number}");
+        }
+    }
+
+    fn work(&self) {
+        while self.streams.work() {}
+    }
+
+    /// What the next process finds, with what it says was lost.
+    fn reopen(self, kill: bool) -> (Self, Vec<Loss>) {
+        let Self { disk, hand, streams, .. } = self;
+        let disk = if kill { disk.after(After::Kill) } else { disk };
+        drop(streams);
+        let (streams, losses) = open(&disk, StreamsConfig::default(), &hand).unwrap();
+        let stream = streams.stream("s").unwrap();
+        let partition = stream.partition(0).unwrap();
+        (Self { disk, hand, streams, stream, partition }, losses)
+    }
+}
+
+/// Segments of 4,000 bytes, which is less than anybody may choose.
+fn small() -> StreamConfig {
+    StreamConfig { segment_bytes: 4000, ..StreamConfig::default() }
 }
 
 /// Records whose values begin with these numbers.
@@ -68,7 +129,10 @@ fn read_all(partition: &Partition, most: usize) -> (Pairs, Pairs) {
             }
             Err(ReadError::Damaged { resume, .. }) => {
                 assert!(resume > from);
-                gaps.push((from, resume));
+                match gaps.last_mut() {
+                    Some((_, end)) if *end == from => *end = resume,
+                    _ => gaps.push((from, resume)),
+                }
                 from = resume;
             }
             Err(error) => panic!("{error}"),

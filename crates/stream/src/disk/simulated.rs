@@ -127,13 +127,6 @@ impl Simulated {
         world.faults.insert(at, fault);
     }
 
-    /// Nothing goes wrong from now on.
-    pub(crate) fn heal(&self) {
-        let mut world = self.world();
-        world.faults.clear();
-        world.room = None;
-    }
-
     pub(crate) fn has_crashed(&self) -> bool {
         self.world().crashed
     }

@@ -1,0 +1,128 @@
+//! What is damaged is named, and takes nothing else with it.
+
+use std::path::Path;
+
+use super::{One, numbered, open, poll, read_all, small};
+use crate::disk::simulated::After;
+use crate::{Durability, OpenError, ReadError, StreamsConfig};
+
+const FIRST: &str = "/log/streams/s/0/00000000000000000000.log";
+
+/// Offsets 0 to 9 in records of 1,000 bytes: three in a segment, in batches of 1,063 bytes.
+fn filled() -> One {
+    let one = One::new(&small());
+    one.fill(0..10, 1000 + 8);
+    let files = one.disk.files("/log/streams/s/0");
+    let logs: Vec<&str> =
+        files.iter().map(|(name, _)| &**name).filter(|name| name.ends_with(".log")).collect();
+    assert_eq!(logs.len(), 4, "{files:?}");
+    one
+}
+
+#[test]
+fn what_is_damaged_while_it_is_open_is_an_error_of_who_reads_it() {
+    let one = filled();
+    one.disk.damage(FIRST, 1063 + 9);
+    let (found, gaps) = read_all(&one.partition, 1);
+    assert_eq!(gaps, [(1, 3)]);
+    assert_eq!(found.iter().map(|found| found.0).collect::<Vec<_>>(), [0, 3, 4, 5, 6, 7, 8, 9]);
+    let error = one.partition.read(1, 1).unwrap_err();
+    assert!(error.to_string().contains("00000000000000000000.log: a checksum differs at byte 1"), "{error}");
+}
+
+#[test]
+fn a_full_segment_that_is_damaged_is_left_as_it_is() {
+    let one = filled();
+    one.disk.damage(FIRST, 1500);
+    // Without its index, the segment is read when the log is opened.
+    one.disk.damage(&FIRST.replace(".log", ".index"), 3);
+    let (one, losses) = one.reopen(true);
+    assert_eq!(losses.len(), 1, "{losses:?}");
+    assert_eq!((losses[0].partition, losses[0].offset, losses[0].bytes), (Some(0), 1, 2 * 1063));
+    assert!(losses[0].why.contains("left in the file"), "{losses:?}");
+    let (found, gaps) = read_all(&one.partition, 1);
+    assert_eq!((found.len(), gaps), (8, vec![(1, 3)]));
+    assert!(matches!(one.partition.read(2, 1), Err(ReadError::Damaged { resume: 3, .. })));
+    assert_eq!(one.partition.ends().next, 10);
+}
+
+#[test]
+fn damage_before_what_is_right_is_not_cut_off() {
+    let one = One::new(&small());
+    one.fill(0..3, 1000);
+    one.disk.damage(FIRST, 1100);
+    let (one, losses) = one.reopen(true);
+    assert_eq!((losses.len(), losses[0].offset), (1, 1));
+    assert!(
+        one.disk
+            .files("/log/streams/s/0")
+            .iter()
+            .any(|(name, bytes)| name.ends_with("0.log") && *bytes == 3 * 1055)
+    );
+    // The offsets behind the damage are not given again: somebody may have read them.
+    assert_eq!(one.partition.ends().next, 3);
+    one.fill(3..4, 8);
+    let (found, gaps) = read_all(&one.partition, 1);
+    assert_eq!((found, gaps), (vec![(0, 0), (3, 3)], vec![(1, 3)]));
+    // It is named each time.
+    let (one, losses) = one.reopen(false);
+    assert_eq!((losses.len(), read_all(&one.partition, 1).0.len()), (1, 2));
+}
+
+#[test]
+fn an_unfinished_end_is_cut_off() {
+    let one = One::new(&small());
+    one.fill(0..3, 1000);
+    one.disk.damage(FIRST, 2 * 1055 + 500);
+    let (one, losses) = one.reopen(true);
+    assert_eq!((losses[0].offset, losses[0].bytes), (2, 1055));
+    assert!(losses[0].why.contains("a checksum differs at byte 2110; cut off"), "{losses:?}");
+    one.fill(7..8, 1000);
+    assert_eq!(read_all(&one.partition, 1).0, [(0, 0), (1, 1), (2, 7)]);
+    assert_eq!(one.reopen(true).1, []);
+}
+
+#[test]
+fn an_index_is_made_again() {
+    for at in [0, 40, 63] {
+        let one = filled();
+        let index =
+            one.disk.files("/log/streams/s/0").into_iter().find(|(name, _)| name.ends_with("0.index"));
+        one.disk.damage(&format!("/log/streams/s/0/{}", index.unwrap().0), at);
+        let (one, losses) = one.reopen(true);
+        assert_eq!((losses, read_all(&one.partition, 5000).0.len()), (vec![], 10));
+    }
+}
+
+#[test]
+fn what_a_newer_version_wrote_is_not_touched() {
+    let one = One::new(&small());
+    one.fill(0..1, 100);
+    // A flag, with a checksum that is right.
+    let header = crate::record::BatchHeader { base: 1, appended: 1_000_000, count: 1, length: 60 };
+    let mut bytes = header.encode().to_vec();
+    bytes[28] = 1;
+    let crc = crc32c::crc32c(&bytes[4..]);
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    let disk = one.disk.after(After::Kill);
+    let file = crate::disk::Disk::open(&disk, Path::new(FIRST)).unwrap();
+    file.append(&[std::io::IoSlice::new(&bytes)]).unwrap();
+    let before = disk.files("/log/streams/s/0");
+    let error = open(&disk, StreamsConfig::default(), &one.hand).unwrap_err();
+    assert!(matches!(&error, OpenError::Unknown(path, _) if path == Path::new(FIRST)), "{error}");
+    assert_eq!(disk.files("/log/streams/s/0"), before);
+}
+
+#[test]
+fn a_segment_that_is_gone_is_named() {
+    let one = One::new(&small());
+    one.fill(0..1, 100);
+    let disk = one.disk.after(After::Kill);
+    crate::disk::Disk::remove(&disk, Path::new(FIRST)).unwrap();
+    let (streams, losses) = open(&disk, StreamsConfig::default(), &one.hand).unwrap();
+    assert!(losses.len() == 1 && losses[0].to_string().contains("no segment is there"), "{losses:?}");
+    let partition = streams.stream("s").unwrap().partition(0).unwrap();
+    let mut pending = partition.append(numbered([1], 8)).unwrap();
+    while streams.work() {}
+    assert_eq!(poll(&mut pending, Durability::Disk), Some(Ok(0)));
+}

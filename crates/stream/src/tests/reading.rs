@@ -1,0 +1,88 @@
+//! Seeking and reading.
+
+use super::{One, numbered, read_all, small};
+use crate::{ReadError, Start, StreamConfig};
+
+#[test]
+fn batches_are_whole_and_as_many_as_fit() {
+    let one = One::new(&StreamConfig::default());
+    for batch in 0..10 {
+        one.partition.append(numbered(batch * 10..batch * 10 + 10, 77)).unwrap();
+    }
+    one.work();
+    // A batch of 32 + 10 * (20 + 3 + 77) bytes.
+    for (from, most, batches, next) in [
+        (0, 0, 1, 10),
+        (5, 1, 1, 10),
+        (9, 2063, 1, 10),
+        (9, 2064, 2, 20),
+        (35, 10_000, 7, 100),
+        (99, 10_000, 1, 100),
+    ] {
+        let read = one.partition.read(from, most).unwrap();
+        assert_eq!((read.batches.len(), read.next), (batches * 1032, next), "{from} {most}");
+    }
+    let read = one.partition.read(100, 1).unwrap();
+    assert!(read.batches.is_empty() && read.next == 100);
+    assert!(matches!(one.partition.read(101, 1), Err(ReadError::Ahead { readable: 100 })));
+}
+
+#[test]
+fn what_is_large_is_read_from_anywhere() {
+    let one = One::new(&StreamConfig::default());
+    let sizes = [10, 300_000, 10, 70_000, 70_000, 1_000_000, 10, 65_536];
+    for (number, size) in sizes.into_iter().enumerate() {
+        one.fill(number as u64..number as u64 + 1, size);
+    }
+    let (one, losses) = one.reopen(true);
+    assert_eq!(losses, []);
+    for most in [0, 1, 70_000, 1 << 20, 10 << 20] {
+        assert_eq!(read_all(&one.partition, most).0.len(), sizes.len());
+        for from in 0..sizes.len() as u64 {
+            let read = one.partition.read(from, most).unwrap();
+            assert_eq!(crate::record::iter(&read.batches).next().unwrap().unwrap().header().base, from);
+        }
+    }
+}
+
+#[test]
+fn seeking_by_offset_and_by_time() {
+    let one = One::new(&small());
+    // At 2, 3, 4... seconds, ten batches a segment.
+    for number in 0..40 {
+        one.hand.pass(1_000_000);
+        one.fill(number..number + 1, 300);
+    }
+    let seek = |start| one.partition.seek(start);
+    assert_eq!(
+        [Start::Earliest, Start::Latest, Start::Offset(7), Start::Offset(1000)].map(seek),
+        [0, 40, 7, 40]
+    );
+    let (closed, losses) = {
+        for offset in 0..40 {
+            let time = (offset + 2) * 1_000_000;
+            assert_eq!(seek(Start::Time(time)), offset);
+            assert_eq!(seek(Start::Time(time + 1)), offset + 1);
+        }
+        one.reopen(false)
+    };
+    assert_eq!(losses, []);
+    assert_eq!(
+        [0, 20_000_000, 20_000_001, u64::MAX].map(|time| closed.partition.seek(Start::Time(time))),
+        [0, 18, 19, 40]
+    );
+}
+
+#[test]
+fn the_clock_of_the_log_never_goes_back() {
+    let one = One::new(&StreamConfig::default());
+    one.hand.pass(1_000_000);
+    one.fill(0..1, 8);
+    one.hand.0.store(5, std::sync::atomic::Ordering::Relaxed);
+    one.fill(1..2, 8);
+    let read = one.partition.read(0, 1000).unwrap();
+    let times: Vec<u64> =
+        crate::record::iter(&read.batches).map(|batch| batch.unwrap().header().appended).collect();
+    assert_eq!(times, [2_000_000, 2_000_000]);
+    assert_eq!(one.reopen(true).1, []);
+}

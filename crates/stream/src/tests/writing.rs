@@ -1,0 +1,196 @@
+//! How batches get into files, and what happens when they do not.
+
+use super::{One, numbered, poll, read_all, small};
+use crate::disk::simulated::{After, Fault, Simulated};
+use crate::{AppendError, Durability, Fsync, StreamConfig, StreamsConfig};
+use std::time::Duration;
+
+#[test]
+fn what_waits_is_written_with_one_call_and_synced_once() {
+    let one = One::new(&StreamConfig::default());
+    let before = one.disk.calls();
+    let mut pending: Vec<_> =
+        (0..50).map(|number| one.partition.append(numbered([number], 100)).unwrap()).collect();
+    assert_eq!(one.partition.ends().next, 50);
+    assert!(pending.iter_mut().all(|pending| poll(pending, Durability::Disk).is_none()));
+    assert_eq!(poll(&mut pending[7], Durability::Memory), Some(Ok(7)));
+    one.work();
+    assert_eq!(one.disk.calls() - before, 2);
+    for (offset, pending) in pending.iter_mut().enumerate() {
+        assert_eq!(poll(pending, Durability::Broker), Some(Ok(offset as u64)));
+    }
+    let statistics = one.partition.statistics();
+    assert_eq!((statistics.writes, statistics.syncs, statistics.batches, statistics.pending), (1, 1, 50, 0));
+    assert_eq!((statistics.records, statistics.bytes), (50, 50 * (32 + 20 + 3 + 100)));
+}
+
+#[test]
+fn readers_see_what_is_synced_or_what_is_written() {
+    for (fsync, durable) in
+        [(Fsync::Batch, 1), (Fsync::Interval(Duration::from_secs(1)), 0), (Fsync::Never, 0)]
+    {
+        let one = One::new(&StreamConfig::default().fsync(fsync));
+        one.partition.append(numbered([1], 8)).unwrap();
+        assert_eq!(read_all(&one.partition, 100).0, []);
+        one.work();
+        assert_eq!(read_all(&one.partition, 100).0, [(0, 1)]);
+        let ends = one.partition.ends();
+        assert_eq!((ends.readable, ends.durable, ends.next), (1, durable, 1));
+        // After half the interval, so that the whole is kept though the clock looks only that often.
+        one.hand.pass(499_999);
+        one.streams.tick();
+        one.work();
+        assert_eq!(one.partition.ends().durable, durable);
+        one.hand.pass(1);
+        one.streams.tick();
+        one.work();
+        assert_eq!(one.partition.ends().durable == 1, fsync != Fsync::Never);
+        one.streams.close();
+        assert_eq!(one.partition.ends().durable, 1);
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
+    let one = One::new(&StreamConfig::default());
+    one.fill(0..2, 100);
+    // One and a half batches of 155 bytes.
+    one.disk.set_room(Some(230));
+    let mut pending: Vec<_> =
+        (2..6).map(|number| one.partition.append(numbered([number], 100)).unwrap()).collect();
+    one.work();
+    assert_eq!(poll(&mut pending[0], Durability::Disk), Some(Ok(2)));
+    for pending in &mut pending[1..] {
+        assert_eq!(poll(pending, Durability::Disk), Some(Err(AppendError::NoSpace)));
+    }
+    assert_eq!((one.partition.ends().readable, one.partition.ends().next), (3, 3));
+    let files = one.disk.files("/log/streams/s/0");
+    assert_eq!(files, [("00000000000000000000.log".to_owned(), 3 * 155)]);
+    // It is refused at once for a second, so that nobody is told that it is in order and then not.
+    one.disk.set_room(None);
+    assert_eq!(one.partition.append(numbered([6], 100)).unwrap_err(), AppendError::NoSpace);
+    one.hand.pass(1_000_000);
+    one.fill(7..8, 100);
+    assert_eq!(read_all(&one.partition, 1).0, [(0, 0), (1, 1), (2, 2), (3, 7)]);
+    assert_eq!(one.reopen(true).1, []);
+}
+
+#[test]
+fn a_disk_without_room_for_a_new_segment_refuses_too() {
+    let one = One::new(&small());
+    one.fill(0..3, 1000);
+    one.disk.set_room(Some(0));
+    let mut pending = one.partition.append(numbered([3], 1000)).unwrap();
+    one.work();
+    assert_eq!(poll(&mut pending, Durability::Disk), Some(Err(AppendError::NoSpace)));
+    one.disk.set_room(None);
+    one.hand.pass(1_000_000);
+    one.fill(4..5, 1000);
+    assert_eq!(read_all(&one.partition, 1).0.last(), Some(&(3, 4)));
+}
+
+#[test]
+fn a_short_write_goes_on() {
+    let one = One::new(&StreamConfig::default());
+    for call in 1..5 {
+        one.disk.plan(call, Fault::Short);
+    }
+    one.fill(0..4, 1000);
+    assert_eq!(read_all(&one.partition, 1).0.len(), 4);
+}
+
+#[test]
+fn a_failure_is_for_good_and_takes_nothing_that_was_acknowledged() {
+    // The write, and the sync.
+    for call in [1, 2] {
+        let one = One::new(&StreamConfig::default());
+        one.fill(0..2, 100);
+        one.disk.plan(call, Fault::Failure);
+        let mut pending: Vec<_> =
+            (2..5).map(|number| one.partition.append(numbered([number], 100)).unwrap()).collect();
+        one.work();
+        for pending in &mut pending {
+            assert!(matches!(poll(pending, Durability::Disk), Some(Err(AppendError::Failed(_)))));
+        }
+        let why = one.partition.failure().unwrap();
+        assert!(why.contains(if call == 1 { "writing" } else { "syncing" }), "{why}");
+        assert_eq!(one.partition.append(numbered([9], 8)).unwrap_err(), AppendError::Failed(why));
+        // Nothing more is tried, and what could be read still can.
+        let calls = one.disk.calls();
+        one.hand.pass(10_000_000);
+        one.streams.tick();
+        one.work();
+        assert_eq!((one.disk.calls(), one.partition.statistics().failed), (calls, true));
+        assert_eq!(read_all(&one.partition, 1).0, [(0, 0), (1, 1)]);
+        // The disk is as it was said to be, though a later sync would say that all is well.
+        let disk = one.disk.after(After::Kill).after(After::PowerLoss);
+        let (streams, _) = super::open(&disk, StreamsConfig::default(), &one.hand).unwrap();
+        let partition = streams.stream("s").unwrap().partition(0).unwrap();
+        assert_eq!(read_all(&partition, 1).0[..2], [(0, 0), (1, 1)]);
+    }
+}
+
+#[test]
+fn as_much_waits_as_may() {
+    let limits = StreamsConfig::default().max_pending(1000);
+    let one = One::on(Simulated::new(1), limits.clone(), &StreamConfig::default());
+    for number in 0..6 {
+        one.partition.append(numbered([number], 100)).unwrap();
+    }
+    assert_eq!(one.partition.append(numbered([6], 100)).unwrap_err(), AppendError::Busy);
+    one.work();
+    // One batch may always wait.
+    one.partition.append(numbered([6], 5000)).unwrap();
+    assert_eq!(one.partition.append(numbered([7], 8)).unwrap_err(), AppendError::Busy);
+    one.work();
+    assert_eq!(read_all(&one.partition, 1).0.len(), 7);
+    let most = AppendError::TooLarge { most: 4000 };
+    let one = One::on(Simulated::new(1), limits, &small());
+    assert_eq!(one.partition.append(numbered([0], 4000)).unwrap_err(), most);
+    let one = One::on(Simulated::new(1), StreamsConfig::default().max_batch(4000), &StreamConfig::default());
+    assert_eq!(one.partition.append(numbered([0], 4000)).unwrap_err(), most);
+}
+
+#[test]
+fn offsets_of_a_broker_jump_but_not_back() {
+    let one = One::new(&small());
+    for (base, appended) in [(100, 50), (101, 60), (500, 40), (501, 70)] {
+        one.partition.append_at(base, appended, numbered([base], 1500)).unwrap();
+        one.work();
+    }
+    let error = one.partition.append_at(501, 80, numbered([0], 8)).unwrap_err();
+    assert_eq!(error, AppendError::OutOfOrder { next: 502 });
+    assert_eq!(
+        one.partition.append_at(u64::MAX, 0, numbered([0], 8)).unwrap_err(),
+        AppendError::TooLarge { most: 4000 }
+    );
+    let found = [(100, 100), (101, 101), (500, 500), (501, 501)];
+    assert_eq!(read_all(&one.partition, 1).0, found);
+    // In the gap, what follows is read, in the same segment and in the next one.
+    for from in [0, 102, 300] {
+        let read = one.partition.read(from, 1).unwrap();
+        assert_eq!(read.next, if from == 0 { 101 } else { 501 });
+    }
+    let (one, losses) = one.reopen(true);
+    assert_eq!((losses, read_all(&one.partition, 1).0), (vec![], found.to_vec()));
+    assert_eq!(one.partition.ends().next, 502);
+}
+
+#[test]
+fn nothing_is_taken_after_closing_and_what_waited_is_there() {
+    let one = One::new(&StreamConfig::default());
+    let mut pending = one.partition.append(numbered([1], 8)).unwrap();
+    one.streams.close();
+    one.streams.close();
+    assert_eq!(poll(&mut pending, Durability::Disk), Some(Ok(0)));
+    assert_eq!(one.partition.append(numbered([2], 8)).unwrap_err(), AppendError::Closed);
+    assert!(matches!(one.streams.create("t", &StreamConfig::default()), Err(crate::CreateError::Closed)));
+    assert_eq!(read_all(&one.partition, 1).0, [(0, 1)]);
+    // Opening trusts what closing has noted, and reads nothing.
+    one.disk.damage("/log/streams/s/0/00000000000000000000.log", 40);
+    let (one, losses) = one.reopen(false);
+    assert_eq!((losses, one.partition.ends().next), (vec![], 1));
+    // Not any more, once something was appended.
+    one.fill(2..3, 8);
+    assert_eq!(one.reopen(true).1.len(), 1);
+}
