@@ -60,8 +60,10 @@ impl Index {
 /// What is known about a segment that is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Summary {
-    /// Offset of its first record, which is also its name.
+    /// Its name: the offset behind the last record of the segment before.
     pub(crate) base: u64,
+    /// Offset of its first record: more than that, if offsets have jumped.
+    pub(crate) first: u64,
     /// The offset behind its last record.
     pub(crate) end: u64,
     /// Bytes of its batches.
@@ -75,12 +77,13 @@ pub(crate) struct Summary {
 impl Summary {
     /// An empty segment.
     pub(crate) fn empty(base: u64, time: u64) -> Self {
-        Self { base, end: base, bytes: 0, first_time: time, last_time: time }
+        Self { base, first: base, end: base, bytes: 0, first_time: time, last_time: time }
     }
 
     /// Counts a batch that lies behind the others.
     pub(crate) fn add(&mut self, header: &BatchHeader) {
         if self.bytes == 0 {
+            self.first = header.base;
             self.first_time = header.appended;
         }
         self.end = header.end();
@@ -108,6 +111,7 @@ pub(crate) fn encode(summary: &Summary, index: &Index) -> Bytes {
     // Fewer than 2^14, since positions have 30 bits and a step has 16.
     file[48..52].copy_from_slice(&(index.entries.len() as u32).to_le_bytes());
     file[52..56].copy_from_slice(&body.to_le_bytes());
+    file[56..64].copy_from_slice(&summary.first.to_le_bytes());
     let head = crc32c::crc32c(&file[4..HEAD]);
     file[..4].copy_from_slice(&head.to_le_bytes());
     file.into()
@@ -119,6 +123,7 @@ pub(crate) fn decode_head(file: &[u8]) -> Option<Summary> {
     let right = u32_at(head, 0) == crc32c::crc32c(&head[4..]) && u32_at(head, 4) == MAGIC;
     let summary = Summary {
         base: u64_at(head, 8),
+        first: u64_at(head, 56),
         end: u64_at(head, 16),
         bytes: u64_at(head, 24),
         first_time: u64_at(head, 32),

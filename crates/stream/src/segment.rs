@@ -10,7 +10,7 @@ use crate::record::{BATCH_HEADER, BatchHeader};
 
 /// A segment on disk. Its file is open, and its index in memory, while somebody reads it.
 pub(crate) struct Segment {
-    /// Offset of its first record, which is also its name.
+    /// Its name: the offset behind the last record of the segment before, so that one that is missing is noticed.
     pub(crate) base: u64,
     dir: PathBuf,
     log: PathBuf,

@@ -104,7 +104,7 @@ impl Core {
                 Err(ReadError::Ahead { readable: ends.readable })
             };
         }
-        // The first entry's base is the earliest offset, so one is before.
+        // No entry's base is above its first offset, so one is before.
         let mut at = state.entries.partition_point(|entry| entry.segment.base <= from).saturating_sub(1);
         let entry = &state.entries[at];
         let resume = state.entries.get(at + 1).map_or(ends.readable, |next| next.segment.base);
@@ -123,7 +123,7 @@ impl Core {
 
     /// Whether retention has removed a segment meanwhile.
     fn is_gone(&self, place: &Place) -> bool {
-        self.state().ends().earliest > place.segment.base
+        self.state().entries.front().is_some_and(|first| first.segment.base > place.segment.base)
     }
 
     /// The batch that is wanted, and those behind it that fit.

@@ -38,13 +38,16 @@ pub(super) fn open(
         let loss = recovery.loss(0, 0, why);
         recovery.losses.push(loss);
     }
-    let mut entries = Vec::with_capacity(bases.len() + 1);
+    let mut entries: Vec<Entry> = Vec::with_capacity(bases.len() + 1);
     let mut index = None;
     for (place, &base) in bases.iter().enumerate() {
         let segment = Segment::new(dir, base);
         if base < recovery.next {
             let what = format!("begins before the end of the segment before it, offset {}", recovery.next);
             return Err(OpenError::Unknown(segment.path().to_owned(), what.into()));
+        }
+        if let Some(before) = entries.last_mut().filter(|_| base > recovery.next) {
+            recovery.note_gap(before, base);
         }
         let is_last = place + 1 == bases.len();
         let (entry, its_index) = recovery.segment(segment, is_last)?;
@@ -152,6 +155,14 @@ impl Recovery<'_> {
         let loss = self.loss(summary.end, lost, format!("{why}; {how}"));
         self.losses.push(loss);
         Ok((entry, index))
+    }
+
+    /// A segment begins where the one before ends: what is between has gone with its end, or with a file.
+    fn note_gap(&mut self, before: &mut Entry, base: u64) {
+        let why = format!("{}: its end is missing, or a file behind it", before.segment.path().display());
+        before.damage.get_or_insert_with(|| why.as_str().into());
+        let loss = self.loss(self.next, 0, format!("{why}; offset {base} is the next that is there"));
+        self.losses.push(loss);
     }
 
     fn loss(&self, offset: u64, bytes: u64, why: String) -> Loss {

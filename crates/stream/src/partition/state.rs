@@ -85,7 +85,7 @@ impl State {
     }
 
     pub(super) fn ends(&self) -> Ends {
-        let earliest = self.entries.front().map_or(self.next, |entry| entry.segment.base);
+        let earliest = self.entries.front().map_or(self.next, |entry| entry.summary.first);
         Ends { earliest, readable: self.last().summary.end, durable: self.durable, next: self.next }
     }
 

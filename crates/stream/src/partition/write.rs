@@ -83,15 +83,13 @@ impl Core {
     fn begin_roll(&self, state: &mut State) -> Roll {
         let index = std::mem::take(&mut state.index);
         let last = state.last();
-        // The offsets of a broker may jump.
-        let base = state.queue.first().map_or(last.summary.end, |first| first.base);
         Roll {
             old: last.segment.clone(),
             file: state.file.clone(),
             summary: last.summary,
             index,
             dirty: state.dirty_since.is_some(),
-            new: Arc::new(Segment::new(&self.dir, base)),
+            new: Arc::new(Segment::new(&self.dir, last.summary.end)),
         }
     }
 

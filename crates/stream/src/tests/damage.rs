@@ -126,3 +126,15 @@ fn a_segment_that_is_gone_is_named() {
     while streams.work() {}
     assert_eq!(poll(&mut pending, Durability::Disk), Some(Ok(0)));
 }
+
+#[test]
+fn a_segment_that_is_missing_between_others_is_named() {
+    let one = filled();
+    let disk = one.disk.after(After::Kill);
+    crate::disk::Disk::remove(&disk, Path::new(&FIRST.replace("0.log", "3.log"))).unwrap();
+    let (streams, losses) = open(&disk, StreamsConfig::default(), &one.hand).unwrap();
+    assert_eq!((losses.len(), losses[0].offset), (1, 3), "{losses:?}");
+    let partition = streams.stream("s").unwrap().partition(0).unwrap();
+    let (found, gaps) = read_all(&partition, 1);
+    assert_eq!((found.len(), gaps), (7, vec![(3, 6)]));
+}

@@ -122,11 +122,13 @@ fn a_failure_is_for_good_and_takes_nothing_that_was_acknowledged() {
         one.work();
         assert_eq!((one.disk.calls(), one.partition.statistics().failed), (calls, true));
         assert_eq!(read_all(&one.partition, 1).0, [(0, 0), (1, 1)]);
-        // The disk is as it was said to be, though a later sync would say that all is well.
-        let disk = one.disk.after(After::Kill).after(After::PowerLoss);
+        // What could not be synced is not shown by the next process either: a later loss of power would take it.
+        let disk = one.disk.after(After::Kill);
         let (streams, _) = super::open(&disk, StreamsConfig::default(), &one.hand).unwrap();
-        let partition = streams.stream("s").unwrap().partition(0).unwrap();
-        assert_eq!(read_all(&partition, 1).0[..2], [(0, 0), (1, 1)]);
+        assert_eq!(read_all(&streams.stream("s").unwrap().partition(0).unwrap(), 1).0, [(0, 0), (1, 1)]);
+        let disk = disk.after(After::PowerLoss);
+        let (streams, _) = super::open(&disk, StreamsConfig::default(), &one.hand).unwrap();
+        assert_eq!(read_all(&streams.stream("s").unwrap().partition(0).unwrap(), 1).0, [(0, 0), (1, 1)]);
     }
 }
 
@@ -167,9 +169,9 @@ fn offsets_of_a_broker_jump_but_not_back() {
     let found = [(100, 100), (101, 101), (500, 500), (501, 501)];
     assert_eq!(read_all(&one.partition, 1).0, found);
     // In the gap, what follows is read, in the same segment and in the next one.
-    for from in [0, 102, 300] {
-        let read = one.partition.read(from, 1).unwrap();
-        assert_eq!(read.next, if from == 0 { 101 } else { 501 });
+    assert_eq!((one.partition.ends().earliest, one.partition.seek(crate::Start::Earliest)), (100, 100));
+    for from in [102, 300, 499] {
+        assert_eq!(one.partition.read(from, 1).unwrap().next, 501);
     }
     let (one, losses) = one.reopen(true);
     assert_eq!((losses, read_all(&one.partition, 1).0), (vec![], found.to_vec()));

@@ -1,0 +1,133 @@
+//! A process is killed while it appends: what it was told is on disk is there, once, in order.
+//!
+//! The test starts itself again as the process that is killed.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use sinews_stream::record::{self, Kind, RecordBuilder, Records};
+use sinews_stream::{AppendError, Durability, Fsync, Pending, StreamConfig, Streams, StreamsConfig};
+
+/// Where the other process appends; without it, [`the_other_process`] is no test.
+const DIRECTORY: &str = "SINEWS_STREAM_KILL_DIRECTORY";
+
+const WAYS: [Fsync; 3] = [Fsync::Batch, Fsync::Interval(Duration::from_millis(5)), Fsync::Never];
+
+fn config(turn: usize) -> StreamConfig {
+    // Small segments, so that some are killed while they begin a new one.
+    StreamConfig::default().fsync(WAYS[turn % WAYS.len()]).segment_bytes(64 << 10)
+}
+
+fn records(number: u64) -> Records {
+    let mut builder = RecordBuilder::new();
+    let size = [8, 100, 3000, 20_000][number as usize % 4];
+    let mut value = number.to_le_bytes().to_vec();
+    value.resize(size, number as u8);
+    builder.push(0, b"key", &value, Kind::Bytes).unwrap();
+    builder.finish().unwrap()
+}
+
+/// Appends until it is killed, and prints each offset and number that was acknowledged. Numbers go on from the last.
+#[test]
+fn the_other_process() {
+    let Some(directory) = std::env::var_os(DIRECTORY) else { return };
+    let (streams, _) = Streams::open(Path::new(&directory), StreamsConfig::default()).unwrap();
+    let partition = streams.stream("s").unwrap().partition(0).unwrap();
+    let mut out = std::io::stdout().lock();
+    let mut under_way: std::collections::VecDeque<(Pending, u64)> = Default::default();
+    for number in partition.ends().next.. {
+        match partition.append(records(number)) {
+            Ok(pending) => under_way.push_back((pending, number)),
+            Err(AppendError::Busy) => panic!("more is under way than may be"),
+            Err(error) => panic!("{error}"),
+        }
+        if under_way.len() == 16 {
+            let (mut pending, number) = under_way.pop_front().unwrap();
+            let appended = pending.block(Durability::Disk).unwrap();
+            writeln!(out, "acknowledged {} {number}", appended.first).unwrap();
+        }
+    }
+}
+
+/// Runs it until so many acknowledgements have come and a little longer, and kills it. The last one that came.
+fn run_and_kill(directory: &Path, acknowledgements: usize, longer: Duration) -> Option<u64> {
+    let program = std::env::current_exe().unwrap();
+    let mut child = Command::new(program)
+        .args(["--exact", "the_other_process", "--nocapture"])
+        .env(DIRECTORY, directory)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut last = None;
+    let mut note = |line: std::io::Result<String>| {
+        // The last line may be cut.
+        let line = line.unwrap_or_default();
+        let mut words = line.strip_prefix("acknowledged ")?.split(' ');
+        let (offset, number) = (words.next()?.parse::<u64>().ok()?, words.next()?.parse::<u64>().ok()?);
+        assert_eq!(offset, number);
+        last = Some(offset);
+        last
+    };
+    let count = lines.by_ref().filter_map(&mut note).take(acknowledgements).count();
+    assert_eq!(count, acknowledgements, "the other process has ended by itself");
+    // When it is killed is left to chance; nothing depends on it.
+    let until = Instant::now() + longer;
+    while Instant::now() < until {
+        std::hint::spin_loop();
+    }
+    child.kill().unwrap();
+    // What it has printed is in the pipe. A cut line is one without its end, and its number may be, too.
+    let mut rest: Vec<_> = lines.collect();
+    rest.pop();
+    for line in rest {
+        note(line);
+    }
+    child.wait().unwrap();
+    last
+}
+
+fn kill_and_look(times: usize) {
+    let directory = std::env::temp_dir().join(format!("sinews-stream-kill-{times}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
+    for turn in 0..times {
+        if turn % 10 == 0 {
+            // It would grow, and opening all of it again takes longer than appending.
+            let _ = std::fs::remove_dir_all(&directory);
+        }
+        let (streams, _) = Streams::open(&directory, StreamsConfig::default()).unwrap();
+        streams.create("s", &config(turn)).unwrap();
+        drop(streams);
+        let longer = Duration::from_micros((turn as u64 * 7919) % 3000);
+        let last = run_and_kill(&directory, 1 + turn * 37 % 150, longer);
+        let (streams, losses) = Streams::open(&directory, StreamsConfig::default()).unwrap();
+        // Only the end of a write that was under way may be missing.
+        assert!(losses.iter().all(|loss| loss.why.contains("cut off")), "{losses:?}");
+        let partition = streams.stream("s").unwrap().partition(0).unwrap();
+        let mut next = 0;
+        while next < partition.ends().readable {
+            let read = partition.read(next, 1 << 20).unwrap();
+            for record in record::iter(&read.batches).flat_map(|batch| batch.unwrap().records()) {
+                let record = record.unwrap();
+                let number = u64::from_le_bytes(*record.value.first_chunk().unwrap());
+                assert_eq!((record.offset, number), (next, next));
+                next += 1;
+            }
+        }
+        assert!(last.is_some_and(|last| last < next), "{last:?} was acknowledged, and {next} is the end");
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn what_was_acknowledged_survives_a_kill() {
+    kill_and_look(21);
+}
+
+#[test]
+#[ignore = "takes minutes: a few hundred kills, before a release or when writing or opening has changed"]
+fn what_was_acknowledged_survives_hundreds_of_kills() {
+    kill_and_look(300);
+}
