@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use sinews_engine::ConnId;
 use sinews_session::{Closed, Fragment, Payload, Prepared, Tx};
 
+use crate::tasks::Tasks;
 use crate::topics::backlog::{Backlog, Missed};
 use crate::topics::{InvalidTopic, Joined, Position, Start, SubscriptionChange, Topics};
 use crate::websocket::deliver;
@@ -56,6 +58,13 @@ pub trait Handler {
         let _ = cx;
     }
 
+    /// The [waker](Context::waker) of this connection was woken, by whatever thread: once in a turn of the loop, however
+    /// often it was. Wakes that come from here on lead to another call. A connection that is closing is still told;
+    /// one that is over is not.
+    fn woken(&mut self, cx: &mut Context<'_>) {
+        let _ = cx;
+    }
+
     /// Messages of topics were dropped, since this connection takes them more slowly than they come
     /// ([`SlowConsumer`](crate::SlowConsumer)). Told once the running callback has returned. What is published from
     /// here to a topic that this connection is too slow for comes back here.
@@ -84,6 +93,7 @@ pub struct Context<'a> {
     topics: &'a mut Topics,
     /// What waits for it, if it is slow.
     backlog: &'a mut Option<Box<Backlog>>,
+    tasks: &'a Tasks,
     conn: ConnId,
     peer: SocketAddr,
 }
@@ -94,16 +104,25 @@ impl<'a> Context<'a> {
         tx: Tx<'a>,
         topics: &'a mut Topics,
         backlog: &'a mut Option<Box<Backlog>>,
+        tasks: &'a Tasks,
         conn: ConnId,
         peer: SocketAddr,
     ) -> Self {
-        Self { tx, topics, backlog, conn, peer }
+        Self { tx, topics, backlog, tasks, conn, peer }
     }
 
     /// The peer's address.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// What calls [`Handler::woken`] on the thread of this connection, from any thread and as often as one likes: for
+    /// what is done elsewhere and awaited here. No wake is lost, and one for a connection that has gone does nothing.
+    /// Clones are the same waker ([`Waker::will_wake`]); a connection that never asks has none.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        Waker::from(self.tasks.waker_of(self.conn))
     }
 
     /// Subscribes this connection to a topic, or to all that match a pattern ([`Topics`]); twice is once. What

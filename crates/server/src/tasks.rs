@@ -1,23 +1,27 @@
-//! Answers that come later: whose future was woken, and where it may block.
+//! Answers that come later, and handlers that wait for something: who was woken, and where work may block.
 
+use std::cell::RefCell;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Wake;
 
+use rustc_hash::FxHashMap;
 use sinews_engine::{ConnId, Post};
 
 use crate::mail::Mail;
 use crate::pool::BlockingPool;
 
-/// What a thread needs for its futures. They lie with their connections.
+/// What a thread needs for its futures and handlers. They lie with their connections.
 #[derive(Debug)]
 pub(crate) struct Tasks {
     woken: Arc<Woken>,
     pool: BlockingPool,
+    /// Of the connections whose handler has asked for one: most have none, and need no place for it.
+    wakers: RefCell<FxHashMap<ConnId, Arc<TaskWaker>>>,
 }
 
-/// Connections whose future was woken. No mail, since a box may be full; bounded all the same, since each future
+/// Connections whose future or handler was woken. No mail, since a box may be full; bounded all the same, since each
 /// is listed once.
 #[derive(Debug)]
 struct Woken {
@@ -27,7 +31,7 @@ struct Woken {
     post: Post<Mail>,
 }
 
-/// Wakes the future of one connection.
+/// Wakes one future of a connection, or its handler.
 #[derive(Debug)]
 pub(crate) struct TaskWaker {
     conn: ConnId,
@@ -39,7 +43,7 @@ impl Tasks {
     /// Those of the loop that this post belongs to.
     pub(crate) fn new(post: Post<Mail>, pool: BlockingPool) -> Self {
         let woken = Woken { conns: Mutex::default(), any: AtomicBool::new(false), post };
-        Self { woken: Arc::new(woken), pool }
+        Self { woken: Arc::new(woken), pool, wakers: RefCell::default() }
     }
 
     pub(crate) fn pool(&self) -> &BlockingPool {
@@ -48,6 +52,25 @@ impl Tasks {
 
     pub(crate) fn waker(&self, conn: ConnId) -> Arc<TaskWaker> {
         Arc::new(TaskWaker { conn, listed: AtomicBool::new(false), woken: Arc::clone(&self.woken) })
+    }
+
+    /// What wakes the handler of a connection, always the same.
+    pub(crate) fn waker_of(&self, conn: ConnId) -> Arc<TaskWaker> {
+        Arc::clone(self.wakers.borrow_mut().entry(conn).or_insert_with(|| self.waker(conn)))
+    }
+
+    /// The handler of a connection is about to be told that it was woken, if it has a waker.
+    pub(crate) fn answers_waker(&self, conn: ConnId) -> bool {
+        self.wakers.borrow().get(&conn).inspect(|waker| waker.polled()).is_some()
+    }
+
+    /// The connection has gone.
+    #[inline]
+    pub(crate) fn forget(&self, conn: ConnId) {
+        let mut wakers = self.wakers.borrow_mut();
+        if !wakers.is_empty() {
+            wakers.remove(&conn);
+        }
     }
 
     /// Those that were woken since the last time. One that has gone or finished meanwhile may be among them.
@@ -62,7 +85,7 @@ impl Tasks {
 }
 
 impl TaskWaker {
-    /// The future is about to be polled: whoever wakes it from here on wakes it again.
+    /// It is about to be called: whoever wakes it from here on wakes it again.
     pub(crate) fn polled(&self) {
         self.listed.store(false, Ordering::SeqCst);
     }

@@ -11,6 +11,7 @@ use crate::handler::{Context, Handler};
 use crate::limits::{Gate, Limit, Pace};
 use crate::metrics::Counters;
 use crate::shard::NEVER;
+use crate::tasks::Tasks;
 use crate::topics::backlog::{Backlog, Delivery, is_ready};
 use crate::topics::{RuleId, Topics};
 
@@ -44,6 +45,7 @@ pub(crate) struct Lent<'a> {
     pub(crate) resources: &'a mut Resources,
     pub(crate) counters: &'a Counters,
     pub(crate) gate: &'a Gate,
+    pub(crate) tasks: &'a Tasks,
     pub(crate) now: Time,
     pub(crate) conn: ConnId,
 }
@@ -104,6 +106,13 @@ impl WebSocket {
     /// The handler's deadline has passed.
     pub(crate) fn expire(&mut self, lent: &mut Lent<'_>) {
         self.with_context(lent, |handler, cx| handler.expired(cx));
+    }
+
+    /// Somebody has woken it. One whose waker was never asked for is meant by none.
+    pub(crate) fn woken(&mut self, lent: &mut Lent<'_>) {
+        if lent.tasks.answers_waker(lent.conn) && !self.told {
+            self.with_context(lent, |handler, cx| handler.woken(cx));
+        }
     }
 
     /// A message of a topic.
@@ -180,7 +189,7 @@ impl WebSocket {
 
     fn with_context(&mut self, lent: &mut Lent<'_>, call: impl FnOnce(&mut dyn Handler, &mut Context<'_>)) {
         let tx = self.session.tx(lent.resources, lent.now);
-        let cx = &mut Context::new(tx, lent.topics, &mut self.backlog, lent.conn, self.peer);
+        let cx = &mut Context::new(tx, lent.topics, &mut self.backlog, lent.tasks, lent.conn, self.peer);
         call(&mut *self.handler, cx);
         self.session.after_tx(lent.resources, lent.now);
     }
@@ -190,11 +199,12 @@ impl WebSocket {
         &'a mut self,
         lent: &'a mut Lent<'_>,
     ) -> (&'a mut Session, &'a mut Resources, Callbacks<'a>) {
-        let Lent { topics, resources, counters, gate, now, conn } = lent;
+        let Lent { topics, resources, counters, gate, tasks, now, conn } = lent;
         let callbacks = Callbacks {
             handler: &mut *self.handler,
             topics,
             backlog: &mut self.backlog,
+            tasks,
             counters,
             gate,
             now: *now,
@@ -251,6 +261,7 @@ struct Callbacks<'a> {
     handler: &'a mut dyn Handler,
     topics: &'a mut Topics,
     backlog: &'a mut Option<Box<Backlog>>,
+    tasks: &'a Tasks,
     counters: &'a Counters,
     gate: &'a Gate,
     now: Time,
@@ -293,7 +304,8 @@ impl Events for Callbacks<'_> {
         }
         // Behind a wait that has ended the connection, messages may still come until the peer's Close.
         if !self.told {
-            let mut cx = Context::new(tx.reborrow(), self.topics, self.backlog, self.conn, self.peer);
+            let mut cx =
+                Context::new(tx.reborrow(), self.topics, self.backlog, self.tasks, self.conn, self.peer);
             self.handler.message(payload, &mut cx);
         }
     }
@@ -308,14 +320,16 @@ impl Events for Callbacks<'_> {
             return;
         }
         if !self.told {
-            let mut cx = Context::new(tx.reborrow(), self.topics, self.backlog, self.conn, self.peer);
+            let mut cx =
+                Context::new(tx.reborrow(), self.topics, self.backlog, self.tasks, self.conn, self.peer);
             self.handler.fragment(fragment, &mut cx);
         }
     }
 
     fn pong(&mut self, payload: &[u8], answers: Option<Duration>, tx: &mut Tx<'_>) {
         if !self.told {
-            let mut cx = Context::new(tx.reborrow(), self.topics, self.backlog, self.conn, self.peer);
+            let mut cx =
+                Context::new(tx.reborrow(), self.topics, self.backlog, self.tasks, self.conn, self.peer);
             self.handler.pong(payload, answers, &mut cx);
         }
     }
