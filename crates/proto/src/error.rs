@@ -125,6 +125,9 @@ pub enum Misuse {
     /// The sending of data was split off this connection
     /// ([`Connection::split_data`](crate::Connection::split_data)).
     SplitOff,
+    /// Over a plain stream ([`Negotiated::prefixed`](crate::Negotiated::prefixed)), a message goes whole, and what was
+    /// framed for WebSockets does not go at all.
+    Prefixed,
 }
 
 impl fmt::Display for Misuse {
@@ -136,6 +139,7 @@ impl fmt::Display for Misuse {
             Self::MessageOpen => "a fragmented message is being sent",
             Self::MustMask => "a client cannot send by reference",
             Self::SplitOff => "sending was split off",
+            Self::Prefixed => "a plain stream takes whole messages only",
         })
     }
 }

@@ -121,6 +121,33 @@ pub(crate) fn parse(bytes: &[u8], role: Role) -> Result<Parsed, PeerMisbehaved> 
     }
 }
 
+/// The length at the start of `bytes`, as the head of a frame that a server sent would be.
+#[inline]
+pub(crate) fn parse_prefix(bytes: &[u8]) -> Parsed {
+    let Some(len) = bytes.first_chunk() else { return Parsed::NeedMore(PREFIX - bytes.len()) };
+    let len = u64::from(u32::from_le_bytes(*len));
+    Parsed::Head(Head {
+        opcode: Opcode::Binary,
+        fin: true,
+        compressed: false,
+        len,
+        key: [0; 4],
+        size: PREFIX,
+    })
+}
+
+/// Appends the length of a message; one that four bytes cannot tell is none.
+#[inline]
+pub(crate) fn write_prefix(len: u64, out: &mut Vec<u8>) -> bool {
+    u32::try_from(len).is_ok_and(|len| {
+        out.extend_from_slice(&len.to_le_bytes());
+        true
+    })
+}
+
+/// Bytes of a length.
+const PREFIX: usize = 4;
+
 /// The shortest of the three forms must be used, and the top bit of the longest must be zero.
 #[inline]
 const fn check_length(len: u64, before_key: usize) -> Result<(), PeerMisbehaved> {

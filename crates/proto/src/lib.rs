@@ -136,5 +136,6 @@ pub use config::{Config, InvalidConfig, Overflow, PingRate};
 pub use connection::{Connection, Event, Kind, PerThread, Place, Received, Transport, write_prepared};
 pub use error::{Expired, Misuse, PeerMisbehaved};
 pub use frame::CONTROL_MAX as PING_MAX;
+pub(crate) use handshake::Framing;
 pub use handshake::{Negotiated, Role};
 pub use time::Time;

@@ -5,10 +5,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sinews_engine::{ListenOptions, Listener};
 
 use crate::inherit::ListenAddress;
+use crate::messages::MessageRoute;
 use crate::tls::TlsConfig;
 
 /// One place to listen at, for [`Server::listen_on`](crate::Server::listen_on).
@@ -40,6 +42,8 @@ pub(crate) struct Expects {
     pub(crate) proxy: bool,
     /// A TLS handshake.
     pub(crate) tls: Option<TlsConfig>,
+    /// No HTTP.
+    pub(crate) messages: Option<Arc<MessageRoute>>,
 }
 
 impl Listen {
@@ -77,6 +81,14 @@ impl Listen {
     #[must_use]
     pub fn with_tls(mut self, tls: TlsConfig) -> Self {
         self.expects.tls = Some(tls);
+        self
+    }
+
+    /// Every connection is one of [messages](MessageRoute) from its first byte on, behind the PROXY header and TLS if
+    /// there are such. One that is beyond a limit is closed without a word. Default: HTTP.
+    #[must_use]
+    pub fn with_messages(mut self, route: MessageRoute) -> Self {
+        self.expects.messages = Some(Arc::new(route));
         self
     }
 }

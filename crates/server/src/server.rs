@@ -309,6 +309,10 @@ impl Server {
         self.topics.check().map_err(|fault| BindError::invalid(format!("`TopicConfig`: {fault}")))?;
         Rules::check(&self.rules)
             .map_err(|(pattern, fault)| BindError::invalid(format!("`TopicRule` of {pattern:?}: {fault}")))?;
+        let messages = self.listens.iter().filter_map(|listen| listen.expects.messages.as_ref());
+        for route in messages {
+            route.check().map_err(|fault| BindError::invalid(format!("`MessageRoute`: {fault}")))?;
+        }
         let invalid = |(path, fault)| BindError::invalid(format!("`Config` of the route {path}: {fault}"));
         self.router.check().map_err(invalid)
     }

@@ -192,8 +192,8 @@ impl Shard {
     /// The connection's protocol, and what its callbacks need.
     fn lend(&mut self, conn: ConnId, now: Time) -> Option<(&mut Protocol, Lent<'_>)> {
         let found = self.conns.get_mut(conn.index())?.as_mut().filter(|found| found.id == conn)?;
-        let Self { topics, resources, counters, gate, .. } = self;
-        let lent = Lent { topics, resources, counters, gate, now, conn };
+        let Self { topics, resources, counters, gate, tasks, .. } = self;
+        let lent = Lent { topics, resources, counters, gate, tasks, now, conn };
         Some((&mut found.protocol, lent))
     }
 
@@ -239,7 +239,18 @@ impl Shard {
         self.go_on_http(io, conn);
     }
 
-    /// The future of an answer was woken.
+    /// The future of an answer was woken, or a handler.
+    fn woken(&mut self, io: &mut Io, conn: ConnId) {
+        let now = self.time(io);
+        match self.lend(conn, now) {
+            Some((Protocol::WebSocket(websocket), mut lent)) => websocket.woken(&mut lent),
+            Some((Protocol::Http(_), _)) => return self.poll_http(io, conn),
+            // One that has gone.
+            Some((Protocol::Refused(_) | Protocol::Preface(_), _)) | None => return,
+        }
+        self.settle(io, conn);
+    }
+
     fn poll_http(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
         let Some((http, mut service)) = self.serve(conn, now) else { return };
@@ -351,8 +362,8 @@ impl Shard {
         let holds = match &mut found.protocol {
             _ if found.id != conn => return,
             Protocol::WebSocket(websocket) => {
-                let Self { topics, resources, counters, gate, .. } = self;
-                let mut lent = Lent { topics, resources, counters, gate, now, conn };
+                let Self { topics, resources, counters, gate, tasks, .. } = self;
+                let mut lent = Lent { topics, resources, counters, gate, tasks, now, conn };
                 settle_websocket(websocket, io, &mut lent, self.epoch);
                 let waiting = websocket.backlog.as_ref().map_or(0, |backlog| backlog.bytes());
                 Held::new(websocket.session.buffered() + waiting, websocket.session.incomplete())
@@ -391,14 +402,31 @@ impl Shard {
         listener: usize,
         now: Time,
     ) -> (Protocol, Option<Box<Tls>>) {
-        let expects_tls = self.expects.get(listener).is_some_and(|expects| expects.tls.is_some());
+        let in_http = |expects: &Expects| expects.tls.is_none() && expects.messages.is_none();
+        let in_words = self.expects.get(listener).is_none_or(in_http);
         match self.gate.enter(peer.ip()) {
             Ok(()) => {
                 let http = Protocol::Http(Box::new(Http::new(peer, now)));
                 (http, self.begin_tls(io, conn, listener))
             }
             // To say so by TLS would cost more than to serve.
-            Err(limit) => (self.refuse(io, conn, limit, !expects_tls), None),
+            Err(limit) => (self.refuse(io, conn, limit, in_words), None),
+        }
+    }
+
+    /// Where a listener speaks no HTTP, the connection begins where others come to by a handshake.
+    fn begin_messages(&mut self, io: &mut Io, conn: ConnId, listener: usize) {
+        let Some(route) = self.expects.get(listener).and_then(|expects| expects.messages.clone()) else {
+            return;
+        };
+        let Some(Conn { protocol: Protocol::Http(http), .. }) = self.find(conn) else { return };
+        let peer = http.peer;
+        match self.gate.handshake() {
+            Ok(()) => self.upgrade(io, conn, route.upgrade(peer)),
+            Err(limit) => {
+                self.limited(limit);
+                io.close(conn);
+            }
         }
     }
 
@@ -423,7 +451,8 @@ impl Shard {
         if let Some(found) = self.find(conn) {
             (found.protocol, found.tls) = (protocol, tls);
         }
-        self.settle_one(io, conn);
+        self.begin_messages(io, conn, listener);
+        self.settle(io, conn);
         match behind {
             Behind::Chunk(from) if from < chunk.len() => self.received(io, conn, &mut chunk[from..]),
             Behind::Kept(mut kept) if !kept.is_empty() => self.received(io, conn, &mut kept),
@@ -534,7 +563,8 @@ impl App for Shard {
         self.conns[conn.index()] =
             Some(Conn { id: conn, holds: Held::default(), held_back: false, protocol, tls });
         self.counters.accepted.add(1);
-        self.settle_one(io, conn);
+        self.begin_messages(io, conn, from.listener);
+        self.settle(io, conn);
     }
 
     fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> engine::Flow {
@@ -634,6 +664,7 @@ impl App for Shard {
         if let Some(gone) = self.conns.get_mut(conn.index()).and_then(Option::take) {
             self.counters.holds(gone.holds, Held::default());
             self.counters.closed.add((&why).into());
+            self.tasks.forget(conn);
             match &gone.protocol {
                 Protocol::Http(http) => self.gate.leave(http.peer.ip()),
                 Protocol::WebSocket(websocket) => self.gate.leave(websocket.peer().ip()),
@@ -692,7 +723,7 @@ impl App for Shard {
         }
         self.go_on(io);
         for conn in self.tasks.take_woken() {
-            self.poll_http(io, conn);
+            self.woken(io, conn);
         }
         match self.stop.read() {
             Stop::No => {}

@@ -518,10 +518,10 @@ impl Session {
     pub fn receive_end(&mut self, now: Time) {
         self.ended = true;
         let clean = self.connection.receive_end(&mut self.assembly, now);
+        // A plain stream ends between messages, or in one; a Close was told when it came.
+        let cause = if clean && self.rest.is_empty() { Cause::Peer } else { Cause::Ended };
         self.rest = Vec::new();
-        if !clean {
-            self.over(Closed::new(None, String::new(), Cause::Ended));
-        }
+        self.over(Closed::new(None, String::new(), cause));
     }
 
     /// Completes what is left of the input before, by as few bytes as that needs; answers how many bytes

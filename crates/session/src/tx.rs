@@ -101,7 +101,7 @@ impl<'a> Tx<'a> {
         if self.connection.is_mid_message() {
             return self.hold(message);
         }
-        if self.connection.role() == Role::Client {
+        if !self.connection.takes_prepared() {
             return self.send_slice(message.kind(), message.payload());
         }
         let class = self.connection.prepared_class(message.payload().len());
@@ -122,7 +122,7 @@ impl<'a> Tx<'a> {
     /// [`Misuse::Closing`] once a Close is decided.
     #[inline]
     pub fn queue_prepared(&mut self, message: &Prepared, apart: bool) -> Result<Sent, Misuse> {
-        if self.connection.is_mid_message() || self.connection.role() == Role::Client {
+        if self.connection.is_mid_message() || !self.connection.takes_prepared() {
             return self.queue_held(message);
         }
         let class = self.connection.prepared_class(message.payload().len());
@@ -190,7 +190,7 @@ impl<'a> Tx<'a> {
     /// The message in fragments has ended: what was held follows. It was admitted when it came.
     fn release_held(&mut self) -> Result<(), Misuse> {
         while let Some(message) = self.outbound.take_held() {
-            if self.connection.role() == Role::Client {
+            if !self.connection.takes_prepared() {
                 let chain = self.outbound.gathering(self.resources);
                 let (connection, shared) = (&mut *self.connection, &mut self.resources.shared);
                 chain.write(|arena| connection.send(message.kind(), message.payload(), shared, arena))?;
@@ -331,6 +331,34 @@ impl<'a> Tx<'a> {
         chain.write(|arena| connection.send_head(kind, payload.len() as u64, arena))?;
         self.resources.traffic.sent(payload.len());
         chain.push(payload, false);
+        Ok(self.queued())
+    }
+
+    /// Sends one message that is put together from several pieces, of which each counts as
+    /// [`send_owned`](Self::send_owned)'s payload: what is large leaves by reference, so that a head and what was read
+    /// elsewhere need no buffer of their own. Where the message is masked or compressed, all of it is copied once.
+    ///
+    /// # Errors
+    /// As [`send_text`](Self::send_text).
+    pub fn send_pieces(&mut self, kind: Kind, pieces: &[Bytes]) -> Result<Sent, Misuse> {
+        let len = pieces.iter().map(Bytes::len).sum();
+        if self.connection.role() == Role::Client || self.connection.compresses(len) {
+            return self.send_slice(kind, &pieces.concat());
+        }
+        if !self.admit(len, false) {
+            return Ok(Sent::Dropped);
+        }
+        let chain = self.outbound.gathering(self.resources);
+        let connection = &mut *self.connection;
+        chain.write(|arena| connection.send_head(kind, len as u64, arena))?;
+        for piece in pieces {
+            if piece.len() < REFERENCE_MIN {
+                chain.write(|arena| arena.extend_from_slice(piece));
+            } else {
+                chain.push(piece.clone(), false);
+            }
+        }
+        self.resources.traffic.sent(len);
         Ok(self.queued())
     }
 

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::closing::{Sending, Signal};
 use super::{Connection, PerThread};
 use crate::frame::{self, CONTROL_MAX, Opcode, Outgoing};
-use crate::{CloseCode, Misuse, Time};
+use crate::{CloseCode, Framing, Misuse, Time};
 
 /// Largest reason of a Close frame: the payload less the code.
 pub(super) const REASON_MAX: usize = CONTROL_MAX - 2;
@@ -108,7 +108,10 @@ impl Connection {
     }
 
     fn control(&self, opcode: Opcode, payload: &[u8], shared: &mut PerThread, out: &mut Vec<u8>) {
-        let key = shared.mask_for(self.role);
-        frame::write_frame(Outgoing { opcode, fin: true, compressed: false, key }, payload, out);
+        // A plain stream has none.
+        if self.framing == Framing::WebSocket {
+            let key = shared.mask_for(self.role);
+            frame::write_frame(Outgoing { opcode, fin: true, compressed: false, key }, payload, out);
+        }
     }
 }

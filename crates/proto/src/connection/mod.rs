@@ -24,7 +24,7 @@ pub use self::send::write_prepared;
 use self::send::{Deflate, OpenMessage};
 use self::spares::Spares;
 use crate::deflate::Contexts;
-use crate::{CloseCode, Config, Expired, Misuse, Negotiated, PeerMisbehaved, Role, Time};
+use crate::{CloseCode, Config, Expired, Framing, Misuse, Negotiated, PeerMisbehaved, Role, Time};
 
 /// One WebSocket connection after its handshake, either role.
 ///
@@ -45,6 +45,7 @@ use crate::{CloseCode, Config, Expired, Misuse, Negotiated, PeerMisbehaved, Role
 pub struct Connection {
     config: Arc<Config>,
     role: Role,
+    framing: Framing,
     part: Part,
     receiving: Receiving,
     sending: Sending,
@@ -208,6 +209,7 @@ impl Connection {
         let deflate = negotiated.deflate;
         Self {
             role,
+            framing: negotiated.framing,
             part: Part::Whole,
             receiving: Receiving::Open,
             sending: Sending::Open,
@@ -240,6 +242,13 @@ impl Connection {
     #[must_use]
     pub fn role(&self) -> Role {
         self.role
+    }
+
+    /// Whether frames that were [prepared](write_prepared) for many may be sent: to clients of a WebSocket they may.
+    #[must_use]
+    #[inline]
+    pub fn takes_prepared(&self) -> bool {
+        self.role == Role::Server && self.framing == Framing::WebSocket
     }
 
     /// The limits and waits.
@@ -306,7 +315,11 @@ impl Connection {
     #[must_use]
     #[inline]
     pub fn transport(&self) -> Transport {
-        closing::transport(self.receiving, self.sending, self.role)
+        match self.framing {
+            // Nothing of the peer's says that it has seen our end, but its own.
+            Framing::Prefixed if self.sending == Sending::Closed => Transport::Finish,
+            _ => closing::transport(self.receiving, self.sending, self.role),
+        }
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called; `None`: never. It may lie

@@ -34,6 +34,7 @@ impl Connection {
         Some(Self {
             config: self.config.clone(),
             role: self.role,
+            framing: self.framing,
             part: Part::Data,
             receiving: Receiving::Failed,
             sending: self.sending,

@@ -10,7 +10,7 @@ use super::closing::{Receiving, Sending, Signal};
 use super::{Connection, Event, Kind, PerThread, Place, Received};
 use crate::deflate::{DeflateParams, Inflater};
 use crate::frame::{self, Head, Opcode, Parsed};
-use crate::{CloseCode, PeerMisbehaved, Role, Time};
+use crate::{CloseCode, Framing, PeerMisbehaved, Role, Time};
 
 /// Where in the stream of frames we are.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +153,7 @@ impl Connection {
         if self.receiving != Receiving::Open || !matches!(self.stage, Stage::Head) {
             return Ok(None);
         }
-        let Ok(Parsed::Head(head)) = frame::parse(input, self.role) else { return Ok(None) };
+        let Ok(Parsed::Head(head)) = self.parse(input) else { return Ok(None) };
         if head.len > self.config.max_frame {
             return Ok(None);
         }
@@ -224,7 +224,7 @@ impl Connection {
     fn appended(&mut self, assembly: &mut [u8], start: usize) -> Result<Event, PeerMisbehaved> {
         let Stage::Payload(frame) = self.stage else { return Ok(Event::NeedMore(1)) };
         let bytes = &mut assembly[start..];
-        sinews_simd::mask(bytes, frame.key, 0);
+        unmask(bytes, frame.key);
         let kind = self.advance(frame, bytes)?;
         Ok(kind.map_or(Event::NeedMore(1), |kind| Event::Message { kind, at: Place::Assembly }))
     }
@@ -261,7 +261,7 @@ impl Connection {
     #[inline]
     pub fn holds_event(&self, input: &[u8]) -> bool {
         match self.stage {
-            Stage::Head => match frame::parse(input, self.role) {
+            Stage::Head => match self.parse(input) {
                 Ok(Parsed::Head(head)) => (input.len() - head.size) as u64 >= head.len,
                 Ok(Parsed::NeedMore(_)) => false,
                 Err(_) => true,
@@ -301,7 +301,7 @@ impl Connection {
         open.begun = true;
         let kind = open.kind;
         self.keepalive.heard(now);
-        sinews_simd::mask(piece, frame.key, 0);
+        unmask(piece, frame.key);
         match self.advance(frame, piece) {
             Ok(last) => {
                 if last.is_some() {
@@ -318,8 +318,12 @@ impl Connection {
     }
 
     /// The transport ended: nothing more will come. Returns whether the closing handshake was clean,
-    /// that is, whether the peer's Close had come.
+    /// that is, whether the peer's Close had come; of a plain stream, whether it ended between messages.
     pub fn receive_end(&mut self, assembly: &mut Vec<u8>, now: Time) -> bool {
+        if self.framing == Framing::Prefixed && self.message.is_none() {
+            self.signal(Signal::PeerCloses, now);
+            self.signal(Signal::Written, now);
+        }
         self.signal(Signal::Ended, now);
         self.drop_message(assembly);
         self.receiving == Receiving::PeerClosed
@@ -335,6 +339,14 @@ impl Connection {
     }
 
     #[inline]
+    fn parse(&self, input: &[u8]) -> Result<Parsed, PeerMisbehaved> {
+        match self.framing {
+            Framing::WebSocket => frame::parse(input, self.role),
+            Framing::Prefixed => Ok(frame::parse_prefix(input)),
+        }
+    }
+
+    #[inline]
     fn next_event(
         &mut self,
         input: &mut [u8],
@@ -346,7 +358,7 @@ impl Connection {
         loop {
             let at = consumed;
             let (used, event) = match self.stage {
-                Stage::Head => match frame::parse(&input[at..], self.role)? {
+                Stage::Head => match self.parse(&input[at..])? {
                     Parsed::NeedMore(n) => (0, Some(Event::NeedMore(n))),
                     Parsed::Head(head) if head.opcode.is_control() => {
                         self.control_frame(head, input, at, now)?
@@ -459,7 +471,7 @@ impl Connection {
         let start = at + head.size;
         let Some(end) = whole(start, head.len, input.len()) else { return Ok(None) };
         let payload = &mut input[start..end];
-        sinews_simd::mask(payload, head.key, 0);
+        unmask(payload, head.key);
         if kind == Kind::Text && sinews_simd::validate_utf8(payload).is_err() {
             return Err(PeerMisbehaved::InvalidUtf8);
         }
@@ -528,7 +540,7 @@ impl Connection {
         let Some(open) = &mut self.message else { return Err(PeerMisbehaved::NothingToContinue) };
         let available = (input.len() - at) as u64;
         let piece = at..at + frame.remaining.min(available) as usize;
-        sinews_simd::mask(&mut input[piece.clone()], frame.key, 0);
+        unmask(&mut input[piece.clone()], frame.key);
         if open.compressed {
             return self.inflate_piece(frame, input, piece, assembly, shared);
         }
@@ -631,6 +643,14 @@ impl Frame {
     fn advance(&mut self, used: usize) {
         self.remaining -= used as u64;
         self.key.rotate_left(used % 4);
+    }
+}
+
+/// Nothing to do for what came without a mask, or with one that changes nothing.
+#[inline]
+fn unmask(bytes: &mut [u8], key: [u8; 4]) {
+    if key != [0; 4] {
+        sinews_simd::mask(bytes, key, 0);
     }
 }
 

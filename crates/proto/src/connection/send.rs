@@ -8,7 +8,7 @@ use super::parts::Part;
 use super::{Connection, Kind, PerThread};
 use crate::deflate::{DeflateClass, DeflateSetup, Deflater};
 use crate::frame::{self, Opcode, Outgoing};
-use crate::{Misuse, Role};
+use crate::{Framing, Misuse, Role};
 
 /// A message whose last fragment has not been sent.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +87,11 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> Result<(), Misuse> {
         self.may_start()?;
-        if self.compresses(payload.len()) {
+        if self.framing == Framing::Prefixed {
+            out.reserve(4 + payload.len());
+            self.send_prefix(payload.len() as u64, out)?;
+            out.extend_from_slice(payload);
+        } else if self.compresses(payload.len()) {
             self.send_deflated(kind.opcode(), payload, true, shared, out);
         } else {
             let key = shared.mask_for(self.role);
@@ -114,6 +118,9 @@ impl Connection {
         if self.role == Role::Client {
             return Err(Misuse::MustMask);
         }
+        if self.framing == Framing::Prefixed {
+            return self.send_prefix(len, out);
+        }
         frame::write_head(
             Outgoing { opcode: kind.opcode(), fin: true, compressed: false, key: None },
             len,
@@ -137,6 +144,9 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> Result<(), Misuse> {
         self.may_send()?;
+        if self.framing == Framing::Prefixed {
+            return Err(Misuse::Prefixed);
+        }
         let (opcode, compressed) = match self.open_message {
             Some(open) if open.kind != kind => return Err(Misuse::MessageOpen),
             Some(open) => (Opcode::Continuation, open.compressed),
@@ -164,6 +174,9 @@ impl Connection {
         if self.role == Role::Client {
             return Err(Misuse::MustMask);
         }
+        if self.framing == Framing::Prefixed {
+            return Err(Misuse::Prefixed);
+        }
         if compressed
             && let Some(context) = self.deflate.as_mut().and_then(|deflate| deflate.context.as_mut())
         {
@@ -178,6 +191,10 @@ impl Connection {
     #[inline]
     pub fn prepared_class(&self, len: usize) -> Option<DeflateClass> {
         self.deflate.as_ref().filter(|deflate| len >= deflate.threshold).map(|deflate| deflate.class)
+    }
+
+    fn send_prefix(&self, len: u64, out: &mut Vec<u8>) -> Result<(), Misuse> {
+        if frame::write_prefix(len, out) { Ok(()) } else { Err(Misuse::Prefixed) }
     }
 
     fn may_start(&self) -> Result<(), Misuse> {

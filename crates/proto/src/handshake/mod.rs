@@ -63,16 +63,52 @@ pub enum Role {
 
 /// What a completed handshake agreed on: the ticket into a connection.
 ///
-/// Only the handshake makes one, so a connection cannot use an extension that was never negotiated.
+/// Only the handshake makes one, so a connection cannot use an extension that was never negotiated; or
+/// [`prefixed`](Self::prefixed), which uses none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     pub(crate) role: Role,
     pub(crate) deflate: Option<DeflateSetup>,
+    pub(crate) framing: Framing,
+}
+
+/// How messages are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// RFC 6455.
+    WebSocket,
+    /// Each behind its length.
+    Prefixed,
 }
 
 impl Negotiated {
     pub(crate) const fn new(role: Role, deflate: Option<DeflateSetup>) -> Self {
-        Self { role, deflate }
+        Self { role, deflate, framing: Framing::WebSocket }
+    }
+
+    /// No handshake, and no WebSocket: messages over a plain stream, each behind its length, four bytes with the lowest
+    /// first. It is the same connection without masks, UTF-8, control frames and fragments: every message is binary,
+    /// and what there would be a Close is the end of the stream. So an application can be had over both, and what
+    /// WebSocket itself costs can be seen. There are no pings: set
+    /// [`ping_interval`](crate::Config::with_ping_interval) to `None`.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use sinews_proto::{Config, Connection, Event, Kind, Negotiated, PerThread, Place, Role, Time};
+    ///
+    /// let config = Arc::new(Config::default().with_ping_interval(None));
+    /// let mut connection = Connection::new(Negotiated::prefixed(Role::Server), config, Time::ZERO);
+    /// let (mut shared, mut out) = (PerThread::new(|| [0; 4]), Vec::new());
+    /// let mut input = *b"\x05\0\0\0hello";
+    /// let received = connection.receive(&mut input, &mut Vec::new(), &mut shared, Time::ZERO)?;
+    /// assert_eq!(received.event, Event::Message { kind: Kind::Binary, at: Place::Input(4..9) });
+    /// connection.send(Kind::Binary, b"hi", &mut shared, &mut out)?;
+    /// assert_eq!(out, b"\x02\0\0\0hi");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub const fn prefixed(role: Role) -> Self {
+        Self { role, deflate: None, framing: Framing::Prefixed }
     }
 
     /// Which end we are.

@@ -1,0 +1,123 @@
+//! Messages put together from pieces, and streams without WebSocket.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sinews_proto::handshake::{ClientRequest, ServerOptions, accept};
+use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
+use sinews_proto::{Config, Kind, Misuse, Negotiated, Overflow, Role, Time};
+use sinews_session::{Cause, Events, Fate, Flow, Payload, Resources, Sent, Session, Tx};
+
+#[derive(Default)]
+struct Heard(Vec<Vec<u8>>);
+
+impl Events for Heard {
+    fn message(&mut self, payload: Payload<'_>, _: &mut Tx<'_>) {
+        self.0.push(payload.to_vec());
+    }
+}
+
+fn websocket() -> Negotiated {
+    let mut request = Vec::new();
+    let client = ClientRequest::new("a", "/").expect("host and path are sound");
+    client.start([7; 16]).write_request(&mut request);
+    let mut slots = HeaderSlots::new();
+    let head = RequestHead::parse(&request, &HeadLimits::new(), &mut slots).expect("our own request");
+    accept(&head, &ServerOptions::new()).expect("our own request").negotiated()
+}
+
+fn session(negotiated: Negotiated, config: Config) -> Session {
+    Session::new(negotiated, Arc::new(config.with_ping_interval(None)), Time::ZERO)
+}
+
+/// What leaves, and in how many pieces.
+fn leave(session: &mut Session, resources: &mut Resources) -> (Vec<u8>, usize) {
+    let Some(mut chain) = session.start_send() else { return (Vec::new(), 0) };
+    let mut slices = [IoSlice::new(&[]); 16];
+    let filled = chain.slices(&mut slices);
+    let bytes = slices[..filled].iter().flat_map(|slice| slice.to_vec()).collect();
+    chain.advance(chain.len());
+    session.finish_send(chain, resources, Time::ZERO);
+    (bytes, filled)
+}
+
+#[test]
+fn what_is_large_leaves_by_reference_behind_one_head() {
+    let pieces =
+        [Bytes::from_static(b"head"), vec![1; 5_000].into(), vec![2; 70_000].into(), vec![3; 9].into()];
+    let whole = pieces.concat();
+    let head = |prefixed| match prefixed {
+        true => (whole.len() as u32).to_le_bytes().to_vec(),
+        false => [&[0x82, 127][..], &(whole.len() as u64).to_be_bytes()].concat(),
+    };
+    for (negotiated, prefixed) in [(websocket(), false), (Negotiated::prefixed(Role::Server), true)] {
+        let (mut session, mut resources) = (session(negotiated, Config::default()), Resources::new());
+        let sent = session.tx(&mut resources, Time::ZERO).send_pieces(Kind::Binary, &pieces);
+        assert_eq!(sent, Ok(Sent::Backpressure));
+        let (bytes, slices) = leave(&mut session, &mut resources);
+        assert_eq!(bytes, [head(prefixed), whole.clone()].concat());
+        assert_eq!(slices, 4, "head and first piece, two large ones, the last one");
+        assert_eq!(resources.traffic().messages_sent, 1);
+        // Those who lent them have them still.
+        assert_eq!(pieces[1].len(), 5_000);
+    }
+}
+
+#[test]
+fn pieces_are_one_message_to_the_limits() {
+    let config = Config::default().with_max_outbound(100).with_overflow(Overflow::DropNewest);
+    let (mut session, mut resources) = (session(websocket(), config), Resources::new());
+    let mut tx = session.tx(&mut resources, Time::ZERO);
+    let pieces = [vec![0; 60].into(), vec![0; 60].into()];
+    assert_eq!(tx.send_pieces(Kind::Binary, &pieces), Ok(Sent::Queued));
+    assert_eq!(tx.send_pieces(Kind::Binary, &pieces), Ok(Sent::Dropped));
+    assert_eq!(tx.send_pieces(Kind::Binary, &[]), Ok(Sent::Dropped));
+}
+
+#[test]
+fn a_plain_stream_is_the_same_however_it_is_cut() {
+    let payloads: Vec<Vec<u8>> = [0_usize, 1, 5, 200, 0, 3].iter().map(|len| vec![b'-'; *len]).collect();
+    let wire: Vec<u8> = payloads
+        .iter()
+        .flat_map(|payload| [&(payload.len() as u32).to_le_bytes()[..], payload].concat())
+        .collect();
+    for step in 1..=wire.len() {
+        let mut session = session(Negotiated::prefixed(Role::Server), Config::default());
+        let (mut resources, mut heard) = (Resources::new(), Heard::default());
+        for piece in wire.chunks(step) {
+            let flow = session.receive(&mut piece.to_vec(), &mut resources, Time::ZERO, &mut heard);
+            assert_eq!(flow, Flow::Continue);
+        }
+        assert_eq!(heard.0, payloads, "in pieces of {step}");
+        session.receive_end(Time::ZERO);
+        assert_eq!(session.take_closed().map(|closed| closed.cause()), Some(Cause::Peer));
+        assert_eq!(session.fate(), Fate::Drop);
+    }
+}
+
+#[test]
+fn a_plain_stream_that_ends_in_a_message_is_cut_off() {
+    for cut in [&[1, 0][..], &[2, 0, 0, 0], &[2, 0, 0, 0, 9]] {
+        let mut session = session(Negotiated::prefixed(Role::Server), Config::default());
+        let (mut resources, mut heard) = (Resources::new(), Heard::default());
+        let _ = session.receive(&mut cut.to_vec(), &mut resources, Time::ZERO, &mut heard);
+        session.receive_end(Time::ZERO);
+        assert_eq!(session.take_closed().map(|closed| closed.cause()), Some(Cause::Ended), "{cut:?}");
+    }
+}
+
+#[test]
+fn a_plain_stream_closes_by_its_end() {
+    let mut session = session(Negotiated::prefixed(Role::Server), Config::default());
+    let mut resources = Resources::new();
+    let mut tx = session.tx(&mut resources, Time::ZERO);
+    tx.send_text("last").expect("open");
+    assert_eq!(tx.send_fragment(Kind::Text, b"a", true), Err(Misuse::Prefixed));
+    tx.close(sinews_proto::CloseCode::NORMAL, "enough").expect("open");
+    session.after_tx(&mut resources, Time::ZERO);
+    assert_eq!(leave(&mut session, &mut resources).0, b"\x04\0\0\0last");
+    assert_eq!(session.fate(), Fate::Finish);
+    session.receive_end(Time::ZERO);
+    assert_eq!(session.fate(), Fate::Drop);
+}
