@@ -93,6 +93,8 @@ pub struct Context<'a> {
     topics: &'a mut Topics,
     /// What waits for it, if it is slow.
     backlog: &'a mut Option<Box<Backlog>>,
+    /// It is not given messages.
+    held: &'a mut bool,
     tasks: &'a Tasks,
     conn: ConnId,
     peer: SocketAddr,
@@ -104,11 +106,12 @@ impl<'a> Context<'a> {
         tx: Tx<'a>,
         topics: &'a mut Topics,
         backlog: &'a mut Option<Box<Backlog>>,
+        held: &'a mut bool,
         tasks: &'a Tasks,
         conn: ConnId,
         peer: SocketAddr,
     ) -> Self {
-        Self { tx, topics, backlog, tasks, conn, peer }
+        Self { tx, topics, backlog, held, tasks, conn, peer }
     }
 
     /// The peer's address.
@@ -123,6 +126,22 @@ impl<'a> Context<'a> {
     #[must_use]
     pub fn waker(&self) -> Waker {
         Waker::from(self.tasks.waker_of(self.conn))
+    }
+
+    /// Asks for no further message until [`release`](Self::release): for a handler that can do nothing with it yet, as
+    /// while what it writes to is full. What has come by then waits with the connection, one chunk at most, and the
+    /// rest with the peer. Nothing else is held up: [`Handler::woken`], [`Handler::drain`] and what is sent go on. The
+    /// pongs of a peer wait with the rest, so one that is held for longer than
+    /// [`Config::ping_interval`](crate::Config::ping_interval) and [`Config::pong_timeout`](crate::Config::pong_timeout)
+    /// together is closed.
+    pub fn hold(&mut self) {
+        *self.held = true;
+    }
+
+    /// Goes on where [`hold`](Self::hold) has stopped, once [`Handler::woken`], [`Handler::drain`] or
+    /// [`Handler::expired`] has returned; in another callback, with the next of these.
+    pub fn release(&mut self) {
+        *self.held = false;
     }
 
     /// Subscribes this connection to a topic, or to all that match a pattern ([`Topics`]); twice is once. What

@@ -242,8 +242,14 @@ impl Shard {
     /// The future of an answer was woken, or a handler.
     fn woken(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
+        let held_back = self.find(conn).is_some_and(|found| found.held_back);
         match self.lend(conn, now) {
-            Some((Protocol::WebSocket(websocket), mut lent)) => websocket.woken(&mut lent),
+            Some((Protocol::WebSocket(websocket), mut lent)) => {
+                websocket.woken(&mut lent);
+                if !held_back {
+                    websocket.go_on(io, &mut lent);
+                }
+            }
             Some((Protocol::Http(_), _)) => return self.poll_http(io, conn),
             // One that has gone.
             Some((Protocol::Refused(_) | Protocol::Preface(_), _)) | None => return,
@@ -527,11 +533,8 @@ impl Shard {
                 if websocket.session.finish_send(chain.0, lent.resources, now) {
                     websocket.drain(&mut lent);
                 }
-                if !held_back
-                    && websocket.session.wants_resume()
-                    && websocket.resume(&mut lent) == Flow::Continue
-                {
-                    io.resume(conn);
+                if !held_back {
+                    websocket.go_on(io, &mut lent);
                 }
                 self.settle(io, conn);
             }
@@ -678,6 +681,7 @@ impl App for Shard {
 
     fn timer(&mut self, io: &mut Io, conn: ConnId) {
         let (now, epoch) = (self.time(io), self.epoch);
+        let held_back = self.find(conn).is_some_and(|found| found.held_back);
         match self.lend(conn, now) {
             Some((Protocol::WebSocket(websocket), mut lent)) => {
                 websocket.armed = NEVER;
@@ -686,6 +690,9 @@ impl App for Shard {
                 }
                 if websocket.deadline().is_some_and(|deadline| deadline <= io.now()) {
                     websocket.expire(&mut lent);
+                    if !held_back {
+                        websocket.go_on(io, &mut lent);
+                    }
                 }
                 // One that stays in the past would ring for ever.
                 if let Some(deadline) = websocket.deadline().filter(|deadline| *deadline > io.now()) {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use sinews_engine::ConnId;
+use sinews_engine::{ConnId, Io};
 use sinews_proto::{CloseCode, Time};
 use sinews_session::{Closed, Events, Fate, Flow, Fragment, Payload, Prepared, Resources, Session, Tx};
 
@@ -23,6 +23,8 @@ pub(crate) struct WebSocket {
     pub(crate) backlog: Option<Box<Backlog>>,
     /// The handler has been told that it is over.
     told: bool,
+    /// The handler wants no message now.
+    held: bool,
     /// Counts its messages, if their rate is limited.
     meter: Option<Box<Meter>>,
     /// When the loop's timer fires.
@@ -58,7 +60,12 @@ impl WebSocket {
         peer: SocketAddr,
     ) -> Self {
         let meter = pace.map(|pace| Box::new(Meter { pace, due: 0, exceeded: false }));
-        Self { session, handler, backlog: None, told: false, meter, armed: NEVER, peer }
+        Self { session, handler, backlog: None, told: false, held: false, meter, armed: NEVER, peer }
+    }
+
+    /// Whether it paused in the middle of its input, and nothing of its own keeps it from going on.
+    pub(crate) fn wants_resume(&self) -> bool {
+        self.session.wants_resume() && !self.held
     }
 
     /// Whether nothing follows what is queued.
@@ -89,6 +96,13 @@ impl WebSocket {
     pub(crate) fn resume(&mut self, lent: &mut Lent<'_>) -> Flow {
         let (session, resources, mut events) = self.split(lent);
         session.resume(resources, events.now, &mut events)
+    }
+
+    /// Goes on with input that was left, if nothing of its own keeps it from that.
+    pub(crate) fn go_on(&mut self, io: &mut Io, lent: &mut Lent<'_>) {
+        if self.wants_resume() && self.resume(lent) == Flow::Continue {
+            io.resume(lent.conn);
+        }
     }
 
     pub(crate) fn drain(&mut self, lent: &mut Lent<'_>) {
@@ -189,7 +203,8 @@ impl WebSocket {
 
     fn with_context(&mut self, lent: &mut Lent<'_>, call: impl FnOnce(&mut dyn Handler, &mut Context<'_>)) {
         let tx = self.session.tx(lent.resources, lent.now);
-        let cx = &mut Context::new(tx, lent.topics, &mut self.backlog, lent.tasks, lent.conn, self.peer);
+        let (backlog, held) = (&mut self.backlog, &mut self.held);
+        let cx = &mut Context::new(tx, lent.topics, backlog, held, lent.tasks, lent.conn, self.peer);
         call(&mut *self.handler, cx);
         self.session.after_tx(lent.resources, lent.now);
     }
@@ -204,6 +219,7 @@ impl WebSocket {
             handler: &mut *self.handler,
             topics,
             backlog: &mut self.backlog,
+            held: &mut self.held,
             tasks,
             counters,
             gate,
@@ -261,6 +277,7 @@ struct Callbacks<'a> {
     handler: &'a mut dyn Handler,
     topics: &'a mut Topics,
     backlog: &'a mut Option<Box<Backlog>>,
+    held: &'a mut bool,
     tasks: &'a Tasks,
     counters: &'a Counters,
     gate: &'a Gate,
@@ -272,6 +289,13 @@ struct Callbacks<'a> {
 }
 
 impl Callbacks<'_> {
+    #[inline]
+    fn context<'a>(&'a mut self, tx: &'a mut Tx<'_>) -> (&'a mut dyn Handler, Context<'a>) {
+        let (topics, backlog, held) = (&mut *self.topics, &mut *self.backlog, &mut *self.held);
+        let cx = Context::new(tx.reborrow(), topics, backlog, held, self.tasks, self.conn, self.peer);
+        (&mut *self.handler, cx)
+    }
+
     /// Whether a message, or a piece of one, is to be passed over, since the client is faster than it may be. The
     /// first one that is closes the connection.
     #[inline]
@@ -304,9 +328,8 @@ impl Events for Callbacks<'_> {
         }
         // Behind a wait that has ended the connection, messages may still come until the peer's Close.
         if !self.told {
-            let mut cx =
-                Context::new(tx.reborrow(), self.topics, self.backlog, self.tasks, self.conn, self.peer);
-            self.handler.message(payload, &mut cx);
+            let (handler, mut cx) = self.context(tx);
+            handler.message(payload, &mut cx);
         }
     }
 
@@ -320,22 +343,20 @@ impl Events for Callbacks<'_> {
             return;
         }
         if !self.told {
-            let mut cx =
-                Context::new(tx.reborrow(), self.topics, self.backlog, self.tasks, self.conn, self.peer);
-            self.handler.fragment(fragment, &mut cx);
+            let (handler, mut cx) = self.context(tx);
+            handler.fragment(fragment, &mut cx);
         }
     }
 
     fn pong(&mut self, payload: &[u8], answers: Option<Duration>, tx: &mut Tx<'_>) {
         if !self.told {
-            let mut cx =
-                Context::new(tx.reborrow(), self.topics, self.backlog, self.tasks, self.conn, self.peer);
-            self.handler.pong(payload, answers, &mut cx);
+            let (handler, mut cx) = self.context(tx);
+            handler.pong(payload, answers, &mut cx);
         }
     }
 
     #[inline]
     fn pauses(&self) -> bool {
-        self.topics.has_published() && self.topics.is_full()
+        *self.held || self.topics.has_published() && self.topics.is_full()
     }
 }

@@ -128,7 +128,7 @@ impl Shard {
         match self.lend(conn, now) {
             Some((Protocol::WebSocket(websocket), mut lent)) => {
                 let paused = websocket.session.is_paused();
-                let resumes = websocket.session.wants_resume();
+                let resumes = websocket.wants_resume();
                 if !paused || resumes && websocket.resume(&mut lent) == Flow::Continue {
                     io.resume(conn);
                 }

@@ -126,3 +126,41 @@ fn a_waker_outlives_its_connection_and_its_server() {
     waker.wake();
     of_gone.wake();
 }
+
+/// Takes one message, and the next one when it is woken.
+struct Slow {
+    wakers: Sender<Waker>,
+    heard: Sender<String>,
+}
+
+impl Handler for Slow {
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        cx.hold();
+        let _ = self.heard.send(payload.text().unwrap().to_owned());
+        let _ = self.wakers.send(cx.waker());
+    }
+
+    fn woken(&mut self, cx: &mut Context<'_>) {
+        cx.release();
+    }
+}
+
+#[test]
+fn a_handler_that_holds_gets_one_message_after_the_other() {
+    let ((wakers, waker), (heard, messages)) = (channel(), channel());
+    let route = WebSocketRoute::new(move |_| Ok(Slow { wakers: wakers.clone(), heard: heard.clone() }));
+    let server = Running::router(Router::new().websocket("/", route));
+    let mut peer = server.websocket("/");
+    // More than one chunk, in one burst and in several.
+    for number in 0..200 {
+        peer.send(&Frame::text(format!("{number:0>2000}")));
+    }
+    for number in 0..200 {
+        assert_eq!(messages.recv_timeout(PATIENCE).unwrap(), format!("{number:0>2000}"));
+        assert!(messages.try_recv().is_err(), "no message before it is wanted");
+        waker.recv_timeout(PATIENCE).unwrap().wake();
+    }
+    // Nothing waits any more, so nothing is held up.
+    peer.send(&Frame::text("last"));
+    assert_eq!(messages.recv_timeout(PATIENCE).unwrap(), "last");
+}
