@@ -3,6 +3,7 @@
 mod connection;
 mod listen;
 mod server;
+mod streams;
 mod tls;
 
 use std::num::NonZeroUsize;
@@ -14,6 +15,7 @@ use serde::Deserialize;
 pub(crate) use self::connection::{HttpArgs, Slow, WebSocketArgs};
 pub(crate) use self::listen::{ListenArgs, ProxyHeader};
 pub(crate) use self::server::{Full, LimitArgs, StopArgs};
+pub(crate) use self::streams::StreamArgs;
 pub(crate) use self::tls::TlsArgs;
 use crate::bench::BenchArgs;
 use crate::config::units::{Bytes, Keep, Wait};
@@ -117,6 +119,9 @@ pub(crate) struct ServeArgs {
 
     #[command(flatten)]
     pub(crate) auth: AuthArgs,
+
+    #[command(flatten)]
+    pub(crate) streams: StreamArgs,
 
     #[command(flatten)]
     pub(crate) limits: LimitArgs,

@@ -106,7 +106,15 @@ impl Auth {
     /// # Errors
     /// [`Denied`] if it has a token that is none, or is over.
     pub(crate) fn rights(&self, request: &Request<'_>) -> Result<Rights, Denied> {
-        let Some(token) = token_of(request)? else { return Ok(Rights(Some(Arc::clone(&self.public)))) };
+        self.rights_of(token_of(request)?)
+    }
+
+    /// What whoever has this token may do.
+    ///
+    /// # Errors
+    /// As [`rights`](Self::rights).
+    pub(crate) fn rights_of(&self, token: Option<&str>) -> Result<Rights, Denied> {
+        let Some(token) = token else { return Ok(Rights(Some(Arc::clone(&self.public)))) };
         let claims = self.verify(token).map_err(Denied::token)?;
         let until = Some(instant(self.end_of(&claims)));
         let with_public = |claimed: OneOrMore<String>, public: &[String]| {

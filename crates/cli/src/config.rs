@@ -4,6 +4,7 @@ mod connection;
 pub(crate) mod keys;
 pub(crate) mod network;
 mod server;
+mod streams;
 mod tls;
 pub(crate) mod units;
 
@@ -19,6 +20,7 @@ use toml::de::{DeTable, DeValue};
 pub(crate) use self::connection::{HttpValues, WebSocketValues};
 use self::network::{Mode, Network, Place as ListenPlace};
 pub(crate) use self::server::{LimitValues, StopValues};
+pub(crate) use self::streams::StreamValues;
 pub(crate) use self::tls::TlsValues;
 use self::units::{Bytes, Keep, OneOrMore, Wait};
 use crate::args::{Backend, Deflate, ProxyHeader};
@@ -41,6 +43,7 @@ pub(crate) struct Values {
     pub(crate) log: Option<String>,
     pub(crate) access_log: Option<bool>,
     pub(crate) auth: AuthValues,
+    pub(crate) streams: StreamValues,
     pub(crate) limits: LimitValues,
     pub(crate) stop: StopValues,
     pub(crate) tls: TlsValues,

@@ -35,6 +35,14 @@ impl Policy {
     pub(crate) fn rights(&self, request: &Request<'_>) -> Result<Rights, Denied> {
         self.auth.as_ref().map_or_else(|| Ok(Rights::all()), |auth| auth.rights(request))
     }
+
+    /// What whoever has this token may do, if it is one.
+    ///
+    /// # Errors
+    /// As [`rights`](Self::rights).
+    pub(crate) fn rights_of(&self, token: Option<&str>) -> Result<Rights, Denied> {
+        self.auth.as_ref().map_or_else(|| Ok(Rights::all()), |auth| auth.rights_of(token))
+    }
 }
 
 /// The policy of the moment.

@@ -15,6 +15,7 @@ mod protocol;
 mod routes;
 mod serve;
 mod settings;
+mod streams;
 mod token;
 mod trust;
 

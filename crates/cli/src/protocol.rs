@@ -13,11 +13,13 @@ use sinews_server::{
     Topics,
 };
 
+pub(crate) use self::incoming::given;
 use self::incoming::{Incoming, Op};
 use crate::auth::{Denied, Rights, Want};
 use crate::hub::{self, Content, Form, Hub};
 use crate::live::Policy;
 use crate::routes::{TOKEN_EXPIRED, close};
+use crate::streams::json::{self as streams, Side};
 
 /// The subprotocol, for clients that name one.
 pub(crate) const NAME: &str = "sinews.v1";
@@ -29,6 +31,7 @@ pub(crate) struct Client {
     /// Largest message of either side, in bytes.
     max_message: usize,
     subscriptions: Vec<Subscription>,
+    streams: Side,
 }
 
 /// A topic or pattern that is subscribed to.
@@ -40,27 +43,47 @@ struct Subscription {
 
 /// Why something was not done.
 #[derive(Debug, PartialEq)]
-struct Problem {
-    code: u16,
-    text: String,
+pub(crate) struct Problem {
+    pub(crate) code: u16,
+    pub(crate) text: String,
     /// What a token would have to hold.
-    needs: Option<Value>,
+    pub(crate) needs: Option<Value>,
 }
 
 /// What a client did wrong. The numbers are those of HTTP where that has one for it.
-mod code {
+pub(crate) mod code {
     /// No JSON object, or one that says nothing: a field is missing, unknown or of another type.
-    pub(super) const MALFORMED: u16 = 400;
+    pub(crate) const MALFORMED: u16 = 400;
+    /// A token that is over.
+    pub(crate) const TOKEN: u16 = 401;
     /// No such `op`.
-    pub(super) const UNKNOWN_OP: u16 = 404;
+    pub(crate) const UNKNOWN_OP: u16 = 404;
+    /// No such stream, or partition.
+    pub(crate) const NO_STREAM: u16 = 404;
     /// Nothing is subscribed to by that name.
-    pub(super) const NOT_SUBSCRIBED: u16 = 409;
+    pub(crate) const NOT_SUBSCRIBED: u16 = 409;
     /// Nothing is kept of the topic.
-    pub(super) const NOT_KEPT: u16 = 410;
+    pub(crate) const NOT_KEPT: u16 = 410;
+    /// More at once than is taken.
+    pub(crate) const TOO_LARGE: u16 = 413;
     /// No name or pattern of topics, or a pattern where one topic is meant.
-    pub(super) const TOPIC: u16 = 422;
+    pub(crate) const TOPIC: u16 = 422;
     /// More subscriptions than one connection may have.
-    pub(super) const TOO_MANY: u16 = 429;
+    pub(crate) const TOO_MANY: u16 = 429;
+    /// What keeps streams has failed, or is full.
+    pub(crate) const STORE: u16 = 503;
+}
+
+impl Problem {
+    /// As a message.
+    pub(crate) fn words(self) -> Value {
+        let Self { code, text, needs } = self;
+        let mut words = json!({ "op": "error", "code": code, "error": text });
+        if let Some(needs) = needs {
+            words["needs"] = needs;
+        }
+        words
+    }
 }
 
 impl From<Denied> for Problem {
@@ -69,7 +92,7 @@ impl From<Denied> for Problem {
     }
 }
 
-fn problem(code: u16, text: impl Into<String>) -> Problem {
+pub(crate) fn problem(code: u16, text: impl Into<String>) -> Problem {
     Problem { code, text: text.into(), needs: None }
 }
 
@@ -79,14 +102,15 @@ impl Client {
         policy: &Policy,
         hub: Arc<Hub>,
         max_message: usize,
+        streams: Side,
     ) -> Result<Self, Refusal> {
         policy.origin.check(request.head())?;
         let rights = policy.rights(request).map_err(|denied| denied.refusal())?;
-        Ok(Self { hub, rights, max_message, subscriptions: Vec::new() })
+        Ok(Self { hub, rights, max_message, subscriptions: Vec::new(), streams })
     }
 
     /// Does what is asked; answers what the acknowledgement says beside the id.
-    fn obey(&mut self, op: Op<'_>, cx: &mut Context<'_>) -> Result<Answer, Problem> {
+    fn obey(&mut self, op: Op<'_>, id: &Option<Value>, cx: &mut Context<'_>) -> Result<Answer, Problem> {
         match op {
             Op::Subscribe { topic, presence, start } => self.subscribe(&topic, presence, start, cx),
             Op::History { topic, start } => self.history(&topic, start, cx),
@@ -113,6 +137,14 @@ impl Client {
                 ))
             }
             Op::Ping => Ok(Answer::Own(json!({ "op": "pong" }))),
+            Op::Stream(stream, op) => {
+                let answer = self.streams.obey((stream, op), id, &self.rights, cx)?;
+                Ok(match answer {
+                    streams::Answer::Ack(fields) => Answer::Ack(fields),
+                    streams::Answer::Own(words) => Answer::Words(words),
+                    streams::Answer::Later => Answer::Later,
+                })
+            }
         }
     }
 
@@ -238,6 +270,10 @@ enum Answer {
     Ack(Value),
     /// A message of its own.
     Own(Value),
+    /// The same with its id.
+    Words(String),
+    /// It comes later.
+    Later,
 }
 
 impl Handler for Client {
@@ -255,7 +291,10 @@ impl Handler for Client {
 
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
         let (id, result) = match incoming::read(if payload.kind() == Kind::Text { &payload } else { b"" }) {
-            Ok(Incoming { id, op }) => (id, self.obey(op, cx)),
+            Ok(Incoming { id, op }) => {
+                let result = self.obey(op, &id, cx);
+                (id, result)
+            }
             Err((id, problem)) => (id, Err(problem)),
         };
         let mut answer = match result {
@@ -265,13 +304,13 @@ impl Handler for Client {
                 fields
             }
             Ok(Answer::Own(answer)) => answer,
-            Err(Problem { code, text, needs }) => {
-                let mut answer = json!({ "op": "error", "code": code, "error": text });
-                if let Some(needs) = needs {
-                    answer["needs"] = needs;
-                }
-                answer
+            // Behind a Close there is nobody to hear it.
+            Ok(Answer::Words(words)) => {
+                let _ = cx.send_text(&words);
+                return;
             }
+            Ok(Answer::Later) => return,
+            Err(problem) => problem.words(),
         };
         if let Some(id) = id {
             answer["id"] = id;
@@ -287,6 +326,14 @@ impl Handler for Client {
         say(cx, &words);
     }
 
+    fn woken(&mut self, cx: &mut Context<'_>) {
+        self.streams.woken(cx);
+    }
+
+    fn drain(&mut self, cx: &mut Context<'_>) {
+        self.streams.drain(cx);
+    }
+
     fn deadline(&self) -> Option<Instant> {
         self.rights.deadline()
     }
@@ -296,6 +343,7 @@ impl Handler for Client {
     }
 
     fn close(&mut self, _: &Closed, cx: &mut Context<'_>) {
+        self.streams.close();
         for subscription in std::mem::take(&mut self.subscriptions) {
             for form in subscription.forms() {
                 self.hub.left(cx, form, &subscription.topic);

@@ -6,8 +6,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use serde_json::json;
 use sinews_server::{
-    CloseCode, Closed, Context, DeflateConfig, DeflateMode, Handler, Kind, OriginPolicy, Payload, Refusal,
-    Request, Response, Router, ServerOptions, WebSocketRoute,
+    CloseCode, Closed, Config, Context, DeflateConfig, DeflateMode, Handler, Kind, MessageRoute,
+    OriginPolicy, Overflow, Payload, Refusal, Request, Response, Router, ServerOptions, WebSocketRoute,
 };
 
 use crate::args::Deflate;
@@ -18,16 +18,20 @@ use crate::live::{Live, Policy};
 use crate::pages;
 use crate::protocol::{self, Client};
 use crate::settings::Settings;
+use crate::streams::binary::{self, Binary};
+use crate::streams::json::Side;
+use crate::streams::{self, Store};
 
 /// The routes.
-pub(crate) fn router(settings: &Settings, live: &Live, hub: &Arc<Hub>) -> Router {
+pub(crate) fn router(settings: &Settings, live: &Live, hub: &Arc<Hub>, store: Option<&Arc<Store>>) -> Router {
     let (to_echo, to_subscribe, to_publish, to_talk) =
         (live.clone(), live.clone(), live.clone(), live.clone());
     let to_look = live.clone();
     let (of_subscribers, of_publishers, of_clients, of_viewers) =
         (Arc::clone(hub), Arc::clone(hub), Arc::clone(hub), Arc::clone(hub));
     let max_message = settings.max_message;
-    pages::add_to(Router::new())
+    let of_talkers = store.cloned();
+    let router = pages::add_to(Router::new())
         .healthz("/healthz")
         .readyz("/readyz")
         .metrics("/metrics")
@@ -47,7 +51,8 @@ pub(crate) fn router(settings: &Settings, live: &Live, hub: &Arc<Hub>) -> Router
         .websocket(
             "/ws",
             route(settings, protocol::NAME, move |request| {
-                Client::new(request, &to_talk.policy(), Arc::clone(&of_clients), max_message)
+                let side = Side::new(of_talkers.clone(), None);
+                Client::new(request, &to_talk.policy(), Arc::clone(&of_clients), max_message, side)
             }),
         )
         .websocket(
@@ -58,7 +63,64 @@ pub(crate) fn router(settings: &Settings, live: &Live, hub: &Arc<Hub>) -> Router
         )
         .post("/topics/{name}", move |request| {
             publish(&to_publish.policy(), &of_publishers, request).unwrap_or_else(|denied| denied.response())
+        });
+    add_streams(router, settings, live, hub, store)
+}
+
+/// What is said to streams: by requests, in JSON and in binary messages.
+fn add_streams(
+    router: Router,
+    settings: &Settings,
+    live: &Live,
+    hub: &Arc<Hub>,
+    store: Option<&Arc<Store>>,
+) -> Router {
+    let (to_list, to_read, to_publish, to_talk) = (live.clone(), live.clone(), live.clone(), live.clone());
+    let (of_list, of_readers, of_publishers, of_clients) =
+        (store.cloned(), store.cloned(), store.cloned(), store.cloned());
+    let (hub, max_message) = (Arc::clone(hub), settings.max_message);
+    router
+        .get("/streams", move |request| streams::http::list(&to_list.policy(), of_list.as_ref(), request))
+        .get("/streams/{name}", move |request| {
+            streams::http::read(&to_read.policy(), of_readers.as_ref(), request)
         })
+        .post("/streams/{name}", move |request| {
+            streams::http::publish(&to_publish.policy(), of_publishers.as_ref(), request)
+        })
+        .websocket(
+            "/streams/{name}",
+            stream_route(settings, move |request| {
+                streams::connect(request, &to_talk.policy(), of_clients.as_ref(), &hub, max_message)
+            }),
+        )
+}
+
+/// What a connection to one stream is made with: nothing that is queued for it is dropped, and batches leave as they lie
+/// in the log, not compressed.
+fn stream_route<H: Handler + 'static>(
+    settings: &Settings,
+    handler: impl Fn(&Request<'_>) -> Result<H, Refusal> + Send + Sync + 'static,
+) -> WebSocketRoute {
+    let options = ServerOptions::new()
+        .with_origin(OriginPolicy::any())
+        .with_subprotocol(binary::NAME)
+        .and_then(|options| options.with_subprotocol(protocol::NAME))
+        .expect("names of subprotocols are constants, and tokens");
+    let route = WebSocketRoute::new(handler).with_options(options).with_config(stream_config(settings));
+    settings.limits.limit_messages(route)
+}
+
+fn stream_config(settings: &Settings) -> Config {
+    let max = settings.max_message as u64;
+    let config = settings.websocket.config().with_overflow(Overflow::Close);
+    config.with_max_message(max).with_max_frame(max)
+}
+
+/// Who speaks in binary messages over plain TCP.
+pub(crate) fn messages(settings: &Settings, live: &Live, store: &Arc<Store>) -> MessageRoute {
+    let (live, store, max) = (live.clone(), Arc::clone(store), settings.max_message);
+    let handler = move |_peer| Binary::plain(live.clone(), Arc::clone(&store), max);
+    MessageRoute::new(handler).with_config(stream_config(settings))
 }
 
 /// The subprotocol of sockets whose messages are the payloads themselves: browsers that hand over a token in the
@@ -209,11 +271,11 @@ fn topic_of(request: &Request<'_>, check: fn(&str) -> Result<(), String>) -> Res
     Ok(topic.into_owned())
 }
 
-fn bad_request(problem: &str) -> Refusal {
+pub(crate) fn bad_request(problem: &str) -> Refusal {
     let refusal = Refusal::new(400).expect("400 is among the statuses of a refusal");
     refusal.with_body(format!("{problem}\n"))
 }
 
-fn failure(status: u16, problem: &str) -> Response {
+pub(crate) fn failure(status: u16, problem: &str) -> Response {
     Response::json(format!("{}\n", json!({ "error": problem }))).with_status(status)
 }

@@ -46,7 +46,8 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
         Backend::Poll => BackendChoice::Poll,
         Backend::Uring => BackendChoice::Uring,
     };
-    let router = routes::router(&settings, &live, &hub);
+    let store = settings.streams.open(settings.max_message)?;
+    let router = routes::router(&settings, &live, &hub, store.as_ref());
     let mut server = Server::new(if settings.access_log { router.access_log("/") } else { router })
         .http(settings.http.config(settings.max_message))
         .engine(EngineConfig::default().backend(backend))
@@ -61,6 +62,10 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
         server = server.topic_rule(TopicRule::new(pattern).with_history(History::new(keep.messages)));
     }
     server = settings.listen.apply(server, tls.as_ref());
+    if let Some(store) = &store {
+        let route = || routes::messages(&settings, &live, store);
+        server = settings.streams.apply(server, tls.as_ref(), route);
+    }
     let threads = server.thread_count();
     if let Some(former) = former {
         server = server.inherit(former.take_listeners());
@@ -83,6 +88,9 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
         notify(&[NotifyState::Ready]);
     })?;
     handover.finish();
+    if let Some(store) = store {
+        store.close();
+    }
     tracing::info!("stopped");
     Ok(())
 }
@@ -291,6 +299,7 @@ fn table(
         "\n  sinews {version} · {threads} thread{plural} · {backend} · deflate {deflate}{limit}\n"
     ));
     let (http, ws) = if settings.tls.is_on() { ("https", "wss") } else { ("http", "ws") };
+    let (addresses, plain) = addresses.split_at(addresses.len() - settings.streams.addresses());
     for address in addresses {
         let host = reachable(*address);
         table.push_str(&format!(
@@ -298,6 +307,9 @@ fn table(
              protocol  {ws}://{host}/ws\n  client    {http}://{host}/sinews.js\n  \
              publish   curl -d hello {http}://{host}/topics/lobby\n  health    {http}://{host}/healthz\n"
         ));
+    }
+    for address in plain {
+        table.push_str(&format!("\n  streams   tcp://{}\n", reachable(*address)));
     }
     for path in settings.listen.sockets() {
         table.push_str(&format!("\n  socket    {}\n", path.display()));

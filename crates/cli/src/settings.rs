@@ -3,6 +3,7 @@
 mod connection;
 mod listen;
 mod server;
+mod streams;
 mod tls;
 
 use std::collections::HashMap;
@@ -16,6 +17,7 @@ use tracing_subscriber::EnvFilter;
 use self::connection::{HttpSettings, WebSocketSettings};
 use self::listen::ListenSettings;
 use self::server::{LimitSettings, StopSettings};
+use self::streams::StreamSettings;
 use self::tls::TlsSettings;
 use crate::args::{AuthArgs, Backend, Deflate, ServeArgs};
 use crate::config::units::{Bytes, Keep, OneOrMore, Wait};
@@ -34,6 +36,7 @@ pub(crate) struct Settings {
     pub(crate) log: String,
     pub(crate) access_log: bool,
     pub(crate) auth: AuthSettings,
+    pub(crate) streams: StreamSettings,
     pub(crate) limits: LimitSettings,
     pub(crate) stop: StopSettings,
     pub(crate) tls: TlsSettings,
@@ -107,6 +110,7 @@ impl Settings {
             log: pick.one("log", &args.log, values.log).unwrap_or_else(|| "info".to_owned()),
             access_log: pick.one("access_log", &args.access_log, values.access_log).unwrap_or(false),
             auth: AuthSettings::merge(&args.auth, values.auth, &mut pick)?,
+            streams: StreamSettings::merge(&args.streams, &values.streams, &mut pick)?,
             limits: LimitSettings::merge(&args.limits, &values.limits, &mut pick),
             stop: StopSettings::merge(&args.stop, &values.stop, &mut pick),
             http: HttpSettings::merge(&args.http, &values.http, &mut pick),
@@ -154,6 +158,7 @@ impl Settings {
             ("tls", self.tls.is_on() != new.tls.is_on()),
         ];
         let differs = self.listen.differs(&new.listen).into_iter().chain(differs);
+        let differs = differs.chain(self.streams.differs(&new.streams));
         let differs = differs.chain(self.limits.differs(&new.limits));
         let differs = differs.chain(self.stop.differs(&new.stop)).chain(self.http.differs(&new.http));
         let differs = differs.chain(self.websocket.differs(&new.websocket));

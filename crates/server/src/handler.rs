@@ -86,6 +86,53 @@ pub trait Handler {
     }
 }
 
+/// Whoever handles the connections of one route need not be of one type.
+impl<H: Handler + ?Sized> Handler for Box<H> {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        (**self).open(cx);
+    }
+
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        (**self).message(payload, cx);
+    }
+
+    fn fragment(&mut self, fragment: Fragment<'_>, cx: &mut Context<'_>) {
+        (**self).fragment(fragment, cx);
+    }
+
+    fn pong(&mut self, payload: &[u8], round_trip: Option<Duration>, cx: &mut Context<'_>) {
+        (**self).pong(payload, round_trip, cx);
+    }
+
+    fn drain(&mut self, cx: &mut Context<'_>) {
+        (**self).drain(cx);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        (**self).deadline()
+    }
+
+    fn expired(&mut self, cx: &mut Context<'_>) {
+        (**self).expired(cx);
+    }
+
+    fn woken(&mut self, cx: &mut Context<'_>) {
+        (**self).woken(cx);
+    }
+
+    fn dropped(&mut self, dropped: &Missed, cx: &mut Context<'_>) {
+        (**self).dropped(dropped, cx);
+    }
+
+    fn subscription(&mut self, change: &SubscriptionChange, cx: &mut Context<'_>) {
+        (**self).subscription(change, cx);
+    }
+
+    fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
+        (**self).close(closed, cx);
+    }
+}
+
 /// What a callback may do: everything of [`Tx`] on its own connection, and topics.
 #[derive(Debug)]
 pub struct Context<'a> {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de};
+use sinews_stream::Fsync;
 
 use crate::auth::pattern;
 
@@ -21,6 +22,32 @@ pub(crate) struct SomeWait(pub(crate) Duration);
 /// A length of time that is not zero, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WaitOrOff(pub(crate) Option<Duration>);
+
+/// When what is kept is synced to the disk: `batch`, `never`, or a length of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FsyncWhen(pub(crate) Fsync);
+
+impl std::str::FromStr for FsyncWhen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(Self(match text {
+            "batch" => Fsync::Batch,
+            "never" => Fsync::Never,
+            _ => {
+                let wait = text.parse().map_err(|why| format!("{why}; or batch, or never"))?;
+                let SomeWait(wait) = wait;
+                Fsync::Interval(wait)
+            }
+        }))
+    }
+}
+
+impl<'de> Deserialize<'de> for FsyncWhen {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
 
 /// A pattern of topics, and how many messages are kept of each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,6 +207,17 @@ mod tests {
         assert_eq!(bytes("2g"), Ok(2 << 30));
         for bad in ["", "k", "0", "-1", "1x", "99999999999999999999m", "1.5m"] {
             assert!(bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn syncs_are_words_or_waits() {
+        let sync = |text: &str| text.parse().map(|FsyncWhen(sync)| sync);
+        assert_eq!(sync("batch"), Ok(Fsync::Batch));
+        assert_eq!(sync("never"), Ok(Fsync::Never));
+        assert_eq!(sync("100ms"), Ok(Fsync::Interval(Duration::from_millis(100))));
+        for bad in ["", "0s", "always", "5"] {
+            assert!(sync(bad).is_err(), "{bad}");
         }
     }
 

@@ -6,8 +6,11 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use sinews_server::{Position, Start};
+use sinews_stream as stream;
 
 use super::{Problem, code, problem};
+use crate::streams::json::{self as streams, Given};
+use crate::streams::{Ack, Begin, Which};
 
 /// A message that makes sense.
 #[derive(Debug)]
@@ -20,13 +23,32 @@ pub(super) struct Incoming<'a> {
 /// What is to be done.
 #[derive(Debug)]
 pub(super) enum Op<'a> {
-    Subscribe { topic: Cow<'a, str>, presence: bool, start: Option<Start> },
-    Unsubscribe { topic: Cow<'a, str> },
-    Publish { topic: Cow<'a, str>, data: &'a RawValue },
-    PublishBinary { topic: Cow<'a, str>, b64: Cow<'a, str> },
-    Presence { topic: Cow<'a, str> },
-    History { topic: Cow<'a, str>, start: Start },
+    Subscribe {
+        topic: Cow<'a, str>,
+        presence: bool,
+        start: Option<Start>,
+    },
+    Unsubscribe {
+        topic: Cow<'a, str>,
+    },
+    Publish {
+        topic: Cow<'a, str>,
+        data: &'a RawValue,
+    },
+    PublishBinary {
+        topic: Cow<'a, str>,
+        b64: Cow<'a, str>,
+    },
+    Presence {
+        topic: Cow<'a, str>,
+    },
+    History {
+        topic: Cow<'a, str>,
+        start: Start,
+    },
     Ping,
+    /// Of a stream, which may be named elsewhere.
+    Stream(Option<Cow<'a, str>>, streams::Op<'a>),
 }
 
 /// Every field that any message may have.
@@ -45,18 +67,58 @@ struct Fields<'a> {
     b64: Option<Cow<'a, str>>,
     presence: Option<bool>,
     last: Option<usize>,
-    from: Option<From>,
+    #[serde(borrow)]
+    from: Option<From<'a>>,
+    #[serde(borrow)]
+    stream: Option<Cow<'a, str>>,
+    partition: Option<u32>,
+    #[serde(borrow)]
+    key: Option<Cow<'a, str>>,
+    ack: Option<Ack>,
+    #[serde(borrow)]
+    records: Option<Vec<Given<'a>>>,
+    #[serde(borrow)]
+    group: Option<Cow<'a, str>>,
+    offset: Option<u64>,
+    max: Option<usize>,
 }
 
-/// A message that was heard.
+/// Where to begin.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "from must be a place such as {\"epoch\":1,\"seq\":2}, {\"offset\":3}, {\"time\":4} or \"earliest\""
+)]
+enum From<'a> {
+    /// Behind a message of a topic that was heard.
+    Heard(Heard),
+    /// At a record of a stream.
+    Offset(Offset),
+    /// At those of a stream that were appended then or later.
+    Time(Time),
+    Word(#[serde(borrow)] Cow<'a, str>),
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct From {
+struct Heard {
     epoch: u64,
     seq: u64,
 }
 
-fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Offset {
+    offset: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Time {
+    time: u64,
+}
+
+pub(crate) fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     Deserialize::deserialize(deserializer).map(Some)
 }
 
@@ -104,10 +166,20 @@ fn is_id(id: &Value) -> bool {
 
 fn op(fields: Fields<'_>) -> Result<Op<'_>, Problem> {
     let name = fields.op.as_deref().ok_or_else(|| problem(code::MALFORMED, "op is missing"))?.to_owned();
+    if matches!(&*name, "append" | "consume" | "commit" | "read" | "stop" | "stream") {
+        return op_of_stream(&name, fields);
+    }
+    if fields.is_of_stream() {
+        return Err(problem(code::MALFORMED, format!("{name}: a field that is there for streams only")));
+    }
     let start = match (fields.last, fields.from) {
         (Some(_), Some(_)) => return Err(problem(code::MALFORMED, "last or from, not both")),
         (Some(count), None) => Some(Start::Last(count)),
-        (None, from) => from.map(|From { epoch, seq }| Start::After(Position { epoch, sequence: seq })),
+        (None, None) => None,
+        (None, Some(From::Heard(Heard { epoch, seq }))) => {
+            Some(Start::After(Position { epoch, sequence: seq }))
+        }
+        (None, Some(_)) => return Err(problem(code::MALFORMED, format!("{name}: from takes epoch and seq"))),
     };
     let topic = || fields.topic.ok_or_else(|| problem(code::MALFORMED, format!("{name}: topic is missing")));
     Ok(match &*name {
@@ -129,3 +201,74 @@ fn op(fields: Fields<'_>) -> Result<Op<'_>, Problem> {
         _ => return Err(problem(code::UNKNOWN_OP, format!("unknown op {name:?}"))),
     })
 }
+
+impl Fields<'_> {
+    /// Whether a field is there that no op of topics takes.
+    fn is_of_stream(&self) -> bool {
+        self.stream.is_some()
+            || self.partition.is_some()
+            || self.key.is_some()
+            || self.ack.is_some()
+            || self.records.is_some()
+            || self.group.is_some()
+            || self.offset.is_some()
+            || self.max.is_some()
+    }
+}
+
+fn op_of_stream<'a>(name: &str, fields: Fields<'a>) -> Result<Op<'a>, Problem> {
+    let missing = |what: &str| problem(code::MALFORMED, format!("{name}: {what} is missing"));
+    if fields.topic.is_some() || fields.presence.is_some() || fields.last.is_some() {
+        return Err(problem(code::MALFORMED, format!("{name}: a field that is there for topics only")));
+    }
+    let which = fields.partition.map_or(Which::Any, Which::This);
+    // Of a stream with one partition nobody names it.
+    let partition = fields.partition.unwrap_or(0);
+    let op = match name {
+        "append" => {
+            let records = match (fields.records, fields.data, fields.b64) {
+                (Some(records), None, None) if fields.key.is_none() => records,
+                (None, data, b64) => vec![Given { key: fields.key, data, b64 }],
+                _ => return Err(problem(code::MALFORMED, "append: records, or data or b64 with a key")),
+            };
+            streams::Op::Append { partition: which, ack: fields.ack.unwrap_or_default(), records }
+        }
+        "consume" => {
+            let start = match fields.from {
+                Some(From::Offset(Offset { offset })) => stream::Start::Offset(offset),
+                Some(From::Time(Time { time })) => stream::Start::Time(time),
+                Some(From::Word(word)) if word == "latest" => stream::Start::Latest,
+                Some(From::Word(word)) if word == "earliest" => stream::Start::Earliest,
+                // Who follows wants what comes; who works through, everything.
+                None if fields.group.is_none() => stream::Start::Latest,
+                None => stream::Start::Earliest,
+                Some(_) => {
+                    let words =
+                        "consume: from takes \"earliest\", \"latest\", {\"offset\":…} or {\"time\":…}";
+                    return Err(problem(code::MALFORMED, words));
+                }
+            };
+            let group = fields.group.map(Cow::into_owned);
+            if group.as_ref().is_some_and(String::is_empty) {
+                return Err(problem(code::MALFORMED, "consume: a group's name is not empty"));
+            }
+            streams::Op::Consume { partition: which, begin: Begin { start, group } }
+        }
+        "commit" => streams::Op::Commit {
+            partition,
+            offset: fields.offset.ok_or_else(|| missing("offset"))?,
+            group: fields.group.ok_or_else(|| missing("group"))?,
+        },
+        "read" => streams::Op::Read {
+            partition,
+            offset: fields.offset.ok_or_else(|| missing("offset"))?,
+            max: fields.max.unwrap_or(READ_BYTES),
+        },
+        "stop" => streams::Op::Stop,
+        _ => streams::Op::Stream,
+    };
+    Ok(Op::Stream(fields.stream, op))
+}
+
+/// Bytes that `read` reads, unless it says otherwise.
+const READ_BYTES: usize = 64 << 10;

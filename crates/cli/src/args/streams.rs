@@ -1,0 +1,45 @@
+//! What is kept on disk.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::config::network::Place;
+use crate::config::units::{Bytes, FsyncWhen, WaitOrOff};
+
+/// `[streams]` of the configuration file.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Durable streams")]
+pub(crate) struct StreamArgs {
+    /// Directory in which streams are kept; it is made if it is not there. Without it there are none, and nothing is
+    /// written to disk
+    #[arg(long, visible_alias = "streams", value_name = "DIR", env = "SINEWS_STREAMS_DIRECTORY")]
+    pub(crate) streams_directory: Option<PathBuf>,
+
+    /// Address at which streams are spoken to in binary messages over plain TCP, or `unix:` and a path; may be given
+    /// several times
+    #[arg(long, value_name = "ADDRESS", env = "SINEWS_STREAMS_LISTEN", value_delimiter = ',')]
+    pub(crate) streams_listen: Option<Vec<Place>>,
+
+    /// Partitions of a stream that comes into being by being published to [default: 1]
+    #[arg(long, value_name = "N", env = "SINEWS_STREAMS_PARTITIONS")]
+    pub(crate) streams_partitions: Option<NonZeroU32>,
+
+    /// When what is published is synced to the disk: `batch`, before it is acknowledged; a time, so long after at the
+    /// latest; `never`, when the system does [default: batch]
+    #[arg(long, value_name = "WHEN", env = "SINEWS_STREAMS_FSYNC")]
+    pub(crate) streams_fsync: Option<FsyncWhen>,
+
+    /// Bytes of each partition that are kept at least before the oldest go; without it, all are kept
+    #[arg(long, value_name = "BYTES", env = "SINEWS_STREAMS_RETAIN_BYTES")]
+    pub(crate) streams_retain_bytes: Option<Bytes>,
+
+    /// How long what is published is kept; `off` keeps it for ever [default: off]
+    #[arg(long, value_name = "TIME", env = "SINEWS_STREAMS_RETAIN_AGE")]
+    pub(crate) streams_retain_age: Option<WaitOrOff>,
+
+    /// Bytes of a file of a partition: what is removed at once [default: 256m]
+    #[arg(long, value_name = "BYTES", env = "SINEWS_STREAMS_SEGMENT_BYTES")]
+    pub(crate) streams_segment_bytes: Option<Bytes>,
+}

@@ -1,0 +1,22 @@
+//! Table of the file about what is kept on disk.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::network::Place;
+use super::units::{Bytes, FsyncWhen, OneOrMore, WaitOrOff};
+
+/// `[streams]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct StreamValues {
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) listen: Option<OneOrMore<Place>>,
+    pub(crate) partitions: Option<NonZeroU32>,
+    pub(crate) fsync: Option<FsyncWhen>,
+    pub(crate) retain_bytes: Option<Bytes>,
+    pub(crate) retain_age: Option<WaitOrOff>,
+    pub(crate) segment_bytes: Option<Bytes>,
+}

@@ -1,0 +1,241 @@
+//! The binary messages, over WebSocket and over plain TCP.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::{BufMut, Bytes};
+use sinews_server::{CloseCode, Closed, Context, Handler, Kind, Payload, Refusal, Request, Sent};
+use sinews_stream::record::Records;
+use sinews_stream::{Appended, Read, Stream};
+
+use super::desk::Place;
+use super::wire::{self, ANY, HEAD, Head, Wish, op};
+use super::{Ack, Desk, Store, Voice};
+use crate::auth::{Rights, Want};
+use crate::live::{Live, Policy};
+use crate::protocol::{Problem, code, problem};
+use crate::routes::{TOKEN_EXPIRED, close};
+
+/// The subprotocol.
+pub(crate) const NAME: &str = "sinews.stream.v1";
+
+/// One connection that speaks in binary messages, of one stream.
+pub(crate) struct Binary {
+    store: Arc<Store>,
+    /// `None`: it has to say hello first.
+    guest: Option<Guest>,
+    live: Option<Live>,
+    max_message: usize,
+    desk: Desk<u32>,
+}
+
+/// Who may do what with which stream.
+struct Guest {
+    stream: String,
+    rights: Rights,
+    /// Once something was published.
+    found: Option<Stream>,
+}
+
+impl Binary {
+    /// A WebSocket at the stream's path.
+    pub(crate) fn websocket(
+        request: &Request<'_>,
+        policy: &Policy,
+        stream: String,
+        store: Arc<Store>,
+        max_message: usize,
+    ) -> Result<Self, Refusal> {
+        policy.origin.check(request.head())?;
+        let rights = policy.rights(request).and_then(|rights| {
+            let publish = rights.check(Want::Publish(&stream));
+            publish.or_else(|_| rights.check(Want::Subscribe(&stream)))?;
+            Ok(rights)
+        });
+        let rights = rights.map_err(|denied| denied.refusal())?;
+        let guest = Some(Guest { stream, rights, found: None });
+        Ok(Self { store, guest, live: None, max_message, desk: Desk::default() })
+    }
+
+    /// A plain connection, which names its stream first.
+    pub(crate) fn plain(live: Live, store: Arc<Store>, max_message: usize) -> Self {
+        Self { store, guest: None, live: Some(live), max_message, desk: Desk::default() }
+    }
+
+    fn hello(&mut self, stream: &str, token: Option<&str>, id: u32) -> Result<Bytes, Problem> {
+        let Some(live) = &self.live else {
+            return Err(problem(code::MALFORMED, "hello: the path names the stream here"));
+        };
+        if self.guest.is_some() {
+            return Err(problem(code::MALFORMED, "hello was said already"));
+        }
+        crate::hub::check_name(stream).map_err(|text| problem(code::TOPIC, text))?;
+        let rights = live.policy().rights_of(token)?;
+        rights.check(Want::Publish(stream)).or_else(|_| rights.check(Want::Subscribe(stream)))?;
+        self.guest = Some(Guest { stream: stream.to_owned(), rights, found: None });
+        Ok(self.welcome(id))
+    }
+
+    /// How many partitions there are, if the stream is there, and how large a message may be.
+    fn welcome(&self, id: u32) -> Bytes {
+        let stream = self.guest.as_ref().and_then(|guest| self.store.streams.stream(&guest.stream));
+        wire::message(op::WELCOME, ANY, id, |body| {
+            body.put_u32_le(stream.map_or(0, |stream| stream.partitions()));
+            body.put_u32_le(u32::try_from(self.max_message).unwrap_or(u32::MAX));
+        })
+    }
+
+    /// Appends what a message holds.
+    fn publish(&mut self, head: Head, ack: Ack, records: Bytes, cx: &mut Context<'_>) -> Result<(), Problem> {
+        let Some(Guest { stream, rights, found }) = &mut self.guest else { return Err(nobody()) };
+        rights.check(Want::Publish(stream))?;
+        if found.is_none() {
+            *found = Some(self.store.to_publish(stream, rights)?);
+        }
+        let Some(stream) = found.clone() else { return Err(nobody()) };
+        let records = Records::check(records, self.store.limits())
+            .map_err(|error| problem(code::MALFORMED, error.to_string()))?;
+        self.desk.publish((&self.store, stream), head.which(), records, (head.id, ack), &Wire, cx)
+    }
+
+    /// Does what a message asks for; answers what is to be said at once.
+    fn obey(&mut self, head: Head, wish: Wish<'_>, cx: &mut Context<'_>) -> Result<Option<Bytes>, Problem> {
+        if let Wish::Hello { stream, token } = wish {
+            return self.hello(stream, token, head.id).map(Some);
+        }
+        let Some(Guest { stream, rights, .. }) = &self.guest else { return Err(nobody()) };
+        let to_read = || self.store.to_read(stream, rights);
+        match wish {
+            Wish::Hello { .. } | Wish::Publish(_) => Ok(None),
+            Wish::Subscribe(begin) => {
+                if self.desk.has(|known, _| *known == head.id) {
+                    return Err(problem(code::NOT_SUBSCRIBED, "this id has a subscription already"));
+                }
+                let from = (&*self.store, to_read()?);
+                let places = self.desk.subscribe(from, head.which(), begin, head.id, cx)?;
+                Ok(Some(wire::places(op::SUBSCRIBED, head.id, &places)))
+            }
+            Wish::Fetch { offset, max } => {
+                let stream = to_read()?;
+                let most = usize::try_from(max).unwrap_or(usize::MAX);
+                let read = super::fetch(&stream, head.partition.into(), offset, most)?;
+                let at = Place { id: &head.id, stream: stream.name(), partition: head.partition.into() };
+                Wire.records(&at, read.from, read.end, &read.read, cx);
+                Ok(None)
+            }
+            Wish::Commit { offset, group } => {
+                let to = (group, u32::from(head.partition), offset);
+                self.desk.commit(to_read()?, to, head.id, &Wire, cx)?;
+                Ok(None)
+            }
+            Wish::Unsubscribe(id) if self.desk.unsubscribe(|known, _| *known == id) => {
+                Ok(Some(wire::message(op::UNSUBSCRIBED, ANY, head.id, |_| {})))
+            }
+            Wish::Unsubscribe(id) => {
+                Err(problem(code::NOT_SUBSCRIBED, format!("there is no subscription {id}")))
+            }
+            Wish::Ping => Ok(Some(wire::message(op::PONG, ANY, head.id, |_| {}))),
+        }
+    }
+}
+
+fn nobody() -> Problem {
+    problem(code::MALFORMED, "hello comes first")
+}
+
+impl Handler for Binary {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        if self.guest.is_some() {
+            let _ = cx.send_bytes(self.welcome(0));
+        }
+    }
+
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        let Some((head, body)) = Head::split(&payload).filter(|_| payload.kind() == Kind::Binary) else {
+            return close(cx, CloseCode::POLICY, "no message of this protocol: 8 bytes of binary at least");
+        };
+        let result = match head.read(body) {
+            // What is published is kept; the rest is looked at where it is.
+            Ok(Wish::Publish(ack)) => {
+                let records = payload.detach().slice(HEAD..);
+                self.publish(head, ack, records, cx).map(|()| None)
+            }
+            Ok(wish) => self.obey(head, wish, cx),
+            Err(Some(words)) => Err(problem(code::MALFORMED, words)),
+            Err(None) => Err(problem(code::UNKNOWN_OP, format!("unknown op {}", head.op))),
+        };
+        match result {
+            // Behind a Close there is nobody to hear it.
+            Ok(Some(answer)) => {
+                let _ = cx.send_bytes(answer);
+            }
+            Ok(None) => {}
+            Err(problem) => {
+                Wire.failed(&head.id, problem, cx);
+                if self.guest.is_none() {
+                    close(cx, CloseCode::POLICY, "hello comes first");
+                }
+            }
+        }
+    }
+
+    fn woken(&mut self, cx: &mut Context<'_>) {
+        self.desk.woken(Some(&self.store), &Wire, cx);
+    }
+
+    fn drain(&mut self, cx: &mut Context<'_>) {
+        self.desk.feed(&Wire, cx);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.guest.as_ref()?.rights.deadline()
+    }
+
+    fn expired(&mut self, cx: &mut Context<'_>) {
+        Wire.failed(&0, problem(code::TOKEN, "the token has expired"), cx);
+        close(cx, TOKEN_EXPIRED, "the token has expired");
+    }
+
+    fn close(&mut self, _: &Closed, _: &mut Context<'_>) {
+        // Groups are left, and nothing is awaited any more.
+        self.desk = Desk::default();
+    }
+}
+
+/// Says it in binary messages.
+struct Wire;
+
+impl Voice for Wire {
+    type Id = u32;
+
+    fn published(&self, at: &Place<'_, u32>, appended: Appended, cx: &mut Context<'_>) {
+        let _ = cx.send_binary(&wire::published(number(at.partition), *at.id, appended));
+    }
+
+    fn committed(&self, at: &Place<'_, u32>, cx: &mut Context<'_>) {
+        let _ = cx.send_binary(&wire::message(op::COMMITTED, number(at.partition), *at.id, |_| {}));
+    }
+
+    fn failed(&self, id: &u32, problem: Problem, cx: &mut Context<'_>) {
+        let _ = cx.send_binary(&wire::error(*id, problem.code, &problem.text));
+    }
+
+    fn records(&self, at: &Place<'_, u32>, from: u64, end: u64, read: &Read, cx: &mut Context<'_>) -> Sent {
+        let head = wire::batches(number(at.partition), *at.id, from, read.next, end);
+        cx.send_pieces(Kind::Binary, &[head, read.batches.clone()]).unwrap_or(Sent::Dropped)
+    }
+
+    fn gap(&self, at: &Place<'_, u32>, from: u64, to: u64, cx: &mut Context<'_>) -> Sent {
+        let words = wire::gap(number(at.partition), *at.id, from, to);
+        cx.send_binary(&words).unwrap_or(Sent::Dropped)
+    }
+
+    fn assigned(&self, id: &u32, _: &str, places: &[(u32, u64)], cx: &mut Context<'_>) {
+        let _ = cx.send_binary(&wire::places(op::ASSIGNED, *id, places));
+    }
+}
+
+/// A partition as a head names it; there are fewer than it can name.
+fn number(partition: u32) -> u16 {
+    u16::try_from(partition).unwrap_or(ANY)
+}

@@ -1,0 +1,508 @@
+//! What one connection has under way with streams: what it published and is to be answered, and what it is to be fed.
+//!
+//! Catching up and following are one loop: read until the end, then leave a waker there. What is read is lent to the
+//! connection as it lies in the log, as long as the connection takes it; when that has drained, the loop goes on.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{self, Poll, Wake, Waker};
+
+use sinews_server::{Context, Sent};
+use sinews_stream::record::Records;
+use sinews_stream::{
+    AppendError, Appended, Durability, Partition, Past, Pending, Read, ReadError, Start, Stream,
+};
+
+use super::groups::Membership;
+use super::{Ack, Begin, READ_BYTES, Store, Which, choose, find_partition};
+use crate::protocol::{Problem, code, problem};
+
+/// How a connection says what became of things.
+pub(crate) trait Voice {
+    /// What a client knows its requests by.
+    type Id;
+
+    fn published(&self, at: &Place<'_, Self::Id>, appended: Appended, cx: &mut Context<'_>);
+    fn committed(&self, at: &Place<'_, Self::Id>, cx: &mut Context<'_>);
+    fn failed(&self, id: &Self::Id, problem: Problem, cx: &mut Context<'_>);
+    /// Records from an offset on; what comes before it in the first batch does not count. `end` is that of what can
+    /// be read.
+    fn records(
+        &self,
+        at: &Place<'_, Self::Id>,
+        from: u64,
+        end: u64,
+        read: &Read,
+        cx: &mut Context<'_>,
+    ) -> Sent;
+    /// Records that are not there any more, and where it goes on.
+    fn gap(&self, at: &Place<'_, Self::Id>, from: u64, to: u64, cx: &mut Context<'_>) -> Sent;
+    /// Which partitions a member of a group reads now, and from where.
+    fn assigned(&self, id: &Self::Id, stream: &str, places: &[(u32, u64)], cx: &mut Context<'_>);
+}
+
+/// Whom and what something is about.
+pub(crate) struct Place<'a, I> {
+    pub(crate) id: &'a I,
+    pub(crate) stream: &'a str,
+    pub(crate) partition: u32,
+}
+
+pub(crate) struct Desk<I> {
+    lanes: Vec<Lane<I>>,
+    /// Answers that are awaited in all lanes.
+    awaited: usize,
+    /// What found no room. The connection is held meanwhile, so it is one at most.
+    waiting: Option<Waiting<I>>,
+    subscriptions: Vec<Subscription<I>>,
+    /// Whose turn it is, so that none starves beside one that never ends.
+    turn: usize,
+}
+
+/// Answers that a connection may await. One that has more to say is held until half of them are there: the records
+/// themselves are bounded by what may wait for the disk.
+const AWAITED_MAX: usize = 16_384;
+
+/// Subscriptions of a connection.
+const SUBSCRIPTIONS_MAX: usize = 1_024;
+
+/// Appends to one partition, or commits of one stream: they are done in their order, so only the first is asked.
+struct Lane<I> {
+    stream: Stream,
+    /// None: commits.
+    partition: Option<u32>,
+    queue: VecDeque<Awaited<I>>,
+}
+
+struct Awaited<I> {
+    id: I,
+    partition: u32,
+    durability: Durability,
+    pending: Pending,
+}
+
+struct Waiting<I> {
+    id: I,
+    stream: Stream,
+    partition: u32,
+    records: Records,
+    ack: Ack,
+    room: Arc<Alarm>,
+}
+
+struct Subscription<I> {
+    id: I,
+    stream: Stream,
+    start: Start,
+    member: Option<Member>,
+    feeds: Vec<Feed>,
+}
+
+struct Member {
+    group: String,
+    membership: Membership,
+}
+
+/// One partition that is read.
+struct Feed {
+    number: u32,
+    partition: Partition,
+    next: u64,
+    /// Rings when there is more, and stands still while that is awaited.
+    alarm: Arc<Alarm>,
+    /// There was nothing to read although it was said that there is.
+    disappointed: bool,
+}
+
+/// Wakes a connection, and remembers that it has.
+struct Alarm {
+    rung: AtomicBool,
+    connection: Waker,
+}
+
+impl Alarm {
+    fn new(cx: &Context<'_>) -> Arc<Self> {
+        Arc::new(Self { rung: AtomicBool::new(true), connection: cx.waker() })
+    }
+
+    fn has_rung(&self) -> bool {
+        self.rung.load(Ordering::Acquire)
+    }
+
+    /// Answers whether what is awaited has happened; rings otherwise when it does.
+    fn set(self: &Arc<Self>, partition: &Partition, past: Past) -> bool {
+        self.rung.store(false, Ordering::Release);
+        let happened = partition.watch(past, &Waker::from(Arc::clone(self)));
+        if happened {
+            self.rung.store(true, Ordering::Release);
+        }
+        happened
+    }
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.rung.store(true, Ordering::Release);
+        self.connection.wake_by_ref();
+    }
+}
+
+/// What a step of feeding came to.
+enum Step {
+    /// There may be more.
+    Fed,
+    /// Nothing is there now.
+    Idle,
+    /// The connection takes no more for now.
+    Full,
+}
+
+impl<I> Default for Desk<I> {
+    fn default() -> Self {
+        Self { lanes: Vec::new(), awaited: 0, waiting: None, subscriptions: Vec::new(), turn: 0 }
+    }
+}
+
+impl<I> Desk<I> {
+    /// Appends, and answers when that is as safe as asked for. If there is no room, the connection is held until there
+    /// is.
+    pub(crate) fn publish(
+        &mut self,
+        (store, stream): (&Store, Stream),
+        which: Which,
+        records: Records,
+        (id, ack): (I, Ack),
+        voice: &impl Voice<Id = I>,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Problem> {
+        let partition = choose(&stream, which, &records)?;
+        match store.append(&stream, partition, records.clone()) {
+            Ok(pending) => {
+                if let Some(durability) = ack.durability() {
+                    let awaited = Awaited { id, partition, durability, pending };
+                    self.await_answer(stream, Some(partition), awaited, voice, cx);
+                }
+                Ok(())
+            }
+            Err(AppendError::Busy) => {
+                self.waiting = Some(Waiting { id, stream, partition, records, ack, room: Alarm::new(cx) });
+                self.retry(store, voice, cx);
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Stores where a group goes on, and answers when that is safe.
+    pub(crate) fn commit(
+        &mut self,
+        stream: Stream,
+        (group, partition, offset): (&str, u32, u64),
+        id: I,
+        voice: &impl Voice<Id = I>,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Problem> {
+        let pending = stream.commit(group, partition, offset)?;
+        let awaited = Awaited { id, partition, durability: Durability::Disk, pending };
+        self.await_answer(stream, None, awaited, voice, cx);
+        Ok(())
+    }
+
+    /// Begins to feed. Answers where it begins, by partition; a member of a group is told by
+    /// [`Voice::assigned`].
+    pub(crate) fn subscribe(
+        &mut self,
+        (store, stream): (&Store, Stream),
+        which: Which,
+        Begin { start, group }: Begin,
+        id: I,
+        cx: &Context<'_>,
+    ) -> Result<Vec<(u32, u64)>, Problem> {
+        if self.subscriptions.len() == SUBSCRIPTIONS_MAX {
+            return Err(problem(
+                code::TOO_MANY,
+                format!("a connection has at most {SUBSCRIPTIONS_MAX} subscriptions"),
+            ));
+        }
+        let mut new = Subscription { id, start, member: None, feeds: Vec::new(), stream };
+        match group {
+            Some(_) if which != Which::Any => {
+                return Err(problem(code::TOPIC, "a group shares the partitions itself: name none"));
+            }
+            Some(group) => {
+                if group.len() > GROUP_MAX || group.chars().any(char::is_control) {
+                    let words =
+                        format!("a group's name has 1 to {GROUP_MAX} bytes and no control characters");
+                    return Err(problem(code::TOPIC, words));
+                }
+                let (name, partitions) = (new.stream.name(), new.stream.partitions());
+                let membership = store.groups.join(name, &group, partitions, cx.waker());
+                new.member = Some(Member { group, membership });
+            }
+            None => match which {
+                Which::This(partition) => {
+                    find_partition(&new.stream, partition)?;
+                    new.read(partition, cx);
+                }
+                Which::Any => (0..new.stream.partitions()).for_each(|partition| new.read(partition, cx)),
+            },
+        }
+        let places = new.places();
+        self.subscriptions.push(new);
+        // It begins behind the answer.
+        cx.waker().wake();
+        Ok(places)
+    }
+
+    /// Whether there is such a subscription.
+    pub(crate) fn has(&self, matches: impl Fn(&I, &str) -> bool) -> bool {
+        self.subscriptions.iter().any(|known| matches(&known.id, known.stream.name()))
+    }
+
+    /// Ends a subscription; answers whether there was one.
+    pub(crate) fn unsubscribe(&mut self, matches: impl Fn(&I, &str) -> bool) -> bool {
+        let before = self.subscriptions.len();
+        self.subscriptions.retain(|known| !matches(&known.id, known.stream.name()));
+        self.subscriptions.len() < before
+    }
+
+    /// The connection was woken: answers, room, other members of groups, or more to read.
+    pub(crate) fn woken(&mut self, store: Option<&Store>, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) {
+        self.answer(voice, cx);
+        if let Some(store) = store
+            && self.waiting.as_ref().is_some_and(|waiting| waiting.room.has_rung())
+        {
+            self.retry(store, voice, cx);
+        }
+        for subscription in &mut self.subscriptions {
+            subscription.move_over(voice, cx);
+        }
+        self.feed(voice, cx);
+    }
+
+    /// Feeds as much as the connection takes.
+    pub(crate) fn feed(&mut self, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) {
+        let count = self.subscriptions.len();
+        let mut idle = 0;
+        while idle < count {
+            if cx.buffered() > cx.config().high_water() || !cx.is_open() {
+                return;
+            }
+            self.turn = (self.turn + 1) % count;
+            let subscription = &mut self.subscriptions[self.turn];
+            match subscription.step(voice, cx) {
+                Ok(Step::Fed) => idle = 0,
+                Ok(Step::Idle) => idle += 1,
+                Ok(Step::Full) => return,
+                Err(problem) => {
+                    let gone = self.subscriptions.remove(self.turn);
+                    voice.failed(&gone.id, problem, cx);
+                    return self.feed(voice, cx);
+                }
+            }
+        }
+    }
+
+    /// Appends what found no room before.
+    fn retry(&mut self, store: &Store, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) {
+        let Some(waiting) = self.waiting.take() else { return };
+        // Twice, since there may be room just now.
+        for _ in 0..2 {
+            match store.append(&waiting.stream, waiting.partition, waiting.records.clone()) {
+                Ok(pending) => {
+                    let Waiting { id, stream, partition, ack, .. } = waiting;
+                    if let Some(durability) = ack.durability() {
+                        let awaited = Awaited { id, partition, durability, pending };
+                        self.await_answer(stream, Some(partition), awaited, voice, cx);
+                    }
+                    return self.hold_or_release(cx);
+                }
+                Err(AppendError::Busy) => {
+                    let partition = waiting.stream.partition(waiting.partition);
+                    let happened = partition.is_none_or(|it| waiting.room.set(&it, Past::Room));
+                    if !happened {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    voice.failed(&waiting.id, error.into(), cx);
+                    return self.hold_or_release(cx);
+                }
+            }
+        }
+        if waiting.room.has_rung() {
+            // Others were quicker.
+            cx.waker().wake();
+        }
+        self.waiting = Some(waiting);
+        self.hold_or_release(cx);
+    }
+
+    fn hold_or_release(&self, cx: &mut Context<'_>) {
+        if self.waiting.is_some() || self.awaited >= AWAITED_MAX {
+            cx.hold();
+        } else if self.awaited <= AWAITED_MAX / 2 {
+            cx.release();
+        }
+    }
+
+    fn await_answer(
+        &mut self,
+        stream: Stream,
+        partition: Option<u32>,
+        awaited: Awaited<I>,
+        voice: &impl Voice<Id = I>,
+        cx: &mut Context<'_>,
+    ) {
+        let known = |lane: &Lane<I>| lane.partition == partition && lane.stream.name() == stream.name();
+        let place = self.lanes.iter().position(known).unwrap_or_else(|| {
+            self.lanes.push(Lane { stream, partition, queue: VecDeque::new() });
+            self.lanes.len() - 1
+        });
+        let lane = &mut self.lanes[place];
+        lane.queue.push_back(awaited);
+        self.awaited += 1;
+        if lane.queue.len() == 1 {
+            self.awaited -= lane.answer(voice, cx);
+        }
+        if self.awaited >= AWAITED_MAX {
+            cx.hold();
+        }
+    }
+
+    /// Gives the answers that are due.
+    fn answer(&mut self, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) {
+        if self.awaited == 0 {
+            return;
+        }
+        for lane in &mut self.lanes {
+            self.awaited -= lane.answer(voice, cx);
+        }
+        // What is written to again makes itself a new one.
+        if self.lanes.len() > LANES_KEPT {
+            self.lanes.retain(|lane| !lane.queue.is_empty());
+        }
+        self.hold_or_release(cx);
+    }
+}
+
+/// Longest name of a group, in bytes.
+const GROUP_MAX: usize = 255;
+
+/// Lanes of a connection that stay without anything in them.
+const LANES_KEPT: usize = 16;
+
+impl<I> Lane<I> {
+    /// Answers in order, as far as that goes, and tells how many that were.
+    fn answer(&mut self, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) -> usize {
+        let waker = cx.waker();
+        let mut answered = 0;
+        while let Some(first) = self.queue.front_mut() {
+            let Poll::Ready(result) =
+                first.pending.poll(first.durability, &mut task::Context::from_waker(&waker))
+            else {
+                break;
+            };
+            let at = Place { id: &first.id, stream: self.stream.name(), partition: first.partition };
+            match result {
+                Ok(appended) if self.partition.is_some() => voice.published(&at, appended, cx),
+                Ok(_) => voice.committed(&at, cx),
+                Err(error) => voice.failed(&first.id, error.into(), cx),
+            }
+            self.queue.pop_front();
+            answered += 1;
+        }
+        answered
+    }
+}
+
+impl<I> Subscription<I> {
+    fn places(&self) -> Vec<(u32, u64)> {
+        self.feeds.iter().map(|feed| (feed.number, feed.next)).collect()
+    }
+
+    /// Begins to read a partition: where its group has come to, or else where it was told.
+    fn read(&mut self, number: u32, cx: &Context<'_>) {
+        let Some(partition) = self.stream.partition(number) else { return };
+        let stored = self.member.as_ref().and_then(|member| self.stream.committed(&member.group, number));
+        let next = partition.seek(stored.map_or(self.start, Start::Offset));
+        self.feeds.push(Feed { number, partition, next, alarm: Alarm::new(cx), disappointed: false });
+    }
+
+    /// Lets go of partitions that others of the group are to read, and takes over those that it is to.
+    fn move_over(&mut self, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) {
+        let Some(member) = &self.member else { return };
+        let moves = member.membership.moves();
+        if moves.lost.is_empty() && moves.gained.is_empty() {
+            return;
+        }
+        self.feeds.retain(|feed| !moves.lost.contains(&feed.number));
+        for number in moves.gained {
+            self.read(number, cx);
+        }
+        voice.assigned(&self.id, self.stream.name(), &self.places(), cx);
+    }
+
+    /// Feeds once from each partition that has something.
+    fn step(&mut self, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) -> Result<Step, Problem> {
+        let mut step = Step::Idle;
+        for feed in self.feeds.iter_mut().filter(|feed| feed.alarm.has_rung()) {
+            let at = Place { id: &self.id, stream: self.stream.name(), partition: feed.number };
+            match feed.step(&at, voice, cx)? {
+                Step::Full => {
+                    // The next one first, the next time.
+                    let next = self.feeds.iter().position(|known| known.number == at.partition).unwrap_or(0);
+                    self.feeds.rotate_left(next + 1);
+                    return Ok(Step::Full);
+                }
+                Step::Fed => step = Step::Fed,
+                Step::Idle => {}
+            }
+        }
+        Ok(step)
+    }
+}
+
+impl Feed {
+    fn step<V: Voice>(
+        &mut self,
+        at: &Place<'_, V::Id>,
+        voice: &V,
+        cx: &mut Context<'_>,
+    ) -> Result<Step, Problem> {
+        let from = self.next;
+        let (sent, next) = match self.partition.read(from, READ_BYTES) {
+            Ok(read) if read.batches.is_empty() => return self.follow(),
+            Ok(read) => {
+                let end = self.partition.ends().readable;
+                (voice.records(at, from, end, &read, cx), read.next)
+            }
+            Err(ReadError::Gone { earliest: to } | ReadError::Damaged { resume: to, .. }) if to > from => {
+                (voice.gap(at, from, to, cx), to)
+            }
+            // What was stored of it lies behind the end of what is left of it.
+            Err(ReadError::Ahead { readable }) if readable < from => (Sent::Queued, readable),
+            Err(error) => return Err(problem(code::STORE, error.to_string())),
+        };
+        if sent != Sent::Dropped {
+            self.next = next;
+            self.disappointed = false;
+        }
+        Ok(if sent == Sent::Queued { Step::Fed } else { Step::Full })
+    }
+
+    /// At the end: what comes is awaited.
+    fn follow(&mut self) -> Result<Step, Problem> {
+        if !self.alarm.set(&self.partition, Past::Readable(self.next)) {
+            self.disappointed = false;
+            return Ok(Step::Idle);
+        }
+        if std::mem::replace(&mut self.disappointed, true) {
+            // It ends, by a fault or since the server stops.
+            let why = self.partition.failure();
+            return Err(problem(code::STORE, why.as_deref().unwrap_or("the stream is being closed")));
+        }
+        Ok(Step::Fed)
+    }
+}

@@ -1,0 +1,265 @@
+//! Who of a group reads which partition: each is read by one member at a time, shared out evenly.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
+
+/// The groups that have members on this server.
+#[derive(Debug, Default)]
+pub(super) struct Groups(Mutex<HashMap<(String, String), Weak<Group>>>);
+
+/// The members of one group of one stream, and what each of them reads.
+///
+/// A partition that is to move is read by nobody until its reader has let go of it: otherwise what the one has not yet
+/// said it has done would be done by both.
+#[derive(Debug, Default)]
+struct Group(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    members: Vec<Member>,
+    next_id: u64,
+    /// By partition: who reads it, and who is to.
+    readers: Vec<Option<u64>>,
+    wanted: Vec<Option<u64>>,
+}
+
+#[derive(Debug)]
+struct Member {
+    id: u64,
+    waker: Waker,
+}
+
+/// One who reads with a group, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Membership {
+    group: Arc<Group>,
+    id: u64,
+}
+
+/// What is different since a member asked last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Moves {
+    pub(super) lost: Vec<u32>,
+    pub(super) gained: Vec<u32>,
+}
+
+impl Groups {
+    /// Joins a group of a stream with so many partitions. The waker is called when there are [moves](Membership::moves).
+    pub(super) fn join(&self, stream: &str, group: &str, partitions: u32, waker: Waker) -> Membership {
+        let mut groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.retain(|_, group| group.strong_count() > 0);
+        let place = groups.entry((stream.to_owned(), group.to_owned())).or_default();
+        let group = place.upgrade().unwrap_or_else(|| {
+            let new = Arc::default();
+            *place = Arc::downgrade(&new);
+            new
+        });
+        drop(groups);
+        let mut state = group.lock();
+        let id = state.next_id;
+        state.next_id += 1;
+        state.members.push(Member { id, waker });
+        let partitions = state.readers.len().max(partitions as usize);
+        state.readers.resize(partitions, None);
+        state.share_out();
+        state.wake_all();
+        drop(state);
+        Membership { group, id }
+    }
+}
+
+impl Group {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Everybody gets as many as everybody else, or one more; what somebody has stays there as far as that goes.
+    fn share_out(&mut self) {
+        let (partitions, members) = (self.readers.len(), self.members.len().max(1));
+        let (each, more) = (partitions / members, partitions % members);
+        let mut wanted = vec![None; partitions];
+        let mut spare = more;
+        let mut short: Vec<(u64, usize)> = Vec::new();
+        for member in &self.members {
+            let has = |at: &usize| self.wanted.get(*at).copied().flatten() == Some(member.id);
+            let kept: Vec<usize> = (0..partitions).filter(has).collect();
+            // Who has more already may keep one more.
+            let quota = each + usize::from(spare > 0 && kept.len() > each);
+            spare -= quota - each;
+            let kept = &kept[..kept.len().min(quota)];
+            kept.iter().for_each(|at| wanted[*at] = Some(member.id));
+            short.push((member.id, quota - kept.len()));
+        }
+        let full = |(id, missing): &(u64, usize)| std::iter::repeat_n(*id, *missing);
+        let one_more = self
+            .members
+            .iter()
+            .map(|member| member.id)
+            .filter(|id| wanted.iter().filter(|wanted| **wanted == Some(*id)).count() <= each);
+        let rest: Vec<u64> = short.iter().flat_map(full).chain(one_more).collect();
+        let mut rest = rest.into_iter();
+        wanted.iter_mut().filter(|wanted| wanted.is_none()).for_each(|wanted| *wanted = rest.next());
+        self.wanted = wanted;
+    }
+
+    fn wake_all(&self) {
+        self.members.iter().for_each(|member| member.waker.wake_by_ref());
+    }
+}
+
+impl Membership {
+    /// What this member does not read any more, from this moment on, and what it reads from now on.
+    pub(super) fn moves(&self) -> Moves {
+        let mut state = self.group.lock();
+        let State { members, readers, wanted, .. } = &mut *state;
+        let (mut moves, mut let_go) = (Moves::default(), false);
+        for (at, (reader, wanted)) in readers.iter_mut().zip(wanted).enumerate() {
+            match (*reader == Some(self.id), *wanted == Some(self.id)) {
+                (true, false) => {
+                    *reader = None;
+                    let_go = true;
+                    moves.lost.push(at as u32);
+                }
+                (false, true) if reader.is_none() => {
+                    *reader = Some(self.id);
+                    moves.gained.push(at as u32);
+                }
+                _ => {}
+            }
+        }
+        if let_go {
+            let others = members.iter().filter(|member| member.id != self.id);
+            others.for_each(|member| member.waker.wake_by_ref());
+        }
+        moves
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let mut state = self.group.lock();
+        state.members.retain(|member| member.id != self.id);
+        state.readers.iter_mut().filter(|reader| **reader == Some(self.id)).for_each(|reader| *reader = None);
+        state.share_out();
+        state.wake_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Reader {
+        membership: Membership,
+        reads: Vec<u32>,
+    }
+
+    impl Reader {
+        fn join(groups: &Groups, partitions: u32) -> Self {
+            let membership = groups.join("s", "g", partitions, Waker::noop().clone());
+            Self { membership, reads: Vec::new() }
+        }
+
+        fn settle(&mut self) {
+            let Moves { lost, gained } = self.membership.moves();
+            self.reads.retain(|partition| !lost.contains(partition));
+            self.reads.extend(gained);
+            self.reads.sort_unstable();
+        }
+    }
+
+    /// Everybody learns of everything, in any order.
+    fn settle(readers: &mut [Reader]) {
+        for _ in 0..2 {
+            readers.iter_mut().for_each(Reader::settle);
+            assert_disjoint(readers);
+        }
+    }
+
+    fn assert_disjoint(readers: &[Reader]) {
+        let mut all: Vec<u32> = readers.iter().flat_map(|reader| reader.reads.iter().copied()).collect();
+        let count = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), count, "a partition has two readers");
+    }
+
+    #[test]
+    fn partitions_are_shared_evenly_whoever_comes_and_goes() {
+        let groups = Groups::default();
+        let mut readers: Vec<Reader> = Vec::new();
+        for partitions in [7, 8, 12] {
+            for _ in 0..5 {
+                readers.push(Reader::join(&groups, partitions));
+                settle(&mut readers);
+                check(&readers, partitions);
+            }
+            while readers.len() > 1 {
+                let gone = readers.len() * 3 / 7 % readers.len();
+                readers.remove(gone);
+                settle(&mut readers);
+                check(&readers, partitions);
+            }
+        }
+    }
+
+    fn check(readers: &[Reader], partitions: u32) {
+        let all: usize = readers.iter().map(|reader| reader.reads.len()).sum();
+        assert_eq!(all, partitions as usize, "every partition has a reader");
+        let most = readers.iter().map(|reader| reader.reads.len()).max().unwrap_or(0);
+        let least = readers.iter().map(|reader| reader.reads.len()).min().unwrap_or(0);
+        assert!(most - least <= 1, "{least} to {most}");
+    }
+
+    #[test]
+    fn what_moves_is_read_by_nobody_until_its_reader_lets_go() {
+        let groups = Groups::default();
+        let mut first = Reader::join(&groups, 2);
+        first.settle();
+        assert_eq!(first.reads, [0, 1]);
+        let mut second = Reader::join(&groups, 2);
+        second.settle();
+        assert_eq!(second.reads, [0; 0], "the first one does not know yet");
+        first.settle();
+        second.settle();
+        assert_eq!((first.reads.len(), second.reads.len()), (1, 1));
+        assert_disjoint(&[first, second]);
+    }
+
+    #[test]
+    fn what_somebody_has_stays_there_as_far_as_it_can() {
+        let groups = Groups::default();
+        let mut readers = vec![Reader::join(&groups, 6), Reader::join(&groups, 6)];
+        settle(&mut readers);
+        let before: Vec<Vec<u32>> = readers.iter().map(|reader| reader.reads.clone()).collect();
+        readers.push(Reader::join(&groups, 6));
+        settle(&mut readers);
+        for (reader, before) in readers.iter().zip(before) {
+            assert!(reader.reads.iter().all(|partition| before.contains(partition)));
+        }
+        assert_eq!(readers[2].reads.len(), 2);
+    }
+
+    #[test]
+    fn more_members_than_partitions_wait_for_one_to_leave() {
+        let groups = Groups::default();
+        let mut readers: Vec<Reader> = (0..3).map(|_| Reader::join(&groups, 1)).collect();
+        settle(&mut readers);
+        assert_eq!(readers.iter().filter(|reader| reader.reads.is_empty()).count(), 2);
+        let reads = readers.iter().position(|reader| !reader.reads.is_empty()).unwrap();
+        readers.remove(reads);
+        settle(&mut readers);
+        assert_eq!(readers.iter().filter(|reader| !reader.reads.is_empty()).count(), 1);
+    }
+
+    #[test]
+    fn a_group_without_members_is_forgotten() {
+        let groups = Groups::default();
+        drop(Reader::join(&groups, 1));
+        let _other = groups.join("s", "h", 1, Waker::noop().clone());
+        assert_eq!(groups.0.lock().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,222 @@
+//! Streams by plain requests: `POST` and `GET /streams/{name}`, `GET /streams`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::json;
+use serde_json::value::RawValue;
+use sinews_server::{Answer, Request, Response};
+use sinews_stream::record::{Kind, RecordBuilder, Records};
+use sinews_stream::{Durability, Start};
+
+use super::json::{counted, described, malformed, write_record};
+use super::{Ack, Store, Which, choose, find_partition};
+use crate::hub;
+use crate::live::Policy;
+use crate::protocol::{Problem, code, problem};
+use crate::routes::failure;
+
+/// What those are told who want what this server does not have.
+pub(super) const OFF: &str = "this server keeps no streams: it was started without --streams-directory";
+
+/// Records in one answer to GET, unless `max` says otherwise, and at most.
+const RECORDS: usize = 100;
+const RECORDS_MAX: usize = 10_000;
+
+/// Bytes of one answer to GET, about.
+const BYTES_MAX: usize = 4 << 20;
+
+/// Seconds after which a client that met a store without room, or one that has failed, is to come again.
+const RETRY_AFTER: &str = "1";
+
+pub(super) fn name_of(request: &Request<'_>) -> Result<String, Problem> {
+    let name = request.param("name").ok_or_else(|| problem(code::TOPIC, "the stream's name is not UTF-8"))?;
+    hub::check_name(&name).map_err(|text| problem(code::TOPIC, text))?;
+    Ok(name.into_owned())
+}
+
+/// `POST /streams/{name}`: answers when what it holds is as safe as asked for.
+pub(crate) fn publish(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) -> Answer {
+    // A page elsewhere can make a browser post here, too.
+    if policy.origin.check(request.head()).is_err() {
+        return failure(403, "this origin may not publish here; see --origin").into();
+    }
+    try_publish(policy, store, request).unwrap_or_else(|problem| refused(&problem).into())
+}
+
+fn try_publish(
+    policy: &Policy,
+    store: Option<&Arc<Store>>,
+    request: &Request<'_>,
+) -> Result<Answer, Problem> {
+    let store = store.ok_or_else(off)?;
+    let name = name_of(request)?;
+    let durability = match request.query("ack") {
+        None | Some("disk") => Ack::Disk,
+        Some("memory") => Ack::Memory,
+        Some("broker") => Ack::Broker,
+        Some(_) => return Err(problem(code::MALFORMED, "ack is memory, disk or broker")),
+    };
+    let which = partition_of(request)?;
+    let rights = policy.rights(request)?;
+    let stream = store.to_publish(&name, &rights)?;
+    let records = records_of(request, store)?;
+    let partition = choose(&stream, which, &records)?;
+    let mut pending = store.append(&stream, partition, records)?;
+    let durability = durability.durability().unwrap_or(Durability::Disk);
+    Ok(Answer::later(async move {
+        match pending.wait(durability).await {
+            Ok(appended) => {
+                let words = json!({
+                    "stream": name, "partition": partition, "offset": appended.first, "count": appended.count,
+                });
+                Response::json(format!("{words}\n"))
+            }
+            Err(error) => refused(&error.into()),
+        }
+    }))
+}
+
+fn partition_of(request: &Request<'_>) -> Result<Which, Problem> {
+    match request.query("partition").map(str::parse) {
+        None => Ok(Which::Any),
+        Some(Ok(partition)) => Ok(Which::This(partition)),
+        Some(Err(_)) => Err(problem(code::MALFORMED, "partition is a number")),
+    }
+}
+
+/// What a body holds, by its type.
+fn records_of(request: &Request<'_>, store: &Store) -> Result<Records, Problem> {
+    let kind = request.head().header("content-type").next().unwrap_or_default();
+    let kind = std::str::from_utf8(kind).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let body = request.body();
+    if kind == "application/x-sinews-records" {
+        return Records::check(Bytes::copy_from_slice(body), store.limits()).map_err(malformed);
+    }
+    let key = request.query("key").unwrap_or_default();
+    let key = percent_decoded(key)?;
+    let mut builder = RecordBuilder::with_limits(*store.limits());
+    let now = super::now();
+    if kind == "application/x-ndjson" || kind == "application/jsonl" {
+        for (at, line) in body.split(|byte| *byte == b'\n').enumerate() {
+            let line = line.trim_ascii();
+            if line.is_empty() {
+                continue;
+            }
+            serde_json::from_slice::<&RawValue>(line)
+                .map_err(|error| problem(code::MALFORMED, format!("line {}: {error}", at + 1)))?;
+            builder.push(now, &key, line, Kind::Json).map_err(malformed)?;
+        }
+        return builder.finish().ok_or_else(|| problem(code::MALFORMED, "no line has anything in it"));
+    }
+    let kind = match std::str::from_utf8(body) {
+        Ok(text) if kind == "application/json" => {
+            serde_json::from_str::<&RawValue>(text)
+                .map_err(|error| problem(code::MALFORMED, format!("this is no JSON: {error}")))?;
+            Kind::Json
+        }
+        Ok(_) if kind != "application/octet-stream" => Kind::Text,
+        _ => Kind::Bytes,
+    };
+    builder.push(now, &key, body, kind).map_err(malformed)?;
+    builder.finish().ok_or_else(|| problem(code::MALFORMED, "no records"))
+}
+
+/// A value of the query.
+fn percent_decoded(value: &str) -> Result<Vec<u8>, Problem> {
+    let mut bytes = Vec::with_capacity(value.len());
+    let mut rest = value.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let digits =
+                    [rest.next(), rest.next()].map(|digit| digit.and_then(|it| char::from(it).to_digit(16)));
+                let [Some(high), Some(low)] = digits else {
+                    return Err(problem(code::MALFORMED, "key: % stands before two hexadecimal digits"));
+                };
+                (high * 16 + low) as u8
+            }
+            other => other,
+        });
+    }
+    Ok(bytes)
+}
+
+/// `GET /streams/{name}`: what is there, as lines of JSON.
+pub(crate) fn read(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) -> Response {
+    try_read(policy, store, request).unwrap_or_else(|problem| refused(&problem))
+}
+
+fn try_read(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) -> Result<Response, Problem> {
+    let store = store.ok_or_else(off)?;
+    let stream = store.to_read(&name_of(request)?, &policy.rights(request)?)?;
+    let start = match request.query("from") {
+        None | Some("earliest") => Start::Earliest,
+        Some("latest") => Start::Latest,
+        Some(offset) => Start::Offset(
+            offset.parse().map_err(|_| problem(code::MALFORMED, "from is earliest, latest or an offset"))?,
+        ),
+    };
+    let max = request.query("max").map_or(Ok(RECORDS), str::parse);
+    let max = max.map_err(|_| problem(code::MALFORMED, "max is a number"))?.min(RECORDS_MAX);
+    let partitions = match partition_of(request)? {
+        Which::This(partition) => partition..partition + 1,
+        Which::Any => 0..stream.partitions(),
+    };
+    let (mut lines, mut left) = (String::new(), max);
+    for number in partitions {
+        let mut next = find_partition(&stream, number)?.seek(start);
+        let prefix = format!("\"partition\":{number},");
+        while left > 0 && lines.len() < BYTES_MAX {
+            let found = super::fetch(&stream, number, next, super::READ_BYTES)?;
+            if found.read.batches.is_empty() {
+                break;
+            }
+            for record in counted(&found.read.batches, found.from).take(left) {
+                write_record(&record, &prefix, &mut lines);
+                lines.push('\n');
+                left -= 1;
+            }
+            next = found.read.next;
+        }
+    }
+    let response = Response::new(200).with_header("Content-Type", "application/x-ndjson");
+    Ok(response.with_header("Cache-Control", "no-store").with_body(lines))
+}
+
+/// `GET /streams`: those that may be read, and how far they go.
+pub(crate) fn list(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) -> Response {
+    let listed = || {
+        let store = store.ok_or_else(off)?;
+        Ok(store.list(&policy.rights(request)?))
+    };
+    match listed() {
+        Ok(streams) => {
+            let streams: Vec<_> = streams.iter().map(described).collect();
+            let response = Response::json(format!("{}\n", json!({ "streams": streams })));
+            response.with_header("Cache-Control", "no-store")
+        }
+        Err(problem) => refused(&problem),
+    }
+}
+
+fn off() -> Problem {
+    problem(code::NO_STREAM, OFF)
+}
+
+/// The answer to what was not done.
+pub(crate) fn refused(problem: &Problem) -> Response {
+    let mut words = json!({ "error": problem.text });
+    if let Some(needs) = &problem.needs {
+        words["needs"] = needs.clone();
+    }
+    let response = Response::json(format!("{words}\n")).with_status(problem.code);
+    let response = response.with_header("Cache-Control", "no-store");
+    match problem.code {
+        code::TOO_MANY | code::STORE => response.with_header("Retry-After", RETRY_AFTER),
+        401 => response.with_header("WWW-Authenticate", "Bearer realm=\"sinews\""),
+        _ => response,
+    }
+}

@@ -1,0 +1,294 @@
+//! Streams in JSON, at `/ws` and at `/streams/{name}`, and records as JSON.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use sinews_server::{Context, Sent};
+use sinews_stream::record::{self, Kind, Malformed, Record, RecordBuilder, Records};
+use sinews_stream::{Appended, Read, Stream};
+
+use super::desk::Place;
+use super::{Ack, Begin, Desk, Store, Voice, Which};
+use crate::auth::Rights;
+use crate::protocol::{Problem, code, problem};
+
+/// What a client says about streams. The stream may be left out where the path names it.
+#[derive(Debug)]
+pub(crate) enum Op<'a> {
+    Append { partition: Which, ack: Ack, records: Vec<Given<'a>> },
+    Consume { partition: Which, begin: Begin },
+    Commit { partition: u32, offset: u64, group: Cow<'a, str> },
+    Read { partition: u32, offset: u64, max: usize },
+    Stop,
+    Stream,
+}
+
+/// One record as a client gives it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Given<'a> {
+    #[serde(borrow)]
+    pub(crate) key: Option<Cow<'a, str>>,
+    #[serde(borrow, deserialize_with = "crate::protocol::given")]
+    pub(crate) data: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(crate) b64: Option<Cow<'a, str>>,
+}
+
+/// What follows on what was asked.
+pub(crate) enum Answer {
+    /// Fields of an acknowledgement.
+    Ack(Value),
+    /// A message of its own.
+    Own(String),
+    /// It comes later.
+    Later,
+}
+
+/// One client's side of streams.
+pub(crate) struct Side {
+    store: Option<Arc<Store>>,
+    /// The stream that is meant where none is named.
+    here: Option<String>,
+    desk: Desk<Id>,
+}
+
+/// What an answer is to be known by.
+type Id = Option<Value>;
+
+impl Side {
+    pub(crate) fn new(store: Option<Arc<Store>>, here: Option<String>) -> Self {
+        Self { store, here, desk: Desk::default() }
+    }
+
+    /// Does what is asked.
+    pub(crate) fn obey(
+        &mut self,
+        (stream, op): (Option<Cow<'_, str>>, Op<'_>),
+        id: &Id,
+        rights: &Rights,
+        cx: &mut Context<'_>,
+    ) -> Result<Answer, Problem> {
+        let store = self.store.clone().ok_or_else(|| problem(code::NO_STREAM, super::http::OFF))?;
+        let stream = stream.as_deref().or(self.here.as_deref());
+        let name = stream.ok_or_else(|| problem(code::MALFORMED, "stream is missing"))?;
+        match op {
+            Op::Append { partition, ack, records } => {
+                let to = (&*store, store.to_publish(name, rights)?);
+                let records = build(&records, store.limits())?;
+                // Who gives no id does not want to know.
+                let ack = if id.is_none() { Ack::None } else { ack };
+                let at_once = (ack == Ack::None && id.is_some())
+                    .then(|| json!({ "stream": name, "count": records.count() }));
+                self.desk.publish(to, partition, records, (id.clone(), ack), &Words, cx)?;
+                Ok(at_once.map_or(Answer::Later, Answer::Ack))
+            }
+            Op::Consume { partition, begin } => {
+                let stream = store.to_read(name, rights)?;
+                if self.desk.has(|_, known| known == name) {
+                    return Err(problem(
+                        code::NOT_SUBSCRIBED,
+                        format!("{name} is being consumed already: stop first"),
+                    ));
+                }
+                let from = (&*store, stream);
+                let places = self.desk.subscribe(from, partition, begin, id.clone(), cx)?;
+                Ok(Answer::Ack(json!({ "stream": name, "partitions": listed(&places) })))
+            }
+            Op::Commit { partition, offset, group } => {
+                let to = (&*group, partition, offset);
+                self.desk.commit(store.to_read(name, rights)?, to, id.clone(), &Words, cx)?;
+                Ok(Answer::Later)
+            }
+            Op::Read { partition, offset, max } => {
+                let found = super::fetch(&store.to_read(name, rights)?, partition, offset, max)?;
+                let at = Place { id, stream: name, partition };
+                Ok(Answer::Own(records_text(&at, found.from, found.end, &found.read)))
+            }
+            Op::Stop if self.desk.unsubscribe(|_, known| known == name) => {
+                Ok(Answer::Ack(json!({ "stream": name })))
+            }
+            Op::Stop => Err(problem(code::NOT_SUBSCRIBED, format!("{name} is not being consumed"))),
+            Op::Stream => {
+                let mut words = described(&store.to_read(name, rights)?);
+                words["op"] = json!("stream");
+                if let Some(id) = id {
+                    words["id"] = id.clone();
+                }
+                Ok(Answer::Own(words.to_string()))
+            }
+        }
+    }
+
+    pub(crate) fn woken(&mut self, cx: &mut Context<'_>) {
+        self.desk.woken(self.store.as_deref(), &Words, cx);
+    }
+
+    pub(crate) fn drain(&mut self, cx: &mut Context<'_>) {
+        self.desk.feed(&Words, cx);
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.desk = Desk::default();
+    }
+}
+
+/// A stream and how far it goes, as JSON.
+pub(super) fn described(stream: &Stream) -> Value {
+    let partitions = (0..stream.partitions()).filter_map(|number| {
+        let partition = stream.partition(number)?;
+        let (ends, statistics) = (partition.ends(), partition.statistics());
+        Some(json!({
+            "partition": number,
+            "earliest": ends.earliest,
+            "end": ends.readable,
+            "bytes": statistics.bytes,
+        }))
+    });
+    let groups = stream.groups().into_iter().map(|group| {
+        let stored = (0..stream.partitions()).filter_map(|partition| {
+            let offset = stream.committed(&group, partition)?;
+            Some(json!({ "partition": partition, "offset": offset }))
+        });
+        json!({ "group": group, "partitions": stored.collect::<Vec<_>>() })
+    });
+    json!({
+        "stream": stream.name(),
+        "partitions": partitions.collect::<Vec<_>>(),
+        "groups": groups.collect::<Vec<_>>(),
+    })
+}
+
+fn listed(places: &[(u32, u64)]) -> Value {
+    places.iter().map(|(partition, offset)| json!({ "partition": partition, "offset": offset })).collect()
+}
+
+/// Records of what a client gives.
+fn build(given: &[Given<'_>], limits: &record::Limits) -> Result<Records, Problem> {
+    let mut builder = RecordBuilder::with_limits(*limits);
+    for one in given {
+        let (value, kind) = match (one.data, &one.b64) {
+            (Some(data), None) => json_value(data),
+            (None, Some(b64)) => {
+                let bytes = STANDARD.decode(b64.as_bytes());
+                let bytes = bytes.map_err(|error| problem(code::MALFORMED, format!("b64: {error}")))?;
+                (Cow::Owned(bytes), Kind::Bytes)
+            }
+            _ => return Err(problem(code::MALFORMED, "a record has data or b64, one of them")),
+        };
+        let key = one.key.as_deref().unwrap_or_default();
+        builder.push(super::now(), key.as_bytes(), &value, kind).map_err(malformed)?;
+    }
+    builder.finish().ok_or_else(|| malformed(Malformed::Empty))
+}
+
+pub(super) fn malformed(error: Malformed) -> Problem {
+    let code = if error == Malformed::TooLarge { code::TOO_LARGE } else { code::MALFORMED };
+    problem(code, error.to_string())
+}
+
+/// JSON as a record's value: a string as its text.
+fn json_value(data: &RawValue) -> (Cow<'_, [u8]>, Kind) {
+    match serde_json::from_str::<String>(data.get()) {
+        Ok(text) => (Cow::Owned(text.into_bytes()), Kind::Text),
+        Err(_) => (Cow::Borrowed(data.get().as_bytes()), Kind::Json),
+    }
+}
+
+/// A record as JSON, without what all of a partition share.
+pub(super) fn write_record(record: &Record<'_>, prefix: &str, out: &mut String) {
+    // Writing to a string cannot fail.
+    let _ = write!(out, "{{{prefix}\"offset\":{},\"at\":{}", record.offset, record.timestamp);
+    let _ = match std::str::from_utf8(record.key) {
+        Ok("") => Ok(()),
+        Ok(key) => write!(out, ",\"key\":{}", json!(key)),
+        Err(_) => write!(out, ",\"key_b64\":\"{}\"", STANDARD.encode(record.key)),
+    };
+    // What it is said to be was not checked.
+    let _ = match (record.kind, std::str::from_utf8(record.value).ok()) {
+        (Kind::Text, Some(text)) => write!(out, ",\"data\":{}}}", json!(text)),
+        (Kind::Json, Some(text)) if serde_json::from_str::<&RawValue>(text).is_ok() => {
+            write!(out, ",\"data\":{}}}", text.trim())
+        }
+        _ => write!(out, ",\"b64\":\"{}\"}}", STANDARD.encode(record.value)),
+    };
+}
+
+/// What was read, as one message: pieces of it might meet the limit on what waits.
+fn records_text(at: &Place<'_, Id>, from: u64, end: u64, read: &Read) -> String {
+    let id = at.id.as_ref().map_or_else(String::new, |id| format!("\"id\":{id},"));
+    let (stream, partition) = (json!(at.stream), at.partition);
+    let mut words =
+        format!("{{\"op\":\"records\",{id}\"stream\":{stream},\"partition\":{partition},\"records\":[");
+    for record in counted(&read.batches, from) {
+        if !words.ends_with('[') {
+            words.push(',');
+        }
+        write_record(&record, "", &mut words);
+    }
+    // Writing to a string cannot fail.
+    let _ = write!(words, "],\"next\":{},\"end\":{end}}}", read.next.max(from));
+    words
+}
+
+/// The records of batches, but for those in front of what was asked for.
+pub(super) fn counted(batches: &[u8], from: u64) -> impl Iterator<Item = Record<'_>> {
+    let records = record::iter(batches).map_while(Result::ok).flat_map(|batch| batch.records());
+    records.map_while(Result::ok).filter(move |record| record.offset >= from)
+}
+
+/// Says it in JSON.
+struct Words;
+
+impl Words {
+    fn say(mut words: Value, id: &Id, cx: &mut Context<'_>) -> Sent {
+        if let Some(id) = id {
+            words["id"] = id.clone();
+        }
+        // Behind a Close there is nobody to hear it.
+        cx.send_text(&words.to_string()).unwrap_or(Sent::Dropped)
+    }
+}
+
+impl Voice for Words {
+    type Id = Id;
+
+    fn published(&self, at: &Place<'_, Id>, appended: Appended, cx: &mut Context<'_>) {
+        let Appended { first, count, .. } = appended;
+        let words = json!({
+            "op": "ack", "stream": at.stream, "partition": at.partition, "offset": first, "count": count,
+        });
+        Self::say(words, at.id, cx);
+    }
+
+    fn committed(&self, at: &Place<'_, Id>, cx: &mut Context<'_>) {
+        if at.id.is_some() {
+            Self::say(json!({ "op": "ack", "stream": at.stream, "partition": at.partition }), at.id, cx);
+        }
+    }
+
+    fn failed(&self, id: &Id, problem: Problem, cx: &mut Context<'_>) {
+        Self::say(problem.words(), id, cx);
+    }
+
+    fn records(&self, at: &Place<'_, Id>, from: u64, end: u64, read: &Read, cx: &mut Context<'_>) -> Sent {
+        let unasked = Place { id: &None, ..*at };
+        cx.send_text(&records_text(&unasked, from, end, read)).unwrap_or(Sent::Dropped)
+    }
+
+    fn gap(&self, at: &Place<'_, Id>, from: u64, to: u64, cx: &mut Context<'_>) -> Sent {
+        let words =
+            json!({ "op": "gap", "stream": at.stream, "partition": at.partition, "from": from, "to": to });
+        Self::say(words, &None, cx)
+    }
+
+    fn assigned(&self, _: &Id, stream: &str, places: &[(u32, u64)], cx: &mut Context<'_>) {
+        Self::say(json!({ "op": "assigned", "stream": stream, "partitions": listed(places) }), &None, cx);
+    }
+}

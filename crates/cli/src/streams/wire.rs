@@ -1,0 +1,278 @@
+//! The binary messages, byte by byte: docs/streams.md has the tables.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use sinews_stream::{Appended, Start};
+
+use super::{Ack, Begin, Which};
+
+/// What stands before the body of every message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) op: u8,
+    pub(super) flags: u8,
+    pub(super) partition: u16,
+    pub(super) id: u32,
+}
+
+/// Bytes of a head.
+pub(super) const HEAD: usize = 8;
+
+/// In place of a partition: any, or all.
+pub(super) const ANY: u16 = u16::MAX;
+
+/// What a client wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wish<'a> {
+    Hello {
+        stream: &'a str,
+        token: Option<&'a str>,
+    },
+    /// The records are the body.
+    Publish(Ack),
+    Subscribe(Begin),
+    Fetch {
+        offset: u64,
+        max: u32,
+    },
+    Commit {
+        offset: u64,
+        group: &'a str,
+    },
+    /// The id that it was subscribed with.
+    Unsubscribe(u32),
+    Ping,
+}
+
+/// What the server says.
+pub(super) mod op {
+    pub(in crate::streams) const WELCOME: u8 = 128;
+    pub(in crate::streams) const PUBLISHED: u8 = 129;
+    pub(in crate::streams) const SUBSCRIBED: u8 = 130;
+    pub(in crate::streams) const BATCHES: u8 = 131;
+    pub(in crate::streams) const COMMITTED: u8 = 132;
+    pub(in crate::streams) const UNSUBSCRIBED: u8 = 133;
+    pub(in crate::streams) const PONG: u8 = 134;
+    pub(in crate::streams) const ASSIGNED: u8 = 140;
+    pub(in crate::streams) const GAP: u8 = 141;
+    pub(in crate::streams) const ERROR: u8 = 255;
+}
+
+impl Head {
+    /// The head of a message, and its body.
+    pub(super) fn split(message: &[u8]) -> Option<(Self, &[u8])> {
+        let (head, body) = message.split_first_chunk::<HEAD>()?;
+        let [op, flags, p0, p1, id @ ..] = *head;
+        let (partition, id) = (u16::from_le_bytes([p0, p1]), u32::from_le_bytes(id));
+        Some((Self { op, flags, partition, id }, body))
+    }
+
+    pub(super) fn which(self) -> Which {
+        if self.partition == ANY { Which::Any } else { Which::This(self.partition.into()) }
+    }
+
+    /// What the message asks for.
+    ///
+    /// # Errors
+    /// What is wrong with it; `None` if there is no such op.
+    pub(super) fn read<'a>(&self, body: &'a [u8]) -> Result<Wish<'a>, Option<&'static str>> {
+        let wish = match self.op {
+            0 => hello(body).ok_or("hello: version 1, bytes of the name, the name, a token")?,
+            1 => Wish::Publish(ack(self.flags).ok_or("publish: flags 0 none, 1 memory, 2 disk, 3 broker")?),
+            2 => Wish::Subscribe(begin(body).ok_or("subscribe: 16 bytes, and the name of a group in UTF-8")?),
+            3 => fetch(body).ok_or("fetch: u64 offset, u32 most bytes")?,
+            4 => commit(body).ok_or("commit: u64 offset, and the name of a group in UTF-8")?,
+            5 => {
+                let id = body.try_into().map(u32::from_le_bytes);
+                Wish::Unsubscribe(id.map_err(|_| "unsubscribe: u32 id of the subscription")?)
+            }
+            6 => Wish::Ping,
+            _ => return Err(None),
+        };
+        if self.flags != 0 && !matches!(wish, Wish::Publish(_)) {
+            return Err(Some("flags have no meaning here"));
+        }
+        Ok(wish)
+    }
+}
+
+fn ack(flags: u8) -> Option<Ack> {
+    [Ack::None, Ack::Memory, Ack::Disk, Ack::Broker].get(usize::from(flags)).copied()
+}
+
+fn hello(body: &[u8]) -> Option<Wish<'_>> {
+    let [VERSION, len, rest @ ..] = body else { return None };
+    let (stream, token) = rest.split_at_checked(usize::from(*len))?;
+    let (stream, token) = (text(stream)?, text(token)?);
+    Some(Wish::Hello { stream, token: (!token.is_empty()).then_some(token) })
+}
+
+/// Of the messages.
+const VERSION: u8 = 1;
+
+fn begin(body: &[u8]) -> Option<Begin> {
+    let (head, group) = body.split_first_chunk::<16>()?;
+    let [kind, 0, 0, 0, 0, 0, 0, 0, value @ ..] = *head else { return None };
+    let value = u64::from_le_bytes(value);
+    let start = match kind {
+        // A group without an offset of its own begins with what is there.
+        0 | 4 => Start::Earliest,
+        1 => Start::Latest,
+        2 => Start::Offset(value),
+        3 => Start::Time(value),
+        _ => return None,
+    };
+    let group = text(group)?;
+    let group = (!group.is_empty()).then(|| group.to_owned());
+    (kind != 4 || group.is_some()).then_some(Begin { start, group })
+}
+
+fn fetch(body: &[u8]) -> Option<Wish<'_>> {
+    let (offset, max) = body.split_first_chunk()?;
+    let max = u32::from_le_bytes(max.try_into().ok()?);
+    Some(Wish::Fetch { offset: u64::from_le_bytes(*offset), max })
+}
+
+fn commit(body: &[u8]) -> Option<Wish<'_>> {
+    let (offset, group) = body.split_first_chunk()?;
+    Some(Wish::Commit { offset: u64::from_le_bytes(*offset), group: text(group)? })
+}
+
+fn text(bytes: &[u8]) -> Option<&str> {
+    std::str::from_utf8(bytes).ok()
+}
+
+/// A message without batches.
+pub(super) fn message(op: u8, partition: u16, id: u32, body: impl FnOnce(&mut BytesMut)) -> Bytes {
+    let mut message = BytesMut::with_capacity(64);
+    message.put_slice(&[op, 0]);
+    message.put_u16_le(partition);
+    message.put_u32_le(id);
+    body(&mut message);
+    message.freeze()
+}
+
+pub(super) fn published(partition: u16, id: u32, appended: Appended) -> Bytes {
+    message(op::PUBLISHED, partition, id, |body| {
+        body.put_u64_le(appended.first);
+        body.put_u32_le(appended.count);
+    })
+}
+
+/// What stands before batches: the first offset that counts, the next one to read, the end.
+pub(super) fn batches(partition: u16, id: u32, from: u64, next: u64, end: u64) -> Bytes {
+    message(op::BATCHES, partition, id, |body| {
+        body.put_u64_le(from);
+        body.put_u64_le(next);
+        body.put_u64_le(end);
+    })
+}
+
+pub(super) fn gap(partition: u16, id: u32, from: u64, to: u64) -> Bytes {
+    message(op::GAP, partition, id, |body| {
+        body.put_u64_le(from);
+        body.put_u64_le(to);
+    })
+}
+
+/// Where reading begins in each partition.
+pub(super) fn places(op: u8, id: u32, places: &[(u32, u64)]) -> Bytes {
+    message(op, ANY, id, |body| {
+        for (partition, offset) in places {
+            body.put_u32_le(*partition);
+            body.put_u32_le(0);
+            body.put_u64_le(*offset);
+        }
+    })
+}
+
+pub(super) fn error(id: u32, code: u16, text: &str) -> Bytes {
+    message(op::ERROR, ANY, id, |body| {
+        body.put_u16_le(code);
+        body.put_slice(text.as_bytes());
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(message: &[u8]) -> Result<Wish<'_>, Option<&'static str>> {
+        let (head, body) = Head::split(message).expect("a head");
+        assert_eq!((head.partition, head.id), (0x0201, 0x0605_0403));
+        head.read(body)
+    }
+
+    /// With the partition and the id that `read` expects.
+    fn with(op: u8, flags: u8, body: &[u8]) -> Vec<u8> {
+        [&[op, flags, 1, 2, 3, 4, 5, 6], body].concat()
+    }
+
+    #[test]
+    fn every_message_is_read_as_the_tables_say() {
+        let hello = with(0, 0, b"\x01\x06orderssecret");
+        assert_eq!(read(&hello), Ok(Wish::Hello { stream: "orders", token: Some("secret") }));
+        assert_eq!(read(&with(0, 0, b"\x01\x01a")), Ok(Wish::Hello { stream: "a", token: None }));
+        for (flags, ack) in [(0, Ack::None), (1, Ack::Memory), (2, Ack::Disk), (3, Ack::Broker)] {
+            assert_eq!(read(&with(1, flags, b"records")), Ok(Wish::Publish(ack)));
+        }
+        let subscribe = |kind: u8, group: &str| {
+            with(2, 0, &[&[kind, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0], group.as_bytes()].concat())
+        };
+        for (kind, start) in
+            [(0, Start::Earliest), (1, Start::Latest), (2, Start::Offset(9)), (3, Start::Time(9))]
+        {
+            assert_eq!(read(&subscribe(kind, "")), Ok(Wish::Subscribe(Begin { start, group: None })));
+            let group = Some("g".to_owned());
+            assert_eq!(read(&subscribe(kind, "g")), Ok(Wish::Subscribe(Begin { start, group })));
+        }
+        let group = Begin { start: Start::Earliest, group: Some("g".to_owned()) };
+        assert_eq!(read(&subscribe(4, "g")), Ok(Wish::Subscribe(group)));
+        assert!(read(&subscribe(4, "")).is_err() && read(&subscribe(5, "g")).is_err());
+        let fetch = with(3, 0, &[7, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]);
+        assert_eq!(read(&fetch), Ok(Wish::Fetch { offset: 7, max: 256 }));
+        let commit = with(4, 0, b"\x07\0\0\0\0\0\0\0g");
+        assert_eq!(read(&commit), Ok(Wish::Commit { offset: 7, group: "g" }));
+        assert_eq!(read(&with(5, 0, &[1, 0, 0, 0])), Ok(Wish::Unsubscribe(1)));
+        assert_eq!(read(&with(6, 0, b"")), Ok(Wish::Ping));
+    }
+
+    #[test]
+    fn what_is_none_is_told() {
+        assert_eq!(Head::split(&[0; 7]), None);
+        assert_eq!(read(&with(7, 0, b"")), Err(None));
+        for bad in [
+            with(0, 0, b""),
+            with(0, 0, b"\x02\x01a"),
+            with(0, 0, b"\x01\x02a"),
+            with(0, 0, b"\x01\x01\xff"),
+            with(1, 4, b""),
+            with(2, 0, &[0; 15]),
+            with(2, 0, &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            with(3, 0, &[0; 11]),
+            with(3, 0, &[0; 13]),
+            with(4, 0, &[0; 7]),
+            with(5, 0, &[0; 3]),
+            with(6, 1, b""),
+        ] {
+            assert!(matches!(read(&bad), Err(Some(_))), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_server_says_stands_as_the_tables_say() {
+        let appended = published(1, 2, test_appended());
+        assert_eq!(&appended[..], [129, 0, 1, 0, 2, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0]);
+        let head = batches(0, 1, 2, 3, 4);
+        assert_eq!((head.len(), head[0], head[8], head[16], head[24]), (32, 131, 2, 3, 4));
+        assert_eq!(error(1, 429, "x")[..], [255, 0, 255, 255, 1, 0, 0, 0, 0xad, 1, b'x']);
+        let places = places(op::ASSIGNED, 1, &[(2, 3)]);
+        assert_eq!(places[8..], [2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    /// As the log gives them.
+    fn test_appended() -> Appended {
+        let (completer, mut pending) = sinews_stream::Pending::channel(3);
+        completer.reached(sinews_stream::Durability::Broker, 5);
+        pending.block(sinews_stream::Durability::Disk).expect("it is there")
+    }
+}
