@@ -19,6 +19,11 @@ impl Directory {
         Self(path)
     }
 
+    /// A path in it.
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.join(name).into_os_string().into_string().unwrap()
+    }
+
     /// Writes a file; answers its path.
     pub(crate) fn write(&self, name: &str, text: &str) -> String {
         let path = self.0.join(name);

@@ -7,6 +7,7 @@ mod limits;
 mod protocol;
 mod proxies;
 mod start;
+mod streams;
 mod support;
 mod tls;
 mod waits;

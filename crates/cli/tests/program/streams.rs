@@ -1,0 +1,512 @@
+//! Durable streams: docs/streams.md, line by line.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use serde_json::{Value, json};
+use sinews_stream::record::{self, Kind, RecordBuilder};
+use sinews_testkit::{Frame, Reply};
+
+use crate::config::Directory;
+use crate::support::{PATIENCE, Running, Socket};
+
+mod crash;
+mod groups;
+
+/// A server with streams in a directory of its own.
+struct Server {
+    running: Running,
+    _directory: Directory,
+}
+
+impl Server {
+    fn start(arguments: &[&str]) -> Self {
+        let directory = Directory::new();
+        let path = directory.path("streams");
+        let running =
+            Running::serve(&[&["--streams", &path, "--streams-listen", "127.0.0.1:0"], arguments].concat());
+        Self { running, _directory: directory }
+    }
+
+    /// Of the plain messages.
+    fn plain(&self) -> SocketAddr {
+        plain_address(&self.running)
+    }
+}
+
+fn plain_address(running: &Running) -> SocketAddr {
+    let address = running.table.lines().find_map(|line| line.split_once("tcp://")).expect("an address").1;
+    address.parse().unwrap()
+}
+
+/// A client in JSON.
+struct Json(Socket);
+
+impl Json {
+    fn connect(server: &Running, path: &str) -> Self {
+        let mut client = Self(server.websocket(path));
+        assert_eq!(client.hear()["op"], "welcome");
+        client
+    }
+
+    fn say(&mut self, words: &Value) {
+        self.0.send(&Frame::text(words.to_string()));
+    }
+
+    fn hear(&mut self) -> Value {
+        let Some(Reply::Message(_, payload)) = self.0.next() else { panic!("the socket has ended") };
+        serde_json::from_slice(&payload).unwrap()
+    }
+
+    fn ask(&mut self, words: Value) -> Value {
+        self.say(&words);
+        self.hear()
+    }
+
+    /// The next so many records, in whatever messages they come: partition, offset and data.
+    fn records(&mut self, count: usize) -> Vec<(u64, u64, Value)> {
+        let mut records = Vec::new();
+        while records.len() < count {
+            let words = self.hear();
+            assert_eq!(words["op"], "records", "{words}");
+            for record in words["records"].as_array().unwrap() {
+                records.push((
+                    words["partition"].as_u64().unwrap(),
+                    record["offset"].as_u64().unwrap(),
+                    record["data"].clone(),
+                ));
+            }
+        }
+        assert_eq!(records.len(), count);
+        records
+    }
+}
+
+/// A client in binary messages, over either transport.
+enum Binary {
+    WebSocket(Socket),
+    Plain(TcpStream),
+}
+
+#[derive(Debug, PartialEq)]
+struct Heard {
+    op: u8,
+    partition: u16,
+    id: u32,
+    body: Vec<u8>,
+}
+
+impl Heard {
+    fn number(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.body[at..at + 8].try_into().unwrap())
+    }
+
+    /// Offsets and values of batches.
+    fn records(&self) -> Vec<(u64, Vec<u8>)> {
+        assert_eq!(self.op, 131, "{self:?}");
+        let from = self.number(0);
+        let records = record::iter(&self.body[24..]).flat_map(|batch| batch.unwrap().records());
+        records
+            .map(|record| record.unwrap())
+            .filter(|record| record.offset >= from)
+            .map(|record| (record.offset, record.value.to_vec()))
+            .collect()
+    }
+}
+
+const ANY: u16 = u16::MAX;
+
+impl Binary {
+    fn websocket(server: &Server, stream: &str) -> Self {
+        let offer = "Sec-WebSocket-Protocol: sinews.stream.v1\r\n";
+        let socket = server.running.try_websocket(&format!("/streams/{stream}"), offer).expect("a socket");
+        assert!(socket.head.contains("Sec-WebSocket-Protocol: sinews.stream.v1\r\n"));
+        let mut client = Self::WebSocket(socket);
+        assert_eq!(client.hear().op, 128);
+        client
+    }
+
+    fn plain(server: &Server, stream: &str) -> Self {
+        Self::plain_at(server.plain(), stream)
+    }
+
+    fn plain_at(address: SocketAddr, stream: &str) -> Self {
+        let socket = TcpStream::connect(address).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_nodelay(true).unwrap();
+        let mut client = Self::Plain(socket);
+        let hello = [&[1, stream.len() as u8][..], stream.as_bytes()].concat();
+        client.say(0, 0, ANY, 7, &hello);
+        let welcome = client.hear();
+        assert_eq!((welcome.op, welcome.id), (128, 7));
+        client
+    }
+
+    /// One of each.
+    fn both(server: &Server, stream: &str) -> [Self; 2] {
+        [Self::websocket(server, stream), Self::plain(server, stream)]
+    }
+
+    fn say(&mut self, op: u8, flags: u8, partition: u16, id: u32, body: &[u8]) {
+        assert!(self.try_say(op, flags, partition, id, body), "the server hears");
+    }
+
+    fn try_say(&mut self, op: u8, flags: u8, partition: u16, id: u32, body: &[u8]) -> bool {
+        let mut message = vec![op, flags];
+        message.extend(partition.to_le_bytes());
+        message.extend(id.to_le_bytes());
+        message.extend(body);
+        match self {
+            Self::WebSocket(socket) => {
+                let frame = Frame::binary(message).encode(sinews_proto::Role::Client);
+                socket.stream.write_all(&frame).is_ok()
+            }
+            Self::Plain(stream) => {
+                let len = (message.len() as u32).to_le_bytes();
+                stream.write_all(&[&len[..], &message].concat()).is_ok()
+            }
+        }
+    }
+
+    fn hear(&mut self) -> Heard {
+        self.try_hear().expect("the server speaks")
+    }
+
+    fn try_hear(&mut self) -> Option<Heard> {
+        let message = match self {
+            Self::WebSocket(socket) => match socket.next()? {
+                Reply::Message(_, payload) => payload,
+                Reply::Close(..) => return None,
+                other => panic!("{other:?}"),
+            },
+            Self::Plain(stream) => {
+                let mut len = [0; 4];
+                stream.read_exact(&mut len).ok()?;
+                let mut message = vec![0; u32::from_le_bytes(len) as usize];
+                stream.read_exact(&mut message).ok()?;
+                message
+            }
+        };
+        let (head, body) = message.split_at(8);
+        Some(Heard {
+            op: head[0],
+            partition: u16::from_le_bytes([head[2], head[3]]),
+            id: u32::from_le_bytes(head[4..].try_into().unwrap()),
+            body: body.to_vec(),
+        })
+    }
+
+    /// From an offset on, or with 4, as a member of a group.
+    fn subscribe(&mut self, kind: u8, value: u64, group: &str) -> Heard {
+        let body = [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &value.to_le_bytes(), group.as_bytes()].concat();
+        self.say(2, 0, ANY, 1, &body);
+        let answer = self.hear();
+        assert_eq!((answer.op, answer.id), (130, 1), "{answer:?}");
+        answer
+    }
+
+    /// The next so many records of batches.
+    fn records(&mut self, count: usize) -> Vec<(u64, Vec<u8>)> {
+        let mut records = Vec::new();
+        while records.len() < count {
+            records.extend(self.hear().records());
+        }
+        assert_eq!(records.len(), count);
+        records
+    }
+}
+
+/// Records of these values.
+fn records(values: &[&[u8]]) -> Vec<u8> {
+    let mut builder = RecordBuilder::new();
+    for value in values {
+        builder.push(1_000_000, b"key", value, Kind::Bytes).unwrap();
+    }
+    builder.finish().unwrap().into_bytes().to_vec()
+}
+
+fn body(answer: &str) -> Value {
+    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+#[test]
+fn what_is_posted_is_read_with_curl() {
+    let server = Server::start(&[]);
+    let post = |path: &str, kind: &str, text: &str| {
+        server.running.request(&format!("POST {path} HTTP/1.1\r\nContent-Type: {kind}"), text)
+    };
+    let answer = post("/streams/orders?key=k%201", "text/plain", "hello");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert_eq!(body(&answer), json!({"stream": "orders", "partition": 0, "offset": 0, "count": 1}));
+    for (offset, ack) in [(1, "memory"), (4, "disk"), (7, "broker")] {
+        let answer = post(
+            &format!("/streams/orders?ack={ack}"),
+            "application/x-ndjson",
+            "{\"a\":1}\n\n[2]\r\n\"three\"",
+        );
+        assert_eq!(body(&answer), json!({"stream": "orders", "partition": 0, "offset": offset, "count": 3}));
+    }
+    let answer = post("/streams/orders", "application/json", " {\"b\": 2} ");
+    assert_eq!(body(&answer)["offset"], 10);
+
+    let answer = server.running.get("/streams/orders?from=0&max=5");
+    assert!(answer.contains("Content-Type: application/x-ndjson"), "{answer}");
+    let lines: Vec<Value> = answer
+        .split_once("\r\n\r\n")
+        .unwrap()
+        .1
+        .lines()
+        .map(|line| {
+            let mut record: Value = serde_json::from_str(line).unwrap();
+            assert!(record["at"].as_u64().unwrap() > 1_700_000_000_000_000);
+            record.as_object_mut().unwrap().remove("at");
+            record
+        })
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            json!({"partition": 0, "offset": 0, "key": "k 1", "data": "hello"}),
+            json!({"partition": 0, "offset": 1, "data": {"a": 1}}),
+            json!({"partition": 0, "offset": 2, "data": [2]}),
+            json!({"partition": 0, "offset": 3, "data": "three"}),
+            json!({"partition": 0, "offset": 4, "data": {"a": 1}}),
+        ]
+    );
+    let last = server.running.get("/streams/orders?from=10");
+    assert!(last.ends_with("\"data\":{\"b\": 2}}\n"), "{last}");
+    let list = body(&server.running.get("/streams"));
+    assert_eq!(list["streams"][0]["stream"], "orders");
+    assert_eq!(list["streams"][0]["partitions"][0]["end"], 11);
+}
+
+#[test]
+fn what_cannot_be_posted_or_read_is_told() {
+    let server = Server::start(&[]);
+    for (request, text, status, words) in [
+        ("POST /streams/a?ack=tape", "x", 400, "ack is"),
+        ("POST /streams/a?partition=x", "x", 400, "partition is a number"),
+        ("POST /streams/a?partition=1", "x", 404, "no 1"),
+        ("POST /streams/a?key=%4", "x", 400, "hexadecimal"),
+        ("POST /streams/a.%3E", "x", 422, "wildcards"),
+        ("POST /streams/a HTTP/1.1\r\nContent-Type: application/x-ndjson\r\nX: ", "{\n", 400, "line 1"),
+        (
+            "POST /streams/a HTTP/1.1\r\nContent-Type: application/x-sinews-records\r\nX: ",
+            "{\n",
+            400,
+            "record",
+        ),
+        ("GET /streams/a?from=yesterday", "", 400, "from is"),
+        ("GET /streams/a?max=all", "", 400, "max is"),
+    ] {
+        let head =
+            if request.contains("HTTP/1.1") { request.to_owned() } else { format!("{request} HTTP/1.1") };
+        let answer = server.running.request(&head, text);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
+        assert!(answer.contains(words), "{request}: {answer}");
+    }
+    let none = Running::serve(&[]);
+    for path in ["/streams", "/streams/a"] {
+        let answer = none.get(path);
+        assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("--streams-directory"), "{answer}");
+    }
+    let refused = none.try_websocket("/streams/a", "").map(drop).unwrap_err();
+    assert!(refused.starts_with("HTTP/1.1 404 "), "{refused}");
+}
+
+#[test]
+fn a_stream_is_spoken_to_in_json() {
+    let server = Server::start(&[]);
+    let mut here = Json::connect(&server.running, "/streams/news");
+    let mut anywhere = Json::connect(&server.running, "/ws");
+    let ack = here.ask(json!({"op": "append", "id": 1, "data": "one"}));
+    assert_eq!(ack, json!({"op": "ack", "id": 1, "stream": "news", "partition": 0, "offset": 0, "count": 1}));
+    let many = json!({"op": "append", "id": 2, "stream": "news", "ack": "memory",
+        "records": [{"data": {"n": 2}, "key": "k"}, {"b64": "AP8="}]});
+    assert_eq!(anywhere.ask(many)["offset"], 1);
+    let ack = anywhere.ask(json!({"op": "consume", "id": 3, "stream": "news", "from": {"offset": 1}}));
+    let places = json!([{"partition": 0, "offset": 1}]);
+    assert_eq!(ack, json!({"op": "ack", "id": 3, "stream": "news", "partitions": places}));
+    let heard = anywhere.hear();
+    assert_eq!(heard["records"][0]["data"], json!({"n": 2}));
+    assert_eq!((&heard["records"][0]["key"], &heard["records"][1]["b64"]), (&json!("k"), &json!("AP8=")));
+    assert_eq!((&heard["next"], &heard["end"], &heard["stream"]), (&json!(3), &json!(3), &json!("news")));
+    // What comes now follows, without an acknowledgement that nobody has asked for.
+    here.say(&json!({"op": "append", "data": "four"}));
+    assert_eq!(anywhere.records(1), [(0, 3, json!("four"))]);
+
+    let read = here.ask(json!({"op": "read", "id": 4, "offset": 3}));
+    assert_eq!(
+        (&read["op"], &read["id"], &read["records"][0]["data"]),
+        (&json!("records"), &json!(4), &json!("four"))
+    );
+    let ack = here.ask(json!({"op": "commit", "id": 5, "group": "g", "offset": 2}));
+    assert_eq!(ack, json!({"op": "ack", "id": 5, "stream": "news", "partition": 0}));
+    let told = here.ask(json!({"op": "stream", "id": 6}));
+    assert_eq!(told["groups"], json!([{"group": "g", "partitions": [{"partition": 0, "offset": 2}]}]));
+    assert_eq!(anywhere.ask(json!({"op": "stop", "id": 7, "stream": "news"}))["op"], "ack");
+    for (words, code) in [
+        (json!({"op": "stop", "stream": "news"}), 409),
+        (json!({"op": "append", "stream": "news"}), 400),
+        (json!({"op": "append", "stream": "news", "data": 1, "b64": ""}), 400),
+        (json!({"op": "append", "stream": "news", "data": 1, "partition": 9}), 404),
+        (json!({"op": "append", "data": 1}), 400),
+        (json!({"op": "append", "stream": "news", "topic": "a", "data": 1}), 400),
+        (json!({"op": "publish", "topic": "a", "stream": "news", "data": 1}), 400),
+        (json!({"op": "consume", "stream": "a>.>", "from": "earliest"}), 422),
+        (json!({"op": "consume", "stream": "news", "from": "sometime"}), 400),
+        (json!({"op": "consume", "stream": "news", "from": {"epoch": 1, "seq": 1}}), 400),
+        (json!({"op": "consume", "stream": "news", "group": ""}), 400),
+        (json!({"op": "commit", "stream": "news", "group": "g"}), 400),
+    ] {
+        let error = anywhere.ask(words.clone());
+        assert_eq!((&error["op"], &error["code"]), (&json!("error"), &json!(code)), "{words}: {error}");
+    }
+}
+
+#[test]
+fn catching_up_goes_over_into_following_without_a_gap() {
+    let server = Server::start(&["--threads", "2"]);
+    const COUNT: usize = 3_000;
+    let mut producer = Binary::plain(&server, "s");
+    let mut early = Json::connect(&server.running, "/streams/s");
+    assert_eq!(early.ask(json!({"op": "consume", "id": 1, "from": "earliest"}))["op"], "ack");
+    for number in 0..COUNT as u64 {
+        let large = vec![b'x'; (number as usize * 37) % 2_000];
+        let value = [&number.to_le_bytes()[..], &large].concat();
+        producer.say(1, 0, ANY, 0, &records(&[&value]));
+        if number == COUNT as u64 / 2 {
+            // In the middle, while more comes.
+            for mut late in Binary::both(&server, "s") {
+                late.subscribe(0, 0, "");
+                let heard = late.records(number as usize / 2);
+                let offsets: Vec<u64> = heard.iter().map(|record| record.0).collect();
+                assert_eq!(offsets, (0..number / 2).collect::<Vec<_>>());
+            }
+        }
+    }
+    for mut client in Binary::both(&server, "s") {
+        client.subscribe(2, 5, "");
+        let heard = client.records(COUNT - 5);
+        for (expected, (offset, value)) in (5_u64..).zip(heard) {
+            assert_eq!((offset, &value[..8]), (expected, &expected.to_le_bytes()[..]));
+        }
+    }
+    let offsets: Vec<u64> = {
+        let mut offsets = Vec::new();
+        while offsets.len() < COUNT {
+            let words = early.hear();
+            offsets
+                .extend(words["records"].as_array().unwrap().iter().map(|it| it["offset"].as_u64().unwrap()));
+        }
+        offsets
+    };
+    assert_eq!(offsets, (0..COUNT as u64).collect::<Vec<_>>());
+}
+
+#[test]
+fn binary_messages_do_what_the_tables_say_over_either_transport() {
+    let server = Server::start(&["--streams-partitions", "3"]);
+    for (at, mut client) in Binary::both(&server, "t").into_iter().enumerate() {
+        let first = at as u64 * 8;
+        for (id, ack) in [(10, 1), (11, 2), (12, 3)] {
+            client.say(1, ack, 2, id, &records(&[b"a", b"b"]));
+            let answer = client.hear();
+            assert_eq!((answer.op, answer.partition, answer.id), (129, 2, id));
+            assert_eq!(answer.number(0), first + u64::from(id - 10) * 2);
+            assert_eq!(answer.body[8..], 2_u32.to_le_bytes());
+        }
+        // Nobody asks what became of these.
+        client.say(1, 0, 2, 13, &records(&[b"c", b"d"]));
+        client.say(6, 0, ANY, 14, b"");
+        assert_eq!(client.hear(), Heard { op: 134, partition: ANY, id: 14, body: Vec::new() });
+        let key = client_partition(&mut client);
+        assert!(key < 3);
+
+        let mut fetch = Vec::from((first + 1).to_le_bytes());
+        fetch.extend(1_000_000_u32.to_le_bytes());
+        client.say(3, 0, 2, 15, &fetch);
+        let fetched = client.hear();
+        assert_eq!((fetched.id, fetched.partition, fetched.number(0)), (15, 2, first + 1));
+        assert_eq!(fetched.records()[0], (first + 1, b"b".to_vec()));
+
+        client.say(4, 0, 2, 16, &[&(first + 3).to_le_bytes()[..], b"group"].concat());
+        assert_eq!(client.hear(), Heard { op: 132, partition: 2, id: 16, body: Vec::new() });
+        client.say(5, 0, ANY, 17, &99_u32.to_le_bytes());
+        assert_error(&client.hear(), 17, 409);
+        client.subscribe(1, 0, "");
+        client.say(2, 0, ANY, 1, &[0; 16]);
+        assert_error(&client.hear(), 1, 409);
+        client.say(5, 0, ANY, 18, &1_u32.to_le_bytes());
+        assert_eq!(client.hear().op, 133);
+        for (op, flags, partition, body, code) in [
+            (1, 2, 2, &b"no records"[..], 400),
+            (1, 2, 9, &records(&[b"a"]), 404),
+            (1, 7, 2, &records(&[b"a"]), 400),
+            (2, 0, 1, b"", 400),
+            (3, 0, 9, &[0; 12], 404),
+            (4, 0, 9, b"\0\0\0\0\0\0\0\0g", 404),
+            (99, 0, 0, b"", 404),
+        ] {
+            client.say(op, flags, partition, 20, body);
+            assert_error(&client.hear(), 20, code);
+        }
+    }
+}
+
+/// Where records of one key go.
+fn client_partition(client: &mut Binary) -> u16 {
+    client.say(1, 2, ANY, 1, &records(&[b"x"]));
+    let first = client.hear();
+    client.say(1, 2, ANY, 1, &records(&[b"x"]));
+    assert_eq!(client.hear().partition, first.partition, "a key has one partition");
+    first.partition
+}
+
+fn assert_error(heard: &Heard, id: u32, code: u16) {
+    assert_eq!((heard.op, heard.id), (255, id), "{heard:?}");
+    let words = String::from_utf8_lossy(&heard.body[2..]);
+    assert_eq!(heard.body[..2], code.to_le_bytes(), "{words}");
+}
+
+#[test]
+fn whoever_says_no_hello_is_not_heard() {
+    let server = Server::start(&[]);
+    let mut stream = TcpStream::connect(server.plain()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(&[8, 0, 0, 0, 6, 0, 0, 0, 1, 0, 0, 0]).unwrap();
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+    assert!(rest[4] == 255 && rest.ends_with(b"hello comes first"), "{rest:?}");
+    let mut stream = TcpStream::connect(server.plain()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(&[1, 0, 0, 0, 6]).unwrap();
+    rest.clear();
+    stream.read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty());
+}
+
+#[test]
+fn a_reader_that_stands_still_costs_no_memory_and_loses_nothing() {
+    let server = Server::start(&["--threads", "1"]);
+    for (mut reader, name) in Binary::both(&server, "slow").into_iter().zip(["websocket", "plain"]) {
+        let mut producer = Binary::plain(&server, name);
+        reader = match reader {
+            Binary::WebSocket(_) => Binary::websocket(&server, name),
+            Binary::Plain(_) => Binary::plain(&server, name),
+        };
+        reader.subscribe(0, 0, "");
+        const COUNT: usize = 400;
+        for number in 0..COUNT as u64 {
+            let value = [&number.to_le_bytes()[..], &[b'x'; 100_000]].concat();
+            producer.say(1, 2, ANY, 1, &records(&[&value]));
+            assert_eq!(producer.hear().op, 129, "whoever reads or does not");
+        }
+        let metrics = server.running.get("/metrics");
+        let queued = metrics.lines().find_map(|line| line.strip_prefix("sinews_queued_bytes ")).unwrap();
+        assert!(queued.parse::<u64>().unwrap() < 2 << 20, "{queued} bytes wait");
+        for (expected, (offset, value)) in (0_u64..).zip(reader.records(COUNT)) {
+            assert_eq!((offset, &value[..8], value.len()), (expected, &expected.to_le_bytes()[..], 100_008));
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The server is killed at random moments: what was acknowledged is there, and a reader that goes on hears it once.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::{Binary, plain_address, records};
+use crate::config::Directory;
+use crate::support::Running;
+
+/// Rounds, each with one death: SINEWS_TEST_CRASHES for more.
+fn rounds() -> u64 {
+    std::env::var("SINEWS_TEST_CRASHES").map_or(20, |rounds| rounds.parse().expect("a number of crashes"))
+}
+
+const PRODUCERS: u64 = 4;
+const PARTITIONS: u16 = 2;
+
+/// What a producer was told before the server died: number by partition and offset.
+type Acknowledged = Vec<((u16, u64), u64)>;
+
+/// Publishes numbers of its own, several at a time under way, until nobody answers.
+fn produce(address: SocketAddr, producer: u64, first: u64) -> JoinHandle<Acknowledged> {
+    std::thread::spawn(move || {
+        let mut client = Binary::plain_at(address, "crash");
+        let (mut acknowledged, mut next, mut awaited) = (Vec::new(), first, first);
+        loop {
+            while next < awaited + 16 {
+                let number = (producer << 48 | next).to_le_bytes();
+                let batch = records(&[&number]);
+                if !client.try_say(1, 2, (next % u64::from(PARTITIONS)) as u16, next as u32, &batch) {
+                    return acknowledged;
+                }
+                next += 1;
+            }
+            let Some(answer) = client.try_hear() else { return acknowledged };
+            assert_eq!(answer.op, 129, "{answer:?}");
+            acknowledged.push(((answer.partition, answer.number(0)), producer << 48 | u64::from(answer.id)));
+            awaited += 1;
+        }
+    })
+}
+
+/// Reads on from where it has come to, until nobody speaks.
+fn consume(address: SocketAddr, mut places: Vec<u64>) -> (JoinHandle<Vec<u64>>, Receiver<((u16, u64), u64)>) {
+    let (sender, heard) = channel();
+    let thread = std::thread::spawn(move || {
+        let mut client = Binary::plain_at(address, "crash");
+        for partition in 0..PARTITIONS {
+            let next: u64 = places[usize::from(partition)];
+            let body = [&[2, 0, 0, 0, 0, 0, 0, 0][..], &next.to_le_bytes()].concat();
+            client.say(2, 0, partition, u32::from(partition), &body);
+        }
+        while let Some(heard) = client.try_hear() {
+            if heard.op != 131 {
+                assert_eq!(heard.op, 130, "{heard:?}");
+                continue;
+            }
+            for (offset, value) in heard.records() {
+                let next = &mut places[usize::from(heard.partition)];
+                assert_eq!(offset, *next, "no gap, and nothing twice");
+                *next += 1;
+                let number = u64::from_le_bytes(value.try_into().unwrap());
+                let _ = sender.send(((heard.partition, offset), number));
+            }
+        }
+        places
+    });
+    (thread, heard)
+}
+
+#[test]
+fn what_was_acknowledged_survives_the_death_of_the_server() {
+    let directory = Directory::new();
+    let path = directory.path("streams");
+    let partitions = PARTITIONS.to_string();
+    let arguments =
+        ["--streams", &path, "--streams-listen", "127.0.0.1:0", "--streams-partitions", &partitions];
+    let (mut acknowledged, mut heard) = (BTreeMap::new(), BTreeMap::new());
+    let mut places = vec![0; PARTITIONS.into()];
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    for round in 0..rounds() {
+        let mut server = Running::serve(&arguments);
+        let address = plain_address(&server);
+        let producers: Vec<_> =
+            (0..PRODUCERS).map(|producer| produce(address, producer, round * 1_000_000)).collect();
+        let (consumer, receiver) = consume(address, places.clone());
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        // As many records as the moment says, so that it is somewhere in the middle of the work however fast that is.
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut wanted = random % 600;
+        while wanted > 0
+            && let Ok((place, number)) =
+                receiver.recv_timeout(until.saturating_duration_since(Instant::now()))
+        {
+            assert_eq!(heard.insert(place, number), None, "heard twice");
+            wanted -= 1;
+        }
+        server.child.kill().unwrap();
+        server.child.wait().unwrap();
+        for producer in producers {
+            acknowledged.extend(producer.join().unwrap());
+        }
+        places = consumer.join().unwrap();
+        for (place, number) in receiver {
+            assert_eq!(heard.insert(place, number), None, "heard twice");
+        }
+    }
+    assert!(!acknowledged.is_empty());
+    // A last reader from the beginning, and the one that went on.
+    let server = Running::serve(&arguments);
+    let mut all = BTreeMap::new();
+    let mut client = Binary::plain_at(plain_address(&server), "crash");
+    for partition in 0..PARTITIONS {
+        let mut next = 0_u64;
+        loop {
+            let body = [&next.to_le_bytes()[..], &1_000_000_u32.to_le_bytes()].concat();
+            client.say(3, 0, partition, 1, &body);
+            let answer = client.hear();
+            let found = answer.records();
+            if found.is_empty() {
+                break;
+            }
+            for (offset, value) in found {
+                assert_eq!(offset, next);
+                next += 1;
+                all.insert((partition, offset), u64::from_le_bytes(value.try_into().unwrap()));
+            }
+        }
+    }
+    for (place, number) in &acknowledged {
+        assert_eq!(all.get(place), Some(number), "acknowledged at {place:?}");
+    }
+    for (place, number) in &heard {
+        assert_eq!(all.get(place), Some(number), "heard at {place:?}");
+    }
+    let mut numbers: Vec<u64> = all.values().copied().collect();
+    let count = numbers.len();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), count, "nothing is there twice");
+}

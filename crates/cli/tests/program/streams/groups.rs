@@ -1,0 +1,182 @@
+//! Groups that share the partitions of a stream, and rights.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::{ANY, Binary, Json, Server, records};
+use crate::auth::{SECRET, token};
+use crate::config::Directory;
+
+/// A member of a group, and what it was told.
+struct Member {
+    client: Json,
+    partitions: Vec<u64>,
+    heard: Vec<(u64, u64)>,
+}
+
+impl Member {
+    fn join(server: &Server, stream: &str) -> Self {
+        let mut client = Json::connect(&server.running, &format!("/streams/{stream}"));
+        let ack = client.ask(json!({"op": "consume", "id": 1, "group": "g"}));
+        assert_eq!((&ack["op"], &ack["partitions"]), (&json!("ack"), &json!([])));
+        Self { client, partitions: Vec::new(), heard: Vec::new() }
+    }
+
+    fn take(&mut self, words: &Value) {
+        match words["op"].as_str().unwrap() {
+            "assigned" => {
+                let places = words["partitions"].as_array().unwrap();
+                self.partitions = places.iter().map(|place| place["partition"].as_u64().unwrap()).collect();
+                self.partitions.sort_unstable();
+            }
+            "records" => {
+                let partition = words["partition"].as_u64().unwrap();
+                for record in words["records"].as_array().unwrap() {
+                    self.heard.push((partition, record["offset"].as_u64().unwrap()));
+                }
+            }
+            other => panic!("{other}: {words}"),
+        }
+    }
+
+    fn hear_until(&mut self, mut done: impl FnMut(&Self) -> bool) {
+        while !done(self) {
+            let words = self.client.hear();
+            self.take(&words);
+        }
+    }
+
+    /// Says that everything was done that it has heard.
+    fn commit(&mut self) {
+        let mut ends = BTreeMap::new();
+        for (partition, offset) in &self.heard {
+            ends.insert(*partition, offset + 1);
+        }
+        for (partition, offset) in ends {
+            self.client.say(
+                &json!({"op": "commit", "id": "c", "group": "g", "partition": partition, "offset": offset}),
+            );
+            loop {
+                let words = self.client.hear();
+                if words["op"] == "ack" {
+                    break;
+                }
+                self.take(&words);
+            }
+        }
+    }
+}
+
+#[test]
+fn members_share_the_partitions_and_take_over_from_each_other() {
+    let server = Server::start(&["--streams-partitions", "4", "--threads", "2"]);
+    let mut producer = Binary::plain(&server, "work");
+    let mut publish = |each: usize| {
+        for partition in 0..4 {
+            for _ in 0..each {
+                producer.say(1, 2, partition, 1, &records(&[b"x"]));
+                assert_eq!(producer.hear().op, 129);
+            }
+        }
+    };
+    publish(5);
+    let mut first = Member::join(&server, "work");
+    first.hear_until(|member| member.heard.len() == 20);
+    assert_eq!(first.partitions, [0, 1, 2, 3]);
+    first.commit();
+
+    let mut second = Member::join(&server, "work");
+    second.hear_until(|member| member.partitions.len() == 2);
+    first.hear_until(|member| member.partitions.len() == 2);
+    assert!(first.partitions.iter().all(|partition| !second.partitions.contains(partition)));
+    publish(5);
+    first.hear_until(|member| member.heard.len() == 30);
+    second.hear_until(|member| member.heard.len() == 10);
+    let mut all: Vec<(u64, u64)> = first.heard.iter().chain(&second.heard).copied().collect();
+    all.sort_unstable();
+    let expected: Vec<(u64, u64)> =
+        (0..4).flat_map(|partition| (0..10).map(move |offset| (partition, offset))).collect();
+    assert_eq!(all, expected, "each once, since all of it was done before it moved");
+
+    // What the first one has heard and not done, the other one gets once more.
+    first.heard.clear();
+    second.heard.clear();
+    second.commit();
+    drop(first);
+    second.hear_until(|member| member.partitions.len() == 4 && member.heard.len() >= 10);
+    assert!(second.heard.iter().all(|(_, offset)| (5..10).contains(offset)), "{:?}", second.heard);
+    publish(1);
+    second.heard.clear();
+    second.hear_until(|member| member.heard.len() == 4);
+}
+
+#[test]
+fn a_group_goes_on_where_it_has_come_to() {
+    let server = Server::start(&[]);
+    let mut producer = Binary::websocket(&server, "s");
+    for _ in 0..10 {
+        producer.say(1, 2, ANY, 1, &records(&[b"a", b"b"]));
+        assert_eq!(producer.hear().op, 129);
+    }
+    for (round, mut client) in Binary::both(&server, "s").into_iter().enumerate() {
+        client.subscribe(4, 0, "readers");
+        let assigned = client.hear();
+        let from = round as u64 * 7;
+        assert_eq!((assigned.op, assigned.number(8)), (140, from));
+        assert_eq!(client.records(20 - from as usize)[0].0, from);
+        client.say(4, 0, 0, 2, &[&(from + 7).to_le_bytes()[..], b"readers"].concat());
+        assert_eq!(client.hear().op, 132);
+    }
+}
+
+#[test]
+fn tokens_say_who_may_publish_and_read() {
+    let keys = Directory::new();
+    let secret = keys.write("secret", SECRET);
+    let server = Server::start(&["--auth-secret-file", &secret]);
+    let (both, reader, writer) = (
+        token(&secret, &["--publish", "s", "--subscribe", "s"]),
+        token(&secret, &["--subscribe", "s"]),
+        token(&secret, &["--publish", "s"]),
+    );
+    let connect = |token: &str, path: &str| {
+        let offer = format!("Sec-WebSocket-Protocol: sinews.v1, sinews.bearer.{token}\r\n");
+        server.running.try_websocket(path, &offer).map(|socket| {
+            let mut client = Json(socket);
+            assert_eq!(client.hear()["op"], "welcome");
+            client
+        })
+    };
+    let mut reading = connect(&reader, "/ws").unwrap();
+    // Who may only read does not make a stream.
+    assert_eq!(reading.ask(json!({"op": "consume", "stream": "s"}))["code"], 404);
+    assert_eq!(reading.ask(json!({"op": "append", "stream": "s", "data": 1}))["code"], 403);
+    let mut writing = connect(&writer, "/streams/s").unwrap();
+    assert_eq!(writing.ask(json!({"op": "append", "id": 1, "data": 1}))["offset"], 0);
+    assert_eq!(writing.ask(json!({"op": "consume", "id": 1, "from": "earliest"}))["code"], 403);
+    assert_eq!(writing.ask(json!({"op": "append", "stream": "t", "data": 1}))["code"], 403);
+    assert_eq!(
+        reading.ask(json!({"op": "consume", "id": 1, "stream": "s", "from": "earliest"}))["op"],
+        "ack"
+    );
+    assert_eq!(reading.records(1).len(), 1);
+
+    let post = |token: &str, path: &str| {
+        let head = format!("POST {path} HTTP/1.1\r\nAuthorization: Bearer {token}");
+        server.running.request(&head, "x").split(' ').nth(1).map(str::to_owned).unwrap()
+    };
+    assert_eq!(
+        (post(&both, "/streams/s"), post(&reader, "/streams/s"), post(&both, "/streams/t")),
+        ("200".into(), "403".into(), "403".into())
+    );
+    assert!(server.running.get("/streams/s").starts_with("HTTP/1.1 401 "));
+    assert!(server.running.get("/streams").ends_with("{\"streams\":[]}\n"));
+    assert!(server.running.get(&format!("/streams?token={reader}")).contains("\"stream\":\"s\""));
+    // Over plain TCP the token stands in the greeting.
+    for (token, stream, op) in [(&*both, "s", 128), ("", "s", 255), (&*both, "t", 255), ("x", "s", 255)] {
+        let mut client = Binary::Plain(std::net::TcpStream::connect(server.plain()).unwrap());
+        client.say(0, 0, ANY, 1, &[&[1, 1][..], stream.as_bytes(), token.as_bytes()].concat());
+        assert_eq!(client.hear().op, op, "{token} {stream}");
+    }
+}
