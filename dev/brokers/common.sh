@@ -1,0 +1,112 @@
+# What the scripts of this directory share. Each starts one broker for tests, on the loopback interface:
+#
+#   kafka.sh|redis.sh|nats.sh  fetch | up | down | kill | stop | cont | status
+#
+# `up` prints host:port once the broker answers, and keeps what an earlier one stored; `kill` ends it as a crash would
+# (SIGKILL) and keeps what is stored; `stop` and `cont` freeze it and let it go on; `down` ends it and removes
+# everything it stored. A broker ends by itself after BROKER_SECONDS (900). Exit status 77: it cannot be had on this
+# machine, and one line says what is missing. BROKER_PORT, BROKER_RUN (what it stores, its log) and BROKER_CACHE (what
+# was downloaded) can be set, so that two checkouts can run side by side.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cache=${BROKER_CACHE:-$root/.cache/brokers}
+seconds=${BROKER_SECONDS:-900}
+# How long a start may take: a loaded machine needs 10 s for the slowest of them.
+ready_seconds=60
+
+missing() {
+  echo "$name: $1" >&2
+  exit 77
+}
+
+failed() {
+  echo "$name: $1" >&2
+  exit 1
+}
+
+have() { command -v "$1" >/dev/null; }
+
+alive() { [[ -f $run/pid ]] && kill -0 "$(cat "$run/pid")" 2>/dev/null; }
+
+# Starts a program in the background, bounded in time. Its process id is that of the program itself, not of `timeout`,
+# so that signals reach it.
+start() {
+  rm -f "$run/pid"
+  setsid timeout --kill-after=5 "$seconds" bash -c 'echo $$ >"$0/pid.new"; mv "$0/pid.new" "$0/pid"; exec "$@"' \
+    "$run" "$@" >>"$run/log" 2>&1 </dev/null &
+  for ((tenths = 0; tenths < 50; tenths++)); do
+    [[ -f $run/pid ]] && return
+    sleep 0.1
+  done
+  failed "did not start: $1"
+}
+
+# Waits until the command given succeeds; the broker must live so long.
+wait_until() {
+  for ((turn = 0; turn < ready_seconds * 20; turn++)); do
+    alive || { tail -n 20 "$run/log" >&2; failed "ended at its start"; }
+    if "$@"; then return; fi
+    sleep 0.05
+  done
+  failed "not ready within $ready_seconds s, see $run/log"
+}
+
+listens() { (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; }
+
+# Packages of the distribution, unpacked below the cache: needs no root, installs nothing.
+unpack() {
+  local to=$1 work
+  shift
+  have apt-get && have dpkg || missing "no $name-server on PATH, and no apt-get to fetch it with"
+  work=$(mktemp --directory)
+  # A library may have another name elsewhere: whether the program starts is asked afterwards.
+  (cd "$work" && for package in "$@"; do timeout 120 apt-get download -q "$package" >>log 2>&1 || true; done)
+  mkdir -p "$to"
+  for file in "$work"/*.deb; do
+    if [[ -f $file ]]; then dpkg -x "$file" "$to"; fi
+  done
+  rm -rf "$work"
+}
+
+end() {
+  alive || return 0
+  local pid
+  pid=$(cat "$run/pid")
+  kill "-$1" "$pid"
+  # A frozen process handles no signal but SIGKILL.
+  kill -CONT "$pid" 2>/dev/null || true
+  for ((tenths = 0; tenths < 100; tenths++)); do
+    kill -0 "$pid" 2>/dev/null || return 0
+    sleep 0.1
+  done
+  kill -KILL "$pid" 2>/dev/null || true
+}
+
+# up, down and the rest, by what a script has defined: name, port, run, fetch, launch, answers.
+main() {
+  case "${1:-}" in
+    fetch) fetch ;;
+    up)
+      fetch
+      if ! alive; then
+        mkdir -p "$run"
+        launch
+        wait_until answers
+      fi
+      echo "127.0.0.1:$port"
+      ;;
+    down)
+      end TERM
+      rm -rf "$run"
+      ;;
+    kill) end KILL ;;
+    stop) kill -STOP "$(cat "$run/pid")" ;;
+    cont) kill -CONT "$(cat "$run/pid")" ;;
+    status) if alive; then echo "up, process $(cat "$run/pid"), 127.0.0.1:$port"; else echo down; fi ;;
+    *)
+      # What stands at the top of this file, up to the first empty line.
+      sed -n '/^$/q; s/^#$//p; s/^# //p' "${BASH_SOURCE[0]}" >&2
+      exit 2
+      ;;
+  esac
+}
