@@ -34,6 +34,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod broker;
 mod config;
 mod disk;
 mod error;

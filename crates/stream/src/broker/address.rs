@@ -1,0 +1,158 @@
+//! Where a broker is, as a URL: `scheme://[user[:password]@]host[:port][,host[:port]…][/][?name=value[&…]]`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use percent_encoding::percent_decode_str;
+
+use super::ConnectError;
+
+/// What a URL says, decoded. Several hosts are why no crate for URLs reads it: they know one.
+pub(super) struct Address {
+    pub(super) scheme: String,
+    pub(super) user: Option<String>,
+    pub(super) password: Option<String>,
+    /// With their ports, the default one where none is given.
+    pub(super) hosts: Vec<String>,
+    /// Those of the URL before those of the configuration.
+    pub(super) settings: BTreeMap<String, String>,
+}
+
+/// Without the credentials and the settings, which may hold more of them: for the log and for errors.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.scheme, self.hosts.join(","))
+    }
+}
+
+impl Address {
+    pub(super) fn parse(url: &str, settings: &BTreeMap<String, String>) -> Result<Self, ConnectError> {
+        let (scheme, rest) =
+            url.split_once("://").ok_or_else(|| wrong(url, "it has no scheme before `://`"))?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (credentials, hosts) =
+            rest.rsplit_once('@').map_or((None, rest), |(who, hosts)| (Some(who), hosts));
+        let hosts = hosts.trim_end_matches('/');
+        if hosts.contains('/') {
+            return Err(wrong(url, "it has a path; streams are named elsewhere"));
+        }
+        let hosts: Vec<String> = hosts.split(',').map(str::to_owned).collect();
+        if hosts.iter().any(String::is_empty) {
+            return Err(wrong(url, "it names no host, or an empty one"));
+        }
+        let (user, password) = match credentials.map(|who| who.split_once(':').unwrap_or((who, ""))) {
+            None => (None, None),
+            Some((user, password)) => {
+                let password = Some(decode(url, password)?).filter(|password| !password.is_empty());
+                (Some(decode(url, user)?), password)
+            }
+        };
+        let mut settings = settings.clone();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) =
+                pair.split_once('=').ok_or_else(|| wrong(url, "a setting behind `?` has no `=`"))?;
+            settings.insert(decode(url, name)?, decode(url, value)?);
+        }
+        Ok(Self { scheme: scheme.to_ascii_lowercase(), user, password, hosts, settings })
+    }
+
+    /// Gives each host without a port the engine's own.
+    #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
+    pub(super) fn default_port(&mut self, port: u16) {
+        for host in &mut self.hosts {
+            // A colon within brackets belongs to an IPv6 address.
+            let behind = host.rsplit_once(']').map_or(host.as_str(), |(_, behind)| behind);
+            if !behind.contains(':') {
+                host.push_str(&format!(":{port}"));
+            }
+        }
+    }
+
+    /// A setting, taken out: what remains at the end is unknown.
+    #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
+    pub(super) fn take(&mut self, name: &str) -> Option<String> {
+        self.settings.remove(name)
+    }
+
+    /// A number, taken out.
+    #[cfg(any(feature = "redis", feature = "nats"))]
+    pub(super) fn take_number(&mut self, name: &'static str, default: u64) -> Result<u64, ConnectError> {
+        match self.take(name) {
+            None => Ok(default),
+            Some(text) => {
+                text.parse().map_err(|_| self.refused(name, format!("`{text}` is no whole number")))
+            }
+        }
+    }
+
+    /// The setting has a value that means nothing, or one that must not be.
+    #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
+    pub(super) fn refused(&self, setting: &str, why: impl Into<String>) -> ConnectError {
+        ConnectError::Setting { broker: self.to_string(), setting: setting.to_owned(), why: why.into() }
+    }
+
+    /// An error for the first setting that nobody took.
+    #[cfg(any(feature = "redis", feature = "nats"))]
+    pub(super) fn refuse_rest(&self, known: &[&str]) -> Result<(), ConnectError> {
+        match self.settings.keys().next() {
+            None => Ok(()),
+            Some(name) => Err(self.refused(name, format!("it is unknown; there are {}", known.join(", ")))),
+        }
+    }
+}
+
+/// The text before a `@` may be a password, so only the scheme is repeated.
+fn wrong(url: &str, why: &str) -> ConnectError {
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    ConnectError::Url { scheme: scheme.to_owned(), why: why.to_owned() }
+}
+
+fn decode(url: &str, text: &str) -> Result<String, ConnectError> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(Into::into).map_err(|_| wrong(url, "what is percent-encoded in it is no UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<Address, ConnectError> {
+        let settings =
+            BTreeMap::from([("b".to_owned(), "file".to_owned()), ("c".to_owned(), "file".to_owned())]);
+        Address::parse(url, &settings)
+    }
+
+    #[test]
+    fn all_parts_are_found_and_decoded() {
+        let address = parse("Kafka://ann:p%40ss:word@one:9092,[::1]:7,two/?a=%2Fx&b=url").expect("a URL");
+        assert_eq!(address.scheme, "kafka");
+        assert_eq!((address.user.as_deref(), address.password.as_deref()), (Some("ann"), Some("p@ss:word")));
+        assert_eq!(address.hosts, ["one:9092", "[::1]:7", "two"]);
+        let settings: Vec<_> = address.settings.iter().map(|(name, value)| (&**name, &**value)).collect();
+        assert_eq!(settings, [("a", "/x"), ("b", "url"), ("c", "file")]);
+        assert_eq!(address.to_string(), "kafka://one:9092,[::1]:7,two", "no password is shown");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_without_the_password() {
+        for (url, why) in [
+            ("localhost", "no scheme"),
+            ("redis://a:secret@", "no host"),
+            ("redis://a:secret@h,,i", "no host"),
+            ("redis://a:secret@h/3", "path"),
+            ("redis://a:secret@h?x", "no `=`"),
+            ("redis://a:secret@h?x=%FF", "UTF-8"),
+        ] {
+            let error = parse(url).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains(why) && !error.contains("secret"), "{url}: {error}");
+        }
+    }
+
+    #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
+    #[test]
+    fn a_host_without_port_gets_the_default() {
+        let mut address = parse("kafka://a,b:1,[::1],[::1]:2").expect("a URL");
+        address.default_port(9092);
+        assert_eq!(address.hosts, ["a:9092", "b:1", "[::1]:9092", "[::1]:2"]);
+    }
+}

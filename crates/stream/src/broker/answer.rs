@@ -1,0 +1,72 @@
+//! What a broker is asked, and answers later.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use futures_channel::oneshot;
+
+use super::BrokerError;
+use super::signal::Signal;
+
+/// What was asked of a [`Broker`](super::Broker): a future, which any thread may poll. Dropping it takes nothing back.
+#[must_use = "futures do nothing unless polled"]
+pub struct Answer<T> {
+    receiver: oneshot::Receiver<Result<T, BrokerError>>,
+}
+
+/// Where the answer is put. Dropped without one, the broker has been closed.
+pub(super) type Reply<T> = oneshot::Sender<Result<T, BrokerError>>;
+
+impl<T> Answer<T> {
+    pub(super) fn channel() -> (Reply<T>, Self) {
+        let (sender, receiver) = oneshot::channel();
+        (sender, Self { receiver })
+    }
+
+    /// One that is there already.
+    pub(super) fn ready(result: Result<T, BrokerError>) -> Self {
+        let (reply, answer) = Self::channel();
+        // The other end is in our hands.
+        let _ = reply.send(result);
+        answer
+    }
+
+    /// Waits for it, on a thread that may sleep.
+    ///
+    /// # Errors
+    ///
+    /// [`BrokerError`].
+    pub fn block(self) -> Result<T, BrokerError> {
+        block_on(self)
+    }
+}
+
+impl<T> Future for Answer<T> {
+    type Output = Result<T, BrokerError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.receiver).poll(cx).map(|answer| answer.unwrap_or(Err(BrokerError::Closed)))
+    }
+}
+
+impl<T> fmt::Debug for Answer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer").finish_non_exhaustive()
+    }
+}
+
+/// Polls it whenever it wakes this thread.
+fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
+    let signal = Arc::new(Signal::default());
+    let waker = Waker::from(signal.clone());
+    loop {
+        if let Poll::Ready(output) = Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        signal.wait(Duration::MAX);
+    }
+}

@@ -1,0 +1,349 @@
+//! From Kafka: one consumer feeds all partitions that are followed.
+//!
+//! Partitions are assigned, not subscribed to, so that no group has to agree on anything. Each has a queue of its own:
+//! one whose log has no room is not read on, librdkafka stops fetching for it when its queue is full
+//! (`queued.max.messages.kbytes`), and the others go on.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::base_consumer::PartitionQueue;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::message::{BorrowedMessage, Message};
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::super::signal::Signal;
+use super::super::sink::{Flow, Sink};
+use super::super::status::{Status, lock};
+use super::config::Config;
+use super::{push, time_of};
+use crate::{AppendError, Partition, Start};
+
+/// How often the thread looks at what nobody wakes it for.
+const IDLE: Duration = Duration::from_millis(500);
+/// Messages of one partition before the others have their turn.
+const TURN_MESSAGES: usize = 4096;
+/// How long a question about a partition's beginning may take; the others wait meanwhile.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// How often it is asked again.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+
+/// The consuming half of a connection.
+pub(super) struct Follow {
+    consumer: Arc<BaseConsumer<Context>>,
+    config: Config,
+    status: Arc<Status>,
+    signal: Arc<Signal>,
+    /// Asked for, and not begun yet.
+    added: Mutex<Vec<Added>>,
+}
+
+struct Added {
+    topic: String,
+    partition: i32,
+    from: Start,
+    sink: Sink,
+    /// After an attempt that failed.
+    retry_at: Option<Instant>,
+}
+
+/// A partition that is followed.
+struct Followed {
+    name: String,
+    sink: Sink,
+    queue: PartitionQueue<Context>,
+    /// Set by librdkafka when the queue has something again.
+    has_more: Arc<AtomicBool>,
+    /// The disk is full.
+    retry_at: Option<Instant>,
+    /// The broker has said that it knows no such partition, or may not be read; it is asked again then.
+    ask_at: Option<Instant>,
+}
+
+/// Topic and partition.
+type Place = (String, i32);
+type All = BTreeMap<Place, Followed>;
+
+/// What librdkafka calls back, for each client that consumes.
+pub(super) struct Context {
+    status: Arc<Status>,
+}
+
+impl Follow {
+    pub(super) fn new(config: &Config, status: Arc<Status>) -> KafkaResult<Self> {
+        let signal = Arc::new(Signal::default());
+        let settings = config.consumer(&format!("{}sinews", config.prefix));
+        let mut consumer: BaseConsumer<Context> =
+            settings.create_with_context(Context::new(status.clone()))?;
+        let waking = signal.clone();
+        consumer.set_nonempty_callback(move || waking.set());
+        Ok(Self {
+            consumer: Arc::new(consumer),
+            config: config.clone(),
+            status,
+            signal,
+            added: Mutex::default(),
+        })
+    }
+
+    pub(super) fn add(&self, stream: &str, partition: u32, from: Start, sink: Partition) {
+        let place = self.config.topic(stream).and_then(|topic| {
+            let partition = i32::try_from(partition).map_err(|_| "Kafka has no such partition".to_owned())?;
+            Ok((topic, partition))
+        });
+        match place {
+            Ok((topic, partition)) => {
+                let sink = Sink::new(sink);
+                lock(&self.added).push(Added { topic, partition, from, sink, retry_at: None });
+                self.signal.set();
+            }
+            Err(why) => self.status.stopped(&format!("{stream}/{partition}"), &why),
+        }
+    }
+
+    pub(super) fn wake(&self) {
+        self.signal.set();
+    }
+
+    /// Feeds the partitions until it is time to end.
+    pub(super) fn run(&self, is_ending: &dyn Fn() -> bool) {
+        let waker = Waker::from(self.signal.clone());
+        let mut all = All::new();
+        while !is_ending() {
+            self.begin(&mut all);
+            self.serve_rest(&mut all);
+            let mut is_idle = true;
+            let mut stopped = Vec::new();
+            for (place, followed) in &mut all {
+                match self.serve(place, followed, &waker) {
+                    Ok(has_more) => is_idle &= !has_more,
+                    Err(why) => stopped.push((place.clone(), why)),
+                }
+            }
+            for (place, why) in stopped {
+                self.stop(&mut all, &place, &why);
+            }
+            if is_idle {
+                self.signal.wait(IDLE);
+            }
+        }
+    }
+
+    /// Begins with what was added.
+    fn begin(&self, all: &mut All) {
+        let added = std::mem::take(&mut *lock(&self.added));
+        for mut added in added {
+            let place = (added.topic.clone(), added.partition);
+            if all.contains_key(&place) {
+                continue;
+            }
+            let name = format!("{}/{}", added.topic, added.partition);
+            if added.retry_at.is_some_and(|at| Instant::now() < at) {
+                lock(&self.added).push(added);
+                continue;
+            }
+            let begun = self.beginning(&added).and_then(|offset| self.assign(&place, offset));
+            match begun {
+                Ok(queue) => {
+                    self.status.goes_on(&name);
+                    all.insert(place, self.followed(name, added.sink, queue));
+                }
+                Err(error) => {
+                    self.status.stopped(&name, &error.to_string());
+                    added.retry_at = Some(Instant::now() + RETRY_EVERY);
+                    lock(&self.added).push(added);
+                }
+            }
+        }
+    }
+
+    /// The offset to begin at. What depends on the moment is decided now, not when the broker is found.
+    fn beginning(&self, added: &Added) -> KafkaResult<Offset> {
+        let Added { topic, partition, from, sink, .. } = added;
+        let exact = |offset: u64| Offset::Offset(i64::try_from(offset).unwrap_or(i64::MAX));
+        Ok(match sink.beginning(*from) {
+            Start::Earliest => Offset::Beginning,
+            Start::Offset(offset) => exact(offset),
+            Start::Latest => {
+                let (_, next) = self.consumer.fetch_watermarks(topic, *partition, ANSWER_WITHIN)?;
+                Offset::Offset(next.max(0))
+            }
+            Start::Time(micros) => {
+                let mut times = TopicPartitionList::new();
+                // The first message of this millisecond or later.
+                let millis = i64::try_from(micros.div_ceil(1000)).unwrap_or(i64::MAX);
+                times.add_partition_offset(topic, *partition, Offset::Offset(millis))?;
+                let found = self.consumer.offsets_for_times(times, ANSWER_WITHIN)?;
+                match found.elements().first().map(|element| element.offset()) {
+                    Some(offset @ Offset::Offset(_)) => offset,
+                    // None is that late.
+                    _ => Offset::End,
+                }
+            }
+        })
+    }
+
+    fn assign(&self, (topic, partition): &Place, offset: Offset) -> KafkaResult<PartitionQueue<Context>> {
+        let mut place = TopicPartitionList::new();
+        place.add_partition_offset(topic, *partition, offset)?;
+        self.consumer.incremental_assign(&place)?;
+        let queue = self.consumer.split_partition_queue(topic, *partition);
+        queue.ok_or_else(|| KafkaError::Subscription(format!("{topic}/{partition}: no queue")))
+    }
+
+    fn followed(&self, name: String, sink: Sink, mut queue: PartitionQueue<Context>) -> Followed {
+        let has_more = Arc::new(AtomicBool::new(true));
+        let (flag, signal) = (has_more.clone(), self.signal.clone());
+        queue.set_nonempty_callback(move || {
+            flag.store(true, Ordering::Release);
+            signal.set();
+        });
+        Followed { name, sink, queue, has_more, retry_at: None, ask_at: None }
+    }
+
+    /// What came before a partition had its own queue, and errors that are nobody's.
+    fn serve_rest(&self, all: &mut All) {
+        while let Some(event) = self.consumer.poll(Duration::ZERO) {
+            // Errors were noted by the context.
+            let Ok(message) = event else { continue };
+            let place = (message.topic().to_owned(), message.partition());
+            // These come first: the partition's own queue has what was fetched later.
+            if let Some(Err(why)) =
+                all.get_mut(&place).map(|followed| self.take(&mut followed.sink, &message))
+            {
+                self.stop(all, &place, &why);
+            }
+        }
+    }
+
+    /// Moves messages from the partition's queue into its log. Whether there is more to do at once.
+    fn serve(
+        &self,
+        (topic, partition): &Place,
+        followed: &mut Followed,
+        waker: &Waker,
+    ) -> Result<bool, String> {
+        if followed.ask_at.is_some_and(|at| Instant::now() >= at) {
+            followed.ask_at = match self.consumer.fetch_watermarks(topic, *partition, RETRY_EVERY) {
+                Ok(_) => None,
+                Err(_) => Some(Instant::now() + RETRY_EVERY),
+            };
+            if followed.ask_at.is_none() {
+                self.status.goes_on(&followed.name);
+            }
+        }
+        if followed.retry_at.is_some_and(|at| Instant::now() < at)
+            || !self.flush(followed, waker)?
+            || !followed.has_more.swap(false, Ordering::AcqRel)
+        {
+            return Ok(false);
+        }
+        for _ in 0..TURN_MESSAGES {
+            match followed.queue.poll(Duration::ZERO) {
+                Some(Ok(message)) => self.take(&mut followed.sink, &message)?,
+                Some(Err(error)) => self.note(&followed.name, &mut followed.ask_at, &error),
+                None => return self.flush(followed, waker).map(|_| false),
+            }
+            if followed.sink.is_full() && !self.flush(followed, waker)? {
+                followed.has_more.store(true, Ordering::Release);
+                return Ok(false);
+            }
+        }
+        followed.has_more.store(true, Ordering::Release);
+        self.flush(followed, waker)
+    }
+
+    /// Puts a message behind the others of its partition.
+    fn take(&self, sink: &mut Sink, message: &BorrowedMessage<'_>) -> Result<(), String> {
+        self.status.is_up();
+        // Messages that were delivered have one.
+        let offset = u64::try_from(message.offset()).unwrap_or_default();
+        if offset < sink.next() {
+            let next = sink.next();
+            return Err(format!(
+                "Kafka has offset {offset} where this node has everything up to {next}: the topic was made anew, or \
+                 has lost records. Remove this node's copy of the stream to read it again"
+            ));
+        }
+        let is_held =
+            sink.push(offset, time_of(message), |builder| push(builder, message, self.config.kind).is_ok());
+        if !is_held {
+            let (topic, partition) = (message.topic(), message.partition());
+            let why = format!("{topic}/{partition}: the message at {offset} is too large, and left out");
+            tracing::warn!("{why}");
+            self.status.note(&why);
+        }
+        Ok(())
+    }
+
+    /// Whether the log has everything.
+    fn flush(&self, followed: &mut Followed, waker: &Waker) -> Result<bool, String> {
+        let flow = followed.sink.flush(waker).map_err(|error: AppendError| error.to_string())?;
+        match (flow, followed.retry_at.take()) {
+            (Flow::On, None) => Ok(true),
+            (Flow::On, Some(_)) => {
+                self.status.goes_on(&followed.name);
+                Ok(true)
+            }
+            (Flow::Full, was) => {
+                followed.retry_at = was.map(|_| Instant::now());
+                Ok(false)
+            }
+            (Flow::NoSpace, _) => {
+                self.status.stopped(&followed.name, &AppendError::NoSpace.to_string());
+                followed.retry_at = Some(Instant::now() + RETRY_EVERY);
+                Ok(false)
+            }
+        }
+    }
+
+    /// An error of one partition. Most pass by themselves; some are for an operator.
+    fn note(&self, name: &str, ask_at: &mut Option<Instant>, error: &KafkaError) {
+        use RDKafkaErrorCode::{
+            TopicAuthorizationFailed, UnknownPartition, UnknownTopic, UnknownTopicOrPartition,
+        };
+        let code = error.rdkafka_error_code();
+        if let Some(TopicAuthorizationFailed | UnknownPartition | UnknownTopic | UnknownTopicOrPartition) =
+            code
+        {
+            self.status.stopped(name, &error.to_string());
+            *ask_at = Some(Instant::now() + RETRY_EVERY);
+        } else {
+            self.status.note(&format!("{name}: {error}"));
+        }
+    }
+
+    fn stop(&self, all: &mut All, place: &Place, why: &str) {
+        let Some(followed) = all.remove(place) else { return };
+        self.status.stopped(&followed.name, why);
+        let mut list = TopicPartitionList::new();
+        list.add_partition(&place.0, place.1);
+        if let Err(error) = self.consumer.incremental_unassign(&list) {
+            self.status.note(&error.to_string());
+        }
+    }
+}
+
+impl Context {
+    pub(super) fn new(status: Arc<Status>) -> Self {
+        Self { status }
+    }
+}
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        super::log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        super::note_error(&self.status, &error, reason);
+    }
+}
+
+impl ConsumerContext for Context {}

@@ -1,0 +1,320 @@
+//! To Kafka: records go into librdkafka's queue, and its delivery reports complete what is pending.
+//!
+//! Reports are picked up by a thread of their own. librdkafka could signal a descriptor that the server's loops wait
+//! for, but only through its raw bindings, and this crate has no unsafe code.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext};
+
+use super::super::ConnectError;
+use super::super::status::{Status, lock};
+use super::config::Config;
+use crate::record::{Record, Records};
+use crate::{AppendError, Completer, Durability, Pending};
+
+/// How long the thread waits for reports before it looks at anything else. Reports do not wait for it.
+const REPORTS_WAIT: Duration = Duration::from_millis(100);
+/// The same while the rest of an append waits for room in the queue.
+const ROOM_WAIT: Duration = Duration::from_millis(1);
+/// A producer that has failed for good is replaced so often.
+const REPLACE_EVERY: Duration = Duration::from_secs(1);
+/// What a message takes beside its key and its value: heads, and the header that names its kind.
+const MESSAGE_OVERHEAD: usize = 128;
+
+type Client = BaseProducer<Context>;
+
+/// The producing half of a connection.
+pub(super) struct Produce {
+    config: Config,
+    status: Arc<Status>,
+    /// Replaced when it has failed for good, which idempotence does rather than to store something twice.
+    client: RwLock<Arc<Client>>,
+    /// What is left of appends that librdkafka's queue had room for in part. While there is something, nothing else
+    /// is taken; so there is one for each thread that publishes, at most.
+    rest: Mutex<Vec<Rest>>,
+    is_closed: AtomicBool,
+}
+
+struct Rest {
+    topic: String,
+    partition: i32,
+    records: Records,
+    sent: usize,
+    flight: Arc<Flight>,
+}
+
+/// Records of one append that are under way.
+pub(super) struct Flight {
+    left: AtomicU32,
+    /// The least offset so far.
+    first: AtomicU64,
+    failed: Mutex<Option<AppendError>>,
+    completer: Mutex<Option<Completer>>,
+}
+
+/// What librdkafka calls back, on our thread.
+pub(super) struct Context {
+    status: Arc<Status>,
+}
+
+/// How far records went into the queue.
+enum Sent {
+    All,
+    /// The queue is full; so many are in.
+    Full(usize),
+    /// The next one is impossible, and so are those behind it.
+    Refused(usize, AppendError),
+}
+
+impl Produce {
+    pub(super) fn new(config: Config, status: Arc<Status>) -> Result<Self, ConnectError> {
+        let client = create(&config, &status)
+            .map_err(|error| ConnectError::Client { broker: config.name.clone(), why: error.to_string() })?;
+        let client = RwLock::new(Arc::new(client));
+        Ok(Self { config, status, client, rest: Mutex::default(), is_closed: AtomicBool::new(false) })
+    }
+
+    pub(super) fn publish(
+        &self,
+        stream: &str,
+        partition: u32,
+        records: Records,
+    ) -> Result<Pending, AppendError> {
+        let topic = self.config.topic(stream).map_err(failed)?;
+        let partition = i32::try_from(partition).map_err(|_| failed("Kafka has no such partition"))?;
+        self.check_sizes(&records)?;
+        if self.is_closed.load(Ordering::Relaxed) {
+            return Err(AppendError::Closed);
+        }
+        if !lock(&self.rest).is_empty() {
+            return Err(self.busy());
+        }
+        let (flight, pending) = Flight::new(records.count());
+        match self.send(&self.client(), &topic, partition, &records, 0, &flight) {
+            Sent::All => {}
+            Sent::Full(0) => return Err(self.busy()),
+            Sent::Full(sent) => lock(&self.rest).push(Rest { topic, partition, records, sent, flight }),
+            Sent::Refused(0, error) => return Err(error),
+            Sent::Refused(sent, error) => flight.refuse(records.count() - sent as u32, error),
+        }
+        Ok(pending)
+    }
+
+    /// Picks up reports until the connection is closed and nothing is under way, or no longer may be.
+    pub(super) fn run(&self, until: &dyn Fn() -> Option<Instant>) {
+        let mut retired = Vec::new();
+        let mut replaced = Instant::now();
+        loop {
+            let client = self.client();
+            let is_full = !lock(&self.rest).is_empty();
+            client.poll(if is_full { ROOM_WAIT } else { REPORTS_WAIT });
+            if is_full {
+                self.send_rest(&client);
+            }
+            self.status.feed_if_due();
+            if let Some((_, why)) = client.client().fatal_error()
+                && replaced.elapsed() >= REPLACE_EVERY
+            {
+                replaced = Instant::now();
+                retired.extend(self.replace(&why));
+            }
+            // The last owner of a client waits for it; that is this thread, and never one that publishes.
+            drop(client);
+            retired.retain(|client| Arc::strong_count(client) > 1);
+            if until().is_some_and(|end| self.is_done() || Instant::now() >= end) {
+                break;
+            }
+        }
+        for rest in lock(&self.rest).drain(..) {
+            rest.flight.refuse(rest.records.count() - rest.sent as u32, AppendError::Closed);
+        }
+        self.status.feed();
+    }
+
+    /// Takes nothing more.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    fn is_done(&self) -> bool {
+        self.status.health().waiting == 0 && lock(&self.rest).is_empty()
+    }
+
+    fn client(&self) -> Arc<Client> {
+        self.client.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn busy(&self) -> AppendError {
+        self.status.starve();
+        AppendError::Busy
+    }
+
+    /// Before any of them is queued: an append is taken whole.
+    fn check_sizes(&self, records: &Records) -> Result<(), AppendError> {
+        let most = self.config.message_bytes_max;
+        let mut all = records.iter().flatten();
+        if all.any(|record| record.key.len() + record.value.len() + MESSAGE_OVERHEAD > most) {
+            return Err(AppendError::TooLarge { most: most as u64 });
+        }
+        Ok(())
+    }
+
+    fn send(
+        &self,
+        client: &Client,
+        topic: &str,
+        partition: i32,
+        records: &Records,
+        from: usize,
+        flight: &Arc<Flight>,
+    ) -> Sent {
+        for (place, record) in records.iter().flatten().enumerate().skip(from) {
+            // The report may be there before `send` returns.
+            self.status.sent(1);
+            let message = message(topic, partition, &record, flight.clone());
+            if let Err((error, _)) = client.send(message) {
+                self.status.landed(1);
+                return match error.rdkafka_error_code() {
+                    Some(RDKafkaErrorCode::QueueFull) => Sent::Full(place),
+                    _ => Sent::Refused(place, failed(error.to_string())),
+                };
+            }
+        }
+        Sent::All
+    }
+
+    /// Sends what is left of appends, as far as there is room.
+    fn send_rest(&self, client: &Client) {
+        let mut rest = lock(&self.rest);
+        while let Some(first) = rest.first_mut() {
+            let Rest { topic, partition, records, sent, flight } = first;
+            match self.send(client, topic, *partition, records, *sent, flight) {
+                Sent::All => {}
+                Sent::Full(now) => {
+                    *sent = now;
+                    return;
+                }
+                Sent::Refused(sent, error) => flight.refuse(records.count() - sent as u32, error),
+            }
+            rest.remove(0);
+        }
+    }
+
+    /// Puts a new client in the place of one that has failed for good, which is returned.
+    fn replace(&self, why: &str) -> Option<Arc<Client>> {
+        self.status.is_down(why);
+        match create(&self.config, &self.status) {
+            Ok(client) => {
+                let mut place = self.client.write().unwrap_or_else(PoisonError::into_inner);
+                Some(std::mem::replace(&mut *place, Arc::new(client)))
+            }
+            Err(error) => {
+                self.status.note(&error.to_string());
+                None
+            }
+        }
+    }
+}
+
+impl Flight {
+    fn new(count: u32) -> (Arc<Self>, Pending) {
+        let (completer, pending) = Pending::channel(count);
+        let flight = Self {
+            left: AtomicU32::new(count),
+            first: AtomicU64::new(u64::MAX),
+            failed: Mutex::default(),
+            completer: Mutex::new(Some(completer)),
+        };
+        (Arc::new(flight), pending)
+    }
+
+    /// One record has its offset, or will have none.
+    fn land(&self, offset: Result<u64, AppendError>) {
+        match offset {
+            Ok(offset) => {
+                self.first.fetch_min(offset, Ordering::Relaxed);
+                self.end(1);
+            }
+            Err(error) => self.refuse(1, error),
+        }
+    }
+
+    /// So many records will have no offset: the append has failed, when the others have landed.
+    fn refuse(&self, count: u32, error: AppendError) {
+        lock(&self.failed).get_or_insert(error);
+        self.end(count);
+    }
+
+    fn end(&self, count: u32) {
+        if self.left.fetch_sub(count, Ordering::AcqRel) != count {
+            return;
+        }
+        let Some(completer) = lock(&self.completer).take() else { return };
+        match lock(&self.failed).take() {
+            Some(error) => completer.fail(error),
+            None => completer.reached(Durability::Broker, self.first.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        super::log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        super::note_error(&self.status, &error, reason);
+    }
+}
+
+impl ProducerContext for Context {
+    type DeliveryOpaque = Arc<Flight>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, flight: Arc<Flight>) {
+        self.status.landed(1);
+        match result {
+            Ok(message) => {
+                self.status.is_up();
+                // An acknowledged message has one.
+                flight.land(Ok(u64::try_from(message.offset()).unwrap_or_default()));
+            }
+            Err((error, _)) => {
+                self.status.note(&error.to_string());
+                flight.land(Err(failed(error.to_string())));
+            }
+        }
+    }
+}
+
+fn create(config: &Config, status: &Arc<Status>) -> Result<Client, KafkaError> {
+    config.producer().create_with_context(Context { status: status.clone() })
+}
+
+fn message<'a>(
+    topic: &'a str,
+    partition: i32,
+    record: &Record<'a>,
+    flight: Arc<Flight>,
+) -> BaseRecord<'a, [u8], [u8], Arc<Flight>> {
+    let mut message = BaseRecord::with_opaque_to(topic, flight).partition(partition).payload(record.value);
+    if !record.key.is_empty() {
+        message = message.key(record.key);
+    }
+    if let Some(name) = super::content_type(record.kind) {
+        let header = Header { key: super::CONTENT_TYPE, value: Some(name) };
+        message = message.headers(OwnedHeaders::new_with_capacity(1).insert(header));
+    }
+    // Milliseconds are what Kafka keeps. A record without a time, 0, gets that of now.
+    message.timestamp(i64::try_from(record.timestamp / 1000).unwrap_or(i64::MAX))
+}
+
+fn failed(why: impl Into<Arc<str>>) -> AppendError {
+    AppendError::Failed(why.into())
+}

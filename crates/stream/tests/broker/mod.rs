@@ -1,0 +1,155 @@
+//! What the tests of all brokers share.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use sinews_stream::broker::Broker;
+use sinews_stream::record::{self, Kind, RecordBuilder, Records};
+use sinews_stream::{
+    AppendError, Durability, Partition, Past, Pending, Start, StreamConfig, Streams, StreamsConfig,
+};
+
+/// Nothing here takes nearly so long; a test that hangs ends.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// The log of one node, in a directory that goes with it.
+pub(crate) struct Node {
+    pub(crate) streams: Streams,
+    directory: PathBuf,
+}
+
+impl Node {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("sinews-broker-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        let (streams, _) =
+            Streams::open(&directory, StreamsConfig::default()).expect("the directory is ours");
+        Self { streams, directory }
+    }
+
+    /// A partition of a stream that is made if need be.
+    pub(crate) fn partition(&self, stream: &str, partition: u32) -> Partition {
+        let stream =
+            self.streams.create(stream, &StreamConfig::default().partitions(4)).expect("a legal name");
+        stream.partition(partition).expect("one of four")
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.streams.close();
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// One record as a test sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) offset: u64,
+    pub(crate) timestamp: u64,
+    pub(crate) key: String,
+    pub(crate) value: String,
+    pub(crate) kind: Kind,
+}
+
+pub(crate) fn records(values: &[&str]) -> Records {
+    let mut builder = RecordBuilder::new();
+    for value in values {
+        builder.push(1_700_000_000_123_000, b"", value.as_bytes(), Kind::Bytes).expect("small");
+    }
+    builder.finish().expect("at least one")
+}
+
+/// Publishes, and waits for room where there is none.
+pub(crate) fn publish(broker: &dyn Broker, stream: &str, partition: u32, values: &[&str]) -> Pending {
+    let records = records(values);
+    let end = Instant::now() + LIMIT;
+    loop {
+        match broker.publish(stream, partition, records.clone()) {
+            Ok(pending) => return pending,
+            Err(AppendError::Busy) => wait_for(end, "room", |waker| broker.room(waker)),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// The offset of the first record, when the broker has them.
+pub(crate) fn publish_acked(broker: &dyn Broker, stream: &str, partition: u32, values: &[&str]) -> u64 {
+    acked(&mut publish(broker, stream, partition, values)).expect("the broker takes them")
+}
+
+pub(crate) fn acked(pending: &mut Pending) -> Result<u64, AppendError> {
+    pending.block(Durability::Broker).map(|appended| appended.first)
+}
+
+/// All records from an offset on, when the partition has come so far.
+pub(crate) fn read(partition: &Partition, from: u64, until: u64) -> Vec<Seen> {
+    if until > 0 {
+        wait_for(Instant::now() + LIMIT, "the record", |waker| {
+            partition.watch(Past::Readable(until - 1), waker)
+        });
+    }
+    let mut all = Vec::new();
+    let mut next = partition.seek(Start::Offset(from));
+    loop {
+        let read = partition.read(next, 1 << 20).expect("it is there");
+        if read.batches.is_empty() {
+            return all;
+        }
+        all.extend(seen(&read.batches).into_iter().filter(|record| record.offset >= from));
+        next = read.next;
+    }
+}
+
+pub(crate) fn seen(batches: &[u8]) -> Vec<Seen> {
+    let mut all = Vec::new();
+    for batch in record::iter(batches) {
+        for record in batch.expect("a whole batch").records() {
+            let record = record.expect("a whole record");
+            all.push(Seen {
+                offset: record.offset,
+                timestamp: record.timestamp,
+                key: String::from_utf8_lossy(record.key).into_owned(),
+                value: String::from_utf8_lossy(record.value).into_owned(),
+                kind: record.kind,
+            });
+        }
+    }
+    all
+}
+
+pub(crate) fn values(all: &[Seen]) -> Vec<&str> {
+    all.iter().map(|record| &*record.value).collect()
+}
+
+/// Sleeps until it has happened: `watch` says whether it has, or has the waker called.
+pub(crate) fn wait_for(end: Instant, what: &str, watch: impl Fn(&Waker) -> bool) {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    while !watch(&waker) {
+        let left = end.saturating_duration_since(Instant::now());
+        assert!(!left.is_zero(), "waited for {what} for too long");
+        thread::park_timeout(left);
+    }
+}
+
+/// Looks again and again at what nobody is woken for.
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(Instant::now() < end, "waited for too long until {what}");
+        thread::park_timeout(Duration::from_millis(5));
+    }
+}
