@@ -7,6 +7,7 @@
 
 mod api;
 mod backend;
+mod brokers;
 mod certificate;
 mod conformance;
 mod connect;
@@ -50,6 +51,8 @@ enum Task {
     Conformance(conformance::Options),
     /// Clients and tools of other people against the server, servers and proxies of theirs for the library
     Interop(interop::Options),
+    /// The bridges to Kafka, Redis and NATS, opposite real brokers, which are started, killed and frozen
+    Brokers(brokers::Options),
     /// The library in every choice of up to two features, and in all: each compiles without a warning
     Features(features::Options),
     /// The public API of the library beside what it was
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(),
         Task::Conformance(options) => conformance::run(&options),
         Task::Interop(options) => interop::run(&options),
+        Task::Brokers(options) => brokers::run(&options),
         Task::Features(options) => features::run(&options),
         Task::Api(options) => api::run(&options),
         Task::Soak(options) => soak::run(&options),

@@ -23,7 +23,7 @@ const FUZZ_SECONDS: &str = "-max_total_time=10";
 type Run = fn(&Path, Choice) -> Outcome;
 
 /// Cheap steps first: what is wrong shows early.
-const STEPS: [(&str, Run); 14] = [
+const STEPS: [(&str, Run); 15] = [
     ("fmt", fmt),
     ("clippy", clippy),
     ("tidy", tidy),
@@ -37,6 +37,7 @@ const STEPS: [(&str, Run); 14] = [
     ("conformance", conformance),
     ("interop", interop),
     ("browser", browser),
+    ("brokers", brokers),
     ("soak", soak),
 ];
 
@@ -239,6 +240,10 @@ fn browser(log: &Path, backend: Choice) -> Outcome {
         count = count + found?;
     }
     Ok(count)
+}
+
+fn brokers(log: &Path, _: Choice) -> Outcome {
+    task(&["brokers"], log)
 }
 
 /// Short, and the same in every run.

@@ -1,0 +1,151 @@
+//! The bridges to Kafka, Redis and NATS, opposite brokers that are really there: started by `dev/brokers`, used by the
+//! tests of `sinews-stream` that are otherwise ignored, killed and frozen by them, and ended.
+
+use std::env;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use crate::Outcome;
+use crate::count::Count;
+use crate::process::{self, End};
+use crate::tools::Missing;
+
+/// For a broker's download, once, and its start.
+const START_LIMIT: Duration = Duration::from_secs(6 * 60);
+/// For the tests of one broker, which takes half a minute.
+const TESTS_LIMIT: Duration = Duration::from_secs(4 * 60);
+/// A broker ends by itself after this, in seconds.
+const BROKER_SECONDS: &str = "600";
+/// What the scripts end with where a broker cannot be had.
+const SKIPPED: i32 = 77;
+
+const BROKERS: [&str; 3] = ["kafka", "redis", "nats"];
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Only these: kafka, redis, nats
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+/// A broker that runs until this is dropped.
+struct Broker {
+    name: &'static str,
+    port: u16,
+    controller_port: u16,
+    logs: PathBuf,
+}
+
+/// Starts each broker that can be had, and runs its tests. One that cannot is skipped; in CI, where all should be
+/// there, that is a failure.
+pub(crate) fn run(options: &Options) -> Outcome {
+    if let Some(unknown) = options.only.iter().find(|only| !BROKERS.contains(&&***only)) {
+        return Err(format!("no such broker: {unknown}"));
+    }
+    let is_wanted = |name: &&&str| options.only.is_empty() || options.only.iter().any(|only| only == **name);
+    let logs = process::target().join("xtask/brokers");
+    let mut count = Count::default();
+    if is_wanted(&&BROKERS[0]) {
+        // librdkafka brings a cluster of its own, with errors on demand.
+        count =
+            run_tests("kafka in this process", &mut tests("kafka", "kafka"), &logs.join("kafka-mock.log"))?;
+    }
+    for name in BROKERS.iter().filter(is_wanted) {
+        count = count + run_broker(name, &logs)?;
+    }
+    Ok(count)
+}
+
+fn run_broker(name: &'static str, logs: &Path) -> Outcome {
+    let broker = match Broker::start(name, logs.to_owned()) {
+        Ok(broker) => broker,
+        Err(Missing::Tool(why)) if env::var_os("CI").is_some_and(|ci| ci == "true") => {
+            println!("FAIL {why}, and this is CI, which should have it");
+            return Ok(Count::FAILED);
+        }
+        Err(missing) => return Ok(missing.report(name)),
+    };
+    let mut command = tests(name, "brokers");
+    command.args(["--", "--ignored", "--test-threads", "1", &format!("{name}::")]);
+    broker.configure(&mut command);
+    run_tests(name, &mut command, &broker.logs.join(format!("{name}-tests.log")))
+}
+
+/// Tests of one bridge; only its feature is built.
+fn tests(feature: &str, target: &str) -> Command {
+    let mut command = process::cargo();
+    command.args(["test", "--package", "sinews-stream", "--features", feature, "--test", target]);
+    command
+}
+
+fn run_tests(name: &str, command: &mut Command, log: &Path) -> Outcome {
+    let started = Instant::now();
+    let end = process::run(command, log, TESTS_LIMIT + process::COMMAND_LIMIT)?.check(name, log);
+    let text = std::fs::read_to_string(log).map_err(|error| format!("{}: {error}", log.display()))?;
+    let mut count = Count::parse_cargo_test(&text);
+    if count == Count::default() || count.failed == 0 && end.is_err() {
+        count = count + Count::FAILED;
+    }
+    if count.failed > 0 {
+        println!("FAIL {name}: {}", process::tail(log, process::TAIL_LINES));
+    }
+    println!("{name}: {count} in {:.1} s", started.elapsed().as_secs_f64());
+    Ok(count)
+}
+
+impl Broker {
+    fn start(name: &'static str, logs: PathBuf) -> Result<Self, Missing> {
+        let broken = |why: String| Missing::Broken(format!("{name}: {why}"));
+        let ports = free_ports().map_err(|error| broken(error.to_string()))?;
+        let broker = Self { name, port: ports[0], controller_port: ports[1], logs };
+        let log = broker.logs.join(format!("{name}-start.log"));
+        let end = process::run(&mut broker.script("up"), &log, START_LIMIT).map_err(broken)?;
+        match end {
+            End::Exit(status) if status.code() == Some(SKIPPED) => {
+                let why = process::tail(&log, 1);
+                Err(Missing::Tool(why.strip_prefix(&format!("{name}: ")).unwrap_or(&why).to_owned()))
+            }
+            end => end.check(name, &log).map(|()| broker).map_err(Missing::Broken),
+        }
+    }
+
+    fn script(&self, verb: &str) -> Command {
+        let mut command = Command::new(script(self.name));
+        command.arg(verb);
+        self.configure(&mut command);
+        command
+    }
+
+    /// The tests run the same script to stop the broker and to start it again.
+    fn configure(&self, command: &mut Command) {
+        command.env("BROKER_PORT", self.port.to_string());
+        command.env("BROKER_RUN", self.logs.join(format!("{}-run", self.name)));
+        command.env("BROKER_SECONDS", BROKER_SECONDS);
+        command.env("KAFKA_CONTROLLER_PORT", self.controller_port.to_string());
+        command.env("SINEWS_TEST_BROKER", format!("{}://127.0.0.1:{}", self.name, self.port));
+        command.env("SINEWS_TEST_BROKER_SCRIPT", script(self.name));
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let log = self.logs.join(format!("{}-stop.log", self.name));
+        if let Err(why) = process::run(&mut self.script("down"), &log, START_LIMIT) {
+            println!("{}: {why}", self.name);
+        }
+    }
+}
+
+fn script(name: &str) -> PathBuf {
+    process::root().join(Path::new("dev/brokers")).join(format!("{name}.sh"))
+}
+
+/// Two ports that nobody has at the moment.
+fn free_ports() -> std::io::Result<[u16; 2]> {
+    let listeners = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
+    Ok([listeners[0].local_addr()?.port(), listeners[1].local_addr()?.port()])
+}
