@@ -15,7 +15,9 @@ use sinews_session::{Events, Payload, Resources, Session, Tx};
 pub(crate) fn bench(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sinews"));
     command.arg("bench").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    if let Ok(backend) = std::env::var("SINEWS_TEST_BACKEND") {
+    // Producers and consumers of streams are threads that block, and have no backend.
+    let backend = std::env::var("SINEWS_TEST_BACKEND").ok().filter(|_| arguments.first() != Some(&"durable"));
+    if let Some(backend) = backend {
         command.args(["--backend", &backend]);
     }
     command
@@ -53,6 +55,8 @@ pub(crate) fn sound(arguments: &[&str]) -> Value {
 pub(crate) struct Own {
     child: Child,
     pub(crate) address: SocketAddr,
+    /// What it said first.
+    table: String,
     /// Its standard output, so that no write meets a closed pipe.
     _stdout: BufReader<std::process::ChildStdout>,
 }
@@ -69,11 +73,27 @@ impl Own {
         }
         let at = table.lines().find_map(|line| line.split_once("://")).expect("an address").1;
         let at = at.trim_end_matches('/').replace("localhost", "127.0.0.1");
-        Self { child, address: at.parse().expect("an address"), _stdout: stdout }
+        Self { child, address: at.parse().expect("an address"), table, _stdout: stdout }
     }
 
     pub(crate) fn url(&self, scheme: &str, path: &str) -> String {
         format!("{scheme}://{}{path}", self.address)
+    }
+
+    /// Where it speaks to streams over plain TCP.
+    pub(crate) fn plain(&self) -> SocketAddr {
+        let address =
+            self.table.lines().find_map(|line| line.split_once("tcp://")).expect("it was told to").1;
+        address.trim().parse().expect("an address")
+    }
+
+    /// The body of an answer.
+    pub(crate) fn get(&self, path: &str) -> String {
+        let mut socket = TcpStream::connect(self.address).expect("it accepts");
+        write!(socket, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("it reads");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).expect("it answers in text");
+        answer.split_once("\r\n\r\n").expect("a head").1.to_owned()
     }
 
     pub(crate) fn pid(&self) -> String {
