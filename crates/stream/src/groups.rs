@@ -259,7 +259,11 @@ impl Groups {
                 Err(error) => Err(self.fail("cutting back", &error)),
             },
             Err(error) => Err(self.fail("writing", &error)),
-            Ok(()) if write.sync => write.file.sync().map_err(|error| self.fail("syncing", &error)),
+            Ok(()) if write.sync => write.file.sync().map_err(|error| {
+                // As a partition does: what could not be synced is not shown to the next process.
+                let _ = write.file.truncate(write.start);
+                self.fail("syncing", &error)
+            }),
             Ok(()) => Ok(()),
         };
         let mut state = self.state();

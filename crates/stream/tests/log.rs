@@ -89,7 +89,7 @@ fn many_produce_and_many_follow() {
                 scope.spawn(move || {
                     for place in 0..EACH {
                         let number = producer * EACH + place;
-                        let size = if number % 50 == 0 { 30_000 } else { 100 };
+                        let size = if number.is_multiple_of(50) { 30_000 } else { 100 };
                         let mut pending = partition.append(records(number..number + 1, size)).unwrap();
                         let appended = pending.block(Durability::Disk).unwrap();
                         assert_eq!(pending.first(), Some(appended.first));
