@@ -8,7 +8,7 @@
 //!    │ Publish ────────────────────────────────▶ publishes ─┐ from here on it decides on the order
 //!    │ ◀──────────────────────────── Published ◀────────────┘
 //!    │ ◀────────────────────────────── Serving
-//!    │ tells its clients 1001; forwards what they publish, delivers what is published
+//!    │ gives streams back, tells its clients 1001; forwards what they publish, delivers what is published
 //!    │ Bye ────────────────────────────────────▶
 //!    │ ◀────────────────────────────────── Bye
 //! ```
@@ -35,6 +35,7 @@ use sinews_server::{KeptTopic, Publisher, StopHandle};
 
 use self::wire::{Address, Frame, Head, VERSION, Waiting, outbox, send_descriptor};
 use crate::hub::{Content, Hub};
+use crate::streams::Store;
 
 /// Tells the new process that it is one: the id of the process that started it, so that what inherits the variable by
 /// accident is not taken for it.
@@ -55,6 +56,7 @@ pub(crate) struct Handover(Arc<Shared>);
 
 struct Shared {
     hub: Arc<Hub>,
+    store: Option<Arc<Store>>,
     publisher: Publisher,
     stop: StopHandle,
     /// As the program was started, before anything could change it.
@@ -77,10 +79,16 @@ enum Phase {
 }
 
 impl Handover {
-    pub(crate) fn new(hub: Arc<Hub>, publisher: Publisher, stop: StopHandle) -> Self {
+    pub(crate) fn new(
+        hub: Arc<Hub>,
+        store: Option<Arc<Store>>,
+        publisher: Publisher,
+        stop: StopHandle,
+    ) -> Self {
         let program = std::env::args_os().next().unwrap_or_else(|| "sinews".into());
         Self(Arc::new(Shared {
             hub,
+            store,
             publisher,
             stop,
             program,
@@ -254,6 +262,10 @@ impl Shared {
                     drop(phase);
                     notify(&[NotifyState::MainPid(process)]);
                     tracing::info!(process, "the new process serves; this one ends with its last client");
+                    // The new process cannot have the streams as long as this one does, and clients come to it now.
+                    if let Some(store) = &self.store {
+                        store.close();
+                    }
                     self.stop.hand_over();
                 }
                 Head::Published { topic, kind, position, answers } => {

@@ -46,7 +46,7 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
         Backend::Poll => BackendChoice::Poll,
         Backend::Uring => BackendChoice::Uring,
     };
-    let store = settings.streams.open(settings.max_message)?;
+    let store = settings.streams.open(settings.max_message, former.is_some())?;
     let router = routes::router(&settings, &live, &hub, store.as_ref());
     let mut server = Server::new(if settings.access_log { router.access_log("/") } else { router })
         .http(settings.http.config(settings.max_message))
@@ -71,7 +71,7 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
         server = server.inherit(former.take_listeners());
     }
     let server = server.bind().map_err(|error| explain(&error))?;
-    let handover = Handover::new(Arc::clone(&hub), server.publisher(), server.stop_handle());
+    let handover = Handover::new(Arc::clone(&hub), store.clone(), server.publisher(), server.stop_handle());
     feed::start(server.monitor(), server.publisher(), Arc::clone(&hub))?;
     warn_if_open(server.addresses(), tls.is_some(), &live.policy());
     let table = table(server.addresses(), threads, server.backend(), &settings, descriptors);

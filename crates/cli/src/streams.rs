@@ -14,7 +14,7 @@ pub(crate) mod http;
 pub(crate) mod json;
 mod wire;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sinews_server::{Handler, Refusal, Request};
@@ -36,7 +36,8 @@ use crate::routes::bad_request;
 
 /// The streams of this server.
 pub(crate) struct Store {
-    streams: Streams,
+    /// Not there as long as the process whose place this one takes has them.
+    streams: OnceLock<Streams>,
     /// How streams are kept that come into being by being published to.
     config: StreamConfig,
     limits: Limits,
@@ -82,10 +83,22 @@ impl Ack {
 }
 
 impl Store {
-    /// With the largest message that anybody may send.
-    pub(crate) fn new(streams: Streams, config: StreamConfig, max_message: usize) -> Arc<Self> {
+    /// Without streams at first; with the largest message that anybody may send.
+    pub(crate) fn new(config: StreamConfig, max_message: usize) -> Arc<Self> {
         let limits = Limits::default().bytes(max_message);
-        Arc::new(Self { streams, config, limits, groups: Groups::default() })
+        Arc::new(Self { streams: OnceLock::new(), config, limits, groups: Groups::default() })
+    }
+
+    /// Has the streams from now on.
+    pub(crate) fn begin(&self, streams: Streams) {
+        // Whoever comes second has opened nothing: the directory is locked.
+        let _ = self.streams.set(streams);
+    }
+
+    fn streams(&self) -> Result<&Streams, Problem> {
+        self.streams.get().ok_or_else(|| {
+            problem(code::STORE, "the streams are being taken over from another process: come again")
+        })
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -94,14 +107,16 @@ impl Store {
 
     /// Writes what waits, and gives the directory back.
     pub(crate) fn close(&self) {
-        self.streams.close();
+        if let Some(streams) = self.streams.get() {
+            streams.close();
+        }
     }
 
     /// Those that may be read with these rights, by name.
-    pub(crate) fn list(&self, rights: &Rights) -> Vec<Stream> {
-        let mut list = self.streams.list();
+    pub(crate) fn list(&self, rights: &Rights) -> Result<Vec<Stream>, Problem> {
+        let mut list = self.streams()?.list();
         list.retain(|stream| rights.check(Want::Subscribe(stream.name())).is_ok());
-        list
+        Ok(list)
     }
 
     /// A stream to publish to.
@@ -120,13 +135,13 @@ impl Store {
     }
 
     fn find(&self, name: &str, missing: Missing) -> Result<Stream, Problem> {
-        if let Some(stream) = self.streams.stream(name) {
+        if let Some(stream) = self.streams()?.stream(name) {
             return Ok(stream);
         }
         if missing == Missing::Refused {
             return Err(problem(code::NO_STREAM, format!("there is no stream {name}")));
         }
-        self.streams.create(name, &self.config).map_err(|error| {
+        self.streams()?.create(name, &self.config).map_err(|error| {
             let code = match error {
                 CreateError::Name => code::TOPIC,
                 CreateError::TooMany => code::TOO_MANY,

@@ -536,9 +536,12 @@ pub(crate) fn nearest(name: &str) -> Option<&'static str> {
     if let Some(key) = KEYS.iter().find(|key| last(key.name) == written) {
         return Some(key.name);
     }
-    let alike = |key: &Key| strsim::jaro(name, key.name).max(strsim::jaro(written, last(key.name)));
-    let best = KEYS.iter().map(|key| (alike(key), key.name)).max_by(|a, b| a.0.total_cmp(&b.0))?;
-    (best.0 > 0.7).then_some(best.1)
+    let whole = |key: &Key| strsim::jaro(name, key.name);
+    let alike = |key: &Key| whole(key).max(strsim::jaro(written, last(key.name)));
+    // Several tables may have a key of one name.
+    let order = |a: &&Key, b: &&Key| alike(a).total_cmp(&alike(b)).then(whole(a).total_cmp(&whole(b)));
+    let best = KEYS.iter().max_by(order)?;
+    (alike(best) > 0.7).then_some(best.name)
 }
 
 /// The whole file with its defaults, for a person to begin with.

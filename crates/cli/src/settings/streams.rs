@@ -1,11 +1,12 @@
 //! What is kept on disk.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use sinews_server::{Listen, MessageRoute, Server, TlsConfig};
-use sinews_stream::{Fsync, StreamConfig, Streams, StreamsConfig};
+use sinews_stream::{Fsync, OpenError, StreamConfig, Streams, StreamsConfig};
 
 use super::Pick;
 use crate::args::StreamArgs;
@@ -64,18 +65,26 @@ impl StreamSettings {
         Ok(settings)
     }
 
-    /// Opens the directory, if there is one to open.
+    /// Opens the directory, if there is one to open. If it is another process's whose place this one takes, that is done
+    /// once it has let go; until then whoever wants something of streams is told to come again.
     ///
     /// # Errors
     /// Why it cannot be used.
-    pub(crate) fn open(&self, max_message: usize) -> Result<Option<Arc<Store>>, String> {
+    pub(crate) fn open(&self, max_message: usize, has_former: bool) -> Result<Option<Arc<Store>>, String> {
         let Some(directory) = &self.directory else { return Ok(None) };
-        let opened = Streams::open(directory, StreamsConfig::default());
-        let (streams, losses) = opened.map_err(|error| format!("streams.directory: {error}"))?;
-        for loss in losses {
-            tracing::warn!("{loss}");
+        let store = Store::new(self.config(), max_message);
+        match Streams::open(directory, StreamsConfig::default()) {
+            // What was lost is in the log.
+            Ok((streams, _)) => store.begin(streams),
+            Err(OpenError::Locked(_)) if has_former => {
+                let (directory, store) = (directory.clone(), Arc::clone(&store));
+                let thread = thread::Builder::new().name("streams".to_owned());
+                let spawned = thread.spawn(move || take_over(&directory, &store));
+                spawned.map_err(|error| format!("streams.directory: {error}"))?;
+            }
+            Err(error) => return Err(format!("streams.directory: {error}")),
         }
-        Ok(Some(Store::new(streams, self.config(), max_message)))
+        Ok(Some(store))
     }
 
     fn config(&self) -> StreamConfig {
@@ -123,6 +132,23 @@ impl StreamSettings {
     }
 }
 
+/// Waits until the process that has the directory lets go of it.
+fn take_over(directory: &Path, store: &Store) {
+    loop {
+        match Streams::open(directory, StreamsConfig::default()) {
+            Ok((streams, _)) => {
+                store.begin(streams);
+                return tracing::info!("the streams are this process's now");
+            }
+            Err(OpenError::Locked(_)) => thread::sleep(TAKE_OVER_INTERVAL),
+            Err(error) => return tracing::error!("streams.directory: {error}"),
+        }
+    }
+}
+
+/// How often it is looked whether the former process has let go: nobody is served of streams meanwhile.
+const TAKE_OVER_INTERVAL: Duration = Duration::from_millis(5);
+
 const LISTEN: &str = "streams.listen";
 const PARTITIONS: &str = "streams.partitions";
 
@@ -137,7 +163,7 @@ mod tests {
     #[test]
     fn there_are_none_unless_a_directory_is_named() {
         let plain = settings(&[], "").unwrap().streams;
-        assert!(plain.open(1).unwrap().is_none());
+        assert!(plain.open(1, false).unwrap().is_none());
         assert_eq!(plain.config(), StreamConfig::default());
         let alone = settings(&["--streams-listen", "127.0.0.1:0"], "").unwrap_err();
         assert!(alone.contains("--streams-listen") && alone.contains("streams.directory"), "{alone}");

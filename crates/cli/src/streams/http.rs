@@ -190,7 +190,7 @@ fn try_read(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) 
 pub(crate) fn list(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) -> Response {
     let listed = || {
         let store = store.ok_or_else(off)?;
-        Ok(store.list(&policy.rights(request)?))
+        store.list(&policy.rights(request)?)
     };
     match listed() {
         Ok(streams) => {

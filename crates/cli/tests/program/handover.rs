@@ -623,3 +623,63 @@ fn the_service_manager_is_told() {
     service.signal(service.current(), "TERM");
     told("STOPPING=1");
 }
+
+/// Who is told to come again does, and everything that was acknowledged by either process is there once.
+#[test]
+fn streams_are_the_new_processs_when_it_serves() {
+    let mut service = Service::start_with("streams", "", |command, directory| {
+        command.arg("--streams").arg(directory.file("streams"));
+    });
+    let address = service.address;
+    let (done, acknowledged) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let offsets = std::thread::scope(|scope| {
+        let publisher = scope.spawn(|| {
+            let mut offsets = BTreeSet::new();
+            while !done.load(Ordering::SeqCst) {
+                let body = offsets.len().to_string();
+                let answer = request(address, &format!(
+                    "POST /streams/s HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+                    body.len()
+                ));
+                let (head, words) = answer.split_once("\r\n\r\n").expect("an answer");
+                if head.starts_with("HTTP/1.1 503 ") {
+                    assert!(head.contains("Retry-After: 1"), "{head}");
+                    std::thread::yield_now();
+                    continue;
+                }
+                assert!(head.starts_with("HTTP/1.1 200 "), "{head}{words}");
+                let words: Value = serde_json::from_str(words).unwrap();
+                assert!(offsets.insert(words["offset"].as_u64().unwrap()), "an offset twice");
+                acknowledged.store(offsets.len(), Ordering::SeqCst);
+            }
+            offsets
+        });
+        let until = |count: usize| {
+            let begun = std::time::Instant::now();
+            while acknowledged.load(Ordering::SeqCst) < count && !publisher.is_finished() {
+                assert!(begun.elapsed() < PATIENCE, "nothing is acknowledged any more");
+                std::thread::yield_now();
+            }
+        };
+        for _ in 0..2 {
+            until(acknowledged.load(Ordering::SeqCst) + 50);
+            service.restart();
+        }
+        until(acknowledged.load(Ordering::SeqCst) + 50);
+        done.store(true, Ordering::SeqCst);
+        publisher.join().unwrap()
+    });
+    let all = request(address, "GET /streams/s?max=10000 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    let lines = all.split_once("\r\n\r\n").unwrap().1.lines();
+    let there: BTreeSet<u64> =
+        lines.map(|line| serde_json::from_str::<Value>(line).unwrap()["offset"].as_u64().unwrap()).collect();
+    assert!(offsets.is_subset(&there), "{} of {}", there.len(), offsets.len());
+}
+
+fn request(address: SocketAddr, request: &str) -> String {
+    let mut stream = connect(address);
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
