@@ -84,7 +84,7 @@ impl Json {
 
 /// A client in binary messages, over either transport.
 enum Binary {
-    WebSocket(Socket),
+    WebSocket(Box<Socket>),
     Plain(TcpStream),
 }
 
@@ -121,7 +121,7 @@ impl Binary {
         let offer = "Sec-WebSocket-Protocol: sinews.stream.v1\r\n";
         let socket = server.running.try_websocket(&format!("/streams/{stream}"), offer).expect("a socket");
         assert!(socket.head.contains("Sec-WebSocket-Protocol: sinews.stream.v1\r\n"));
-        let mut client = Self::WebSocket(socket);
+        let mut client = Self::WebSocket(Box::new(socket));
         assert_eq!(client.hear().op, 128);
         client
     }

@@ -18,11 +18,11 @@ fn rounds() -> u64 {
 const PRODUCERS: u64 = 4;
 const PARTITIONS: u16 = 2;
 
-/// What a producer was told before the server died: number by partition and offset.
-type Acknowledged = Vec<((u16, u64), u64)>;
+/// A number, where it is: partition and offset.
+type Found = ((u16, u64), u64);
 
-/// Publishes numbers of its own, several at a time under way, until nobody answers.
-fn produce(address: SocketAddr, producer: u64, first: u64) -> JoinHandle<Acknowledged> {
+/// Publishes numbers of its own, several at a time under way, until nobody answers. Tells which were acknowledged.
+fn produce(address: SocketAddr, producer: u64, first: u64) -> JoinHandle<Vec<Found>> {
     std::thread::spawn(move || {
         let mut client = Binary::plain_at(address, "crash");
         let (mut acknowledged, mut next, mut awaited) = (Vec::new(), first, first);
@@ -44,7 +44,7 @@ fn produce(address: SocketAddr, producer: u64, first: u64) -> JoinHandle<Acknowl
 }
 
 /// Reads on from where it has come to, until nobody speaks.
-fn consume(address: SocketAddr, mut places: Vec<u64>) -> (JoinHandle<Vec<u64>>, Receiver<((u16, u64), u64)>) {
+fn consume(address: SocketAddr, mut places: Vec<u64>) -> (JoinHandle<Vec<u64>>, Receiver<Found>) {
     let (sender, heard) = channel();
     let thread = std::thread::spawn(move || {
         let mut client = Binary::plain_at(address, "crash");
