@@ -9,6 +9,7 @@ mod api;
 mod backend;
 mod brokers;
 mod certificate;
+mod compare;
 mod conformance;
 mod connect;
 mod count;
@@ -59,6 +60,8 @@ enum Task {
     Api(api::Options),
     /// Everything that clients do to the server, at once and for long; nothing may leak or come back wrong
     Soak(soak::Options),
+    /// Other people's servers beside ours, measured in turns, with what of it is more than noise
+    Compare(compare::Options),
     /// How many system calls a message costs the server, where strace can count them
     Syscalls(soak::SyscallOptions),
 }
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Task::Features(options) => features::run(&options),
         Task::Api(options) => api::run(&options),
         Task::Soak(options) => soak::run(&options),
+        Task::Compare(options) => compare::run(&options),
         Task::Syscalls(options) => soak::syscalls(&options),
     };
     let count = outcome.unwrap_or_else(|why| {

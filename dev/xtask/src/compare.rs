@@ -1,0 +1,346 @@
+//! Other people's servers beside ours, by `sinews bench compare`: each started anew for every round on a processor of its
+//! own, in turns, from a load on another. docs/benchmarks.md has what came of it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::{Args, ValueEnum};
+
+use crate::Outcome;
+use crate::count::Count;
+use crate::process;
+use crate::server;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Only these loads
+    #[arg(long, value_enum, value_delimiter = ',')]
+    load: Vec<Load>,
+    /// Only these servers beside the first, such as `axum,hyper`; `--list` names them
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Also what the documentation of each library has for speed: `feed`, and one flush for what came together
+    #[arg(long)]
+    fastest: bool,
+    /// How often each server is measured: eight are the fewest that show a difference
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    rounds: u32,
+    /// How long each measurement lasts
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    duration: String,
+    /// For how long each is loaded before that
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    warm_up: String,
+    /// The servers' processor
+    #[arg(long, value_name = "N", default_value = "0")]
+    server_core: String,
+    /// The load's processor
+    #[arg(long, value_name = "N", default_value = "1")]
+    load_core: String,
+    /// What all is built with; figures of another profile than release say nothing
+    #[arg(long, value_name = "NAME", default_value = "release")]
+    profile: String,
+    /// Print JSON, an object for each load, in place of tables
+    #[arg(long)]
+    json: bool,
+    /// Name the loads and their servers, and measure nothing
+    #[arg(long)]
+    list: bool,
+}
+
+/// What is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Load {
+    /// 64 connections, 64 bytes, one message in flight
+    Echo,
+    /// The same with 16 in flight
+    Pipelined,
+    /// 500 connections, text of 1 KiB
+    Text,
+    /// 32 connections, 16 KiB
+    Large,
+    /// 200 subscribers of one topic, 200 publications a second
+    FanOut,
+    /// `GET /hello` on 64 connections
+    Http,
+    /// The same with 16 requests in flight
+    HttpPipelined,
+}
+
+impl Load {
+    fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::Echo => &["-c", "64", "-s", "64", "--binary"],
+            Self::Pipelined => &["-c", "64", "-s", "64", "--binary", "-i", "16"],
+            Self::Text => &["-c", "500", "-s", "1k", "--text"],
+            Self::Large => &["-c", "32", "-s", "16k", "--binary"],
+            Self::FanOut => &["-m", "fan-out", "-c", "201", "-s", "64", "--rate", "200"],
+            Self::Http => &["-c", "64", "--expect", "Hello, world!"],
+            Self::HttpPipelined => &["-c", "64", "--expect", "Hello, world!", "-i", "16"],
+        }
+    }
+
+    fn url(self, port: u16) -> String {
+        match self {
+            Self::Echo | Self::Pipelined | Self::Text | Self::Large => format!("ws://127.0.0.1:{port}/echo"),
+            // Topics are /topics/{name} at all of them.
+            Self::FanOut => format!("ws://127.0.0.1:{port}/"),
+            Self::Http | Self::HttpPipelined => format!("http://127.0.0.1:{port}/hello"),
+        }
+    }
+
+    const fn is_http(self) -> bool {
+        matches!(self, Self::Http | Self::HttpPipelined)
+    }
+
+    fn takes(self, contender: &Contender) -> bool {
+        match contender.serves {
+            Serves::Echo => !self.is_http() && self != Self::FanOut,
+            Serves::Messages => !self.is_http(),
+            Serves::Requests => self.is_http(),
+            Serves::All => true,
+        }
+    }
+}
+
+/// What a server can be asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Serves {
+    Echo,
+    /// Echo and topics.
+    Messages,
+    Requests,
+    All,
+}
+
+/// Where a server is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Program {
+    /// `sinews serve`.
+    Serve,
+    /// The server as a library: its example.
+    Hello,
+    /// The library, in `dev/bench/library`.
+    Library,
+    /// Those of other people, in `dev/bench/peers`.
+    Peer,
+}
+
+struct Contender {
+    name: &'static str,
+    program: Program,
+    /// A backend, or what the program calls the server.
+    what: &'static str,
+    serves: Serves,
+    /// Not as its users would write it, but as fast as it can be.
+    fastest: bool,
+}
+
+const fn ours(name: &'static str, program: Program, what: &'static str, serves: Serves) -> Contender {
+    Contender { name, program, what, serves, fastest: false }
+}
+
+const fn peer(name: &'static str, serves: Serves) -> Contender {
+    Contender { name, program: Program::Peer, what: name, serves, fastest: false }
+}
+
+const fn fast(name: &'static str, serves: Serves) -> Contender {
+    Contender { fastest: true, ..peer(name, serves) }
+}
+
+/// The first that takes a load is what the others are compared with.
+const CONTENDERS: [Contender; 23] = [
+    ours("sinews", Program::Serve, "uring", Serves::Messages),
+    ours("sinews-poll", Program::Serve, "poll", Serves::Messages),
+    ours("sinews-http", Program::Hello, "uring", Serves::Requests),
+    ours("sinews-http-poll", Program::Hello, "poll", Serves::Requests),
+    ours("sinews-tokio", Program::Library, "sinews-tokio", Serves::Echo),
+    ours("sinews-axum", Program::Library, "sinews-axum", Serves::Echo),
+    ours("sinews-compio", Program::Library, "sinews-compio", Serves::Echo),
+    peer("tokio-tungstenite", Serves::Echo),
+    fast("tokio-tungstenite-feed", Serves::Echo),
+    fast("tokio-tungstenite-feed-4k", Serves::Echo),
+    peer("fastwebsockets", Serves::Echo),
+    fast("fastwebsockets-buffered", Serves::Echo),
+    peer("tokio-websockets", Serves::Echo),
+    fast("tokio-websockets-feed", Serves::Echo),
+    peer("sockudo", Serves::Echo),
+    fast("sockudo-feed", Serves::Echo),
+    peer("sockudo-compio", Serves::Echo),
+    fast("sockudo-compio-tuned", Serves::Echo),
+    peer("compio-ws", Serves::Echo),
+    fast("compio-ws-feed", Serves::Echo),
+    peer("axum", Serves::All),
+    peer("hyper", Serves::Requests),
+    peer("actix-web", Serves::Requests),
+];
+
+/// Measures the loads one after the other. A load in which nothing failed has passed.
+pub(crate) fn run(options: &Options) -> Outcome {
+    if let Some(unknown) = options.only.iter().find(|only| !CONTENDERS.iter().any(|one| one.name == **only)) {
+        return Err(format!("no such server: {unknown} (--list names them)"));
+    }
+    let loads = if options.load.is_empty() { Load::value_variants() } else { &options.load };
+    if options.list {
+        for load in loads {
+            let names: Vec<&str> = chosen(*load, options).iter().map(|one| one.name).collect();
+            println!("{}: {}", name(*load), names.join(", "));
+        }
+        return Ok(Count::PASSED);
+    }
+    let programs = Programs::build(&options.profile)?;
+    let mut git = Command::new("git");
+    git.args(["describe", "--always", "--dirty"]).current_dir(process::root());
+    if let Some(commit) = process::output_of(&mut git).filter(|_| !options.json) {
+        println!("commit {}, profile {}", commit.trim(), options.profile);
+    }
+    let mut count = Count::default();
+    for load in loads {
+        count = count + measure(*load, options, &programs)?;
+    }
+    Ok(count)
+}
+
+fn name(load: Load) -> String {
+    load.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// Who takes part; the first always does.
+fn chosen(load: Load, options: &Options) -> Vec<&'static Contender> {
+    let all = CONTENDERS.iter().filter(|one| load.takes(one)).enumerate();
+    let wants = |one: &Contender| match options.only.is_empty() {
+        true => options.fastest || !one.fastest,
+        false => options.only.iter().any(|only| only == one.name),
+    };
+    all.filter(|(place, one)| *place == 0 || wants(one)).map(|(_, one)| one).collect()
+}
+
+fn measure(load: Load, options: &Options, programs: &Programs) -> Outcome {
+    let mut bench = Command::new(&programs.sinews);
+    bench.args([
+        "bench",
+        "compare",
+        "--rounds",
+        &options.rounds.to_string(),
+        "--duration",
+        &options.duration,
+    ]);
+    bench.args([
+        "--warm-up",
+        &options.warm_up,
+        "--server-core",
+        &options.server_core,
+        "--load-core",
+        &options.load_core,
+    ]);
+    bench.args(load.options());
+    if options.json {
+        bench.args(["--json", "--quiet"]);
+    }
+    for one in chosen(load, options) {
+        let port = server::free_address()?.port();
+        bench.arg(format!("{}={}={}", one.name, load.url(port), programs.command(one, port)));
+    }
+    if !options.json {
+        println!("\n{}: {}", name(load), load.options().join(" "));
+    }
+    let status = bench.status().map_err(|error| format!("{}: {error}", programs.sinews.display()))?;
+    Ok(if status.success() { Count::PASSED } else { Count::FAILED })
+}
+
+/// What has been built.
+struct Programs {
+    sinews: PathBuf,
+    hello: PathBuf,
+    library: PathBuf,
+    peers: PathBuf,
+}
+
+impl Programs {
+    fn build(profile: &str) -> Result<Self, String> {
+        let folder = process::target().join(if profile == "dev" { "debug" } else { profile });
+        for what in [
+            &["--package", "sinews-cli"][..],
+            &["--package", "sinews-server", "--example", "hello_http"],
+            &["--package", "sinews-library"],
+            &["--package", "sinews-peers", "--features", "peers"],
+        ] {
+            let log = process::target().join(format!("xtask/compare-{}.log", what[1]));
+            let mut build = process::cargo();
+            build.args(["build", "--profile", profile]).args(what);
+            process::run(&mut build, &log, process::COMMAND_LIMIT)?
+                .check(&format!("build of {}", what[1]), &log)?;
+        }
+        Ok(Self {
+            sinews: folder.join("sinews"),
+            hello: folder.join("examples/hello_http"),
+            library: folder.join("sinews-library"),
+            peers: folder.join("sinews-peers"),
+        })
+    }
+
+    /// What starts the server on a port, on one thread.
+    fn command(&self, one: &Contender, port: u16) -> String {
+        let Contender { program, what, .. } = one;
+        match program {
+            Program::Serve => {
+                let options = format!("--threads 1 --deflate off --log error --backend {what}");
+                format!("{} serve --listen 127.0.0.1:{port} {options}", quoted(&self.sinews))
+            }
+            Program::Hello => format!("{} {port} {what} 1", quoted(&self.hello)),
+            Program::Library => format!("{} {what} {port}", quoted(&self.library)),
+            Program::Peer => format!("{} {what} {port}", quoted(&self.peers)),
+        }
+    }
+}
+
+/// As the shell takes it.
+fn quoted(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(only: &[&str], fastest: bool) -> Options {
+        Options {
+            load: Vec::new(),
+            only: only.iter().map(|&name| name.to_owned()).collect(),
+            fastest,
+            rounds: 3,
+            duration: "1s".to_owned(),
+            warm_up: "1s".to_owned(),
+            server_core: "0".to_owned(),
+            load_core: "1".to_owned(),
+            profile: "release".to_owned(),
+            json: false,
+            list: false,
+        }
+    }
+
+    #[test]
+    fn ours_is_first_in_every_load_whoever_else_is_chosen() {
+        for load in Load::value_variants() {
+            for options in [options(&[], false), options(&[], true), options(&["axum"], false)] {
+                let all = chosen(*load, &options);
+                assert!(all[0].name.starts_with("sinews"), "{load:?}");
+                assert!(all.iter().any(|one| one.name == "axum"), "{load:?}");
+                assert!(options.fastest || !all.iter().any(|one| one.fastest));
+            }
+        }
+        assert_eq!(chosen(Load::Http, &options(&["hyper"], false)).len(), 2);
+    }
+
+    #[test]
+    fn names_are_there_once() {
+        for (place, one) in CONTENDERS.iter().enumerate() {
+            assert!(CONTENDERS[..place].iter().all(|other| other.name != one.name), "{}", one.name);
+        }
+    }
+
+    #[test]
+    fn a_path_is_one_word_of_the_shell() {
+        assert_eq!(quoted(Path::new("/a b/it's")), "'/a b/it'\\''s'");
+    }
+}
