@@ -5,6 +5,7 @@
 //! ([`side`]), and each violation is named ([`fault`]). Where we were wrong, [`judge`] knows what the server must do
 //! about it. [`session`] moves the bytes; [`probes`] is a list of faults to send.
 
+mod close;
 mod deflate;
 mod extension;
 mod fault;
@@ -15,6 +16,7 @@ mod probes;
 mod session;
 mod show;
 mod side;
+mod utf8;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;

@@ -1,10 +1,12 @@
 //! One direction of a connection: frames as they come, and everything that is wrong with them and their order
 //! (RFC 6455 sections 5 to 8, RFC 7692 section 6).
 
+use super::close::close_faults;
 use super::deflate::{Agreed, Inflater};
 use super::extension::Params;
-use super::fault::{DATA, EITHER, Fault, PROTOCOL};
+use super::fault::{Fault, PROTOCOL};
 use super::frame::{Head, unmask};
+use super::utf8::Utf8;
 
 /// What is kept of a control frame's payload: far more than the 125 bytes that there may be.
 const CONTROL_KEPT: usize = 4 << 10;
@@ -245,85 +247,6 @@ impl Message {
     fn look(&mut self, before: usize) -> Option<Fault> {
         let piece = self.inflated.get(before..).unwrap_or_default();
         if self.is_text { self.utf8.look(piece) } else { None }
-    }
-}
-
-/// What is wrong with the payload of a Close (RFC 6455 sections 5.5.1 and 7.4).
-fn close_faults(payload: &[u8], from_client: bool) -> Vec<Fault> {
-    let mut faults = Vec::new();
-    let mut add = |section, words: String, codes| faults.push(Fault::fatal(section, words, codes));
-    let (code, reason) = match payload {
-        [] => return faults,
-        [_] => {
-            add("RFC 6455 section 5.5.1", "a Close with one byte: a code has two".to_owned(), PROTOCOL);
-            return faults;
-        }
-        [high, low, reason @ ..] => (u16::from_be_bytes([*high, *low]), reason),
-    };
-    match code {
-        1004..=1006 | 1015 => {
-            add(
-                "RFC 6455 section 7.4.1",
-                format!("{code} is reserved and must not be in a Close frame"),
-                PROTOCOL,
-            );
-        }
-        1000..=1003 | 1007..=1014 | 3000..=4999 => {}
-        0..=999 => add("RFC 6455 section 7.4.2", format!("codes below 1000 are not used: {code}"), PROTOCOL),
-        1016..=2999 => add(
-            "RFC 6455 section 7.4.2",
-            format!("{code} is reserved for the protocol, and not defined"),
-            PROTOCOL,
-        ),
-        _ => add("RFC 6455 section 7.4.2", format!("{code} is beyond the codes that there are"), PROTOCOL),
-    }
-    if code == 1010 && !from_client {
-        faults.push(Fault::new(
-            "RFC 6455 section 7.4.1",
-            "1010 is for clients: a server fails the handshake instead",
-        ));
-    }
-    if std::str::from_utf8(reason).is_err() {
-        faults.push(Fault::fatal("RFC 6455 section 5.5.1", "the reason of a Close is not UTF-8", EITHER));
-    }
-    faults
-}
-
-/// UTF-8 in pieces. What is wrong is told once.
-#[derive(Default)]
-struct Utf8 {
-    /// The beginning of a character.
-    open: Vec<u8>,
-    failed: bool,
-    at: usize,
-}
-
-impl Utf8 {
-    fn look(&mut self, piece: &[u8]) -> Option<Fault> {
-        if self.failed {
-            return None;
-        }
-        self.open.extend_from_slice(piece);
-        let (valid, broken) = match std::str::from_utf8(&self.open) {
-            Ok(_) => (self.open.len(), false),
-            Err(error) => (error.valid_up_to(), error.error_len().is_some()),
-        };
-        self.at += valid;
-        self.open.drain(..valid);
-        self.failed = broken;
-        broken.then(|| self.fault())
-    }
-
-    fn end(&self) -> Option<Fault> {
-        (!self.failed && !self.open.is_empty()).then(|| self.fault())
-    }
-
-    fn fault(&self) -> Fault {
-        Fault::fatal(
-            "RFC 6455 section 8.1",
-            format!("text is not UTF-8, from byte {} of the message on", self.at),
-            DATA,
-        )
     }
 }
 

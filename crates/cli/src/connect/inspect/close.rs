@@ -1,0 +1,44 @@
+//! The payload of a Close: codes that are there, and codes that are not.
+
+use super::fault::{EITHER, Fault, PROTOCOL};
+
+/// What is wrong with the payload of a Close (RFC 6455 sections 5.5.1 and 7.4).
+pub(super) fn close_faults(payload: &[u8], from_client: bool) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut add = |section, words: String, codes| faults.push(Fault::fatal(section, words, codes));
+    let (code, reason) = match payload {
+        [] => return faults,
+        [_] => {
+            add("RFC 6455 section 5.5.1", "a Close with one byte: a code has two".to_owned(), PROTOCOL);
+            return faults;
+        }
+        [high, low, reason @ ..] => (u16::from_be_bytes([*high, *low]), reason),
+    };
+    match code {
+        1004..=1006 | 1015 => {
+            add(
+                "RFC 6455 section 7.4.1",
+                format!("{code} is reserved and must not be in a Close frame"),
+                PROTOCOL,
+            );
+        }
+        1000..=1003 | 1007..=1014 | 3000..=4999 => {}
+        0..=999 => add("RFC 6455 section 7.4.2", format!("codes below 1000 are not used: {code}"), PROTOCOL),
+        1016..=2999 => add(
+            "RFC 6455 section 7.4.2",
+            format!("{code} is reserved for the protocol, and not defined"),
+            PROTOCOL,
+        ),
+        _ => add("RFC 6455 section 7.4.2", format!("{code} is beyond the codes that there are"), PROTOCOL),
+    }
+    if code == 1010 && !from_client {
+        faults.push(Fault::new(
+            "RFC 6455 section 7.4.1",
+            "1010 is for clients: a server fails the handshake instead",
+        ));
+    }
+    if std::str::from_utf8(reason).is_err() {
+        faults.push(Fault::fatal("RFC 6455 section 5.5.1", "the reason of a Close is not UTF-8", EITHER));
+    }
+    faults
+}

@@ -1,0 +1,178 @@
+//! Everything that is wrong with an answer.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+
+use super::super::extension::{self, Params};
+use super::super::fault::Fault;
+use super::request::Request;
+use super::values;
+
+/// The answer.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// permessage-deflate, if it was agreed on.
+    pub(crate) deflate: Option<Params>,
+    pub(crate) faults: Vec<Fault>,
+}
+
+impl Answer {
+    /// Reads a head, whatever it is, against the request.
+    pub(crate) fn read(head: &str, request: &Request) -> Self {
+        let mut faults = Vec::new();
+        let (status, headers) = read_head(head, &mut faults);
+        let mut answer = Self { status, deflate: None, faults };
+        if status == 101 {
+            answer.check_101(&headers, request);
+        } else {
+            answer.check_refusal(&headers, request);
+        }
+        answer
+    }
+
+    /// Another one follows.
+    pub(crate) fn is_interim(&self) -> bool {
+        (100..200).contains(&self.status) && self.status != 101
+    }
+
+    fn fault(&mut self, section: &'static str, words: impl Into<String>) {
+        self.faults.push(Fault::new(section, words));
+    }
+
+    /// RFC 6455 section 4.1, the list at its end.
+    fn check_101(&mut self, headers: &[(String, String)], request: &Request) {
+        for (section, what) in request.faults() {
+            self.fault(section, format!("101 to a request without {what}"));
+        }
+        let upgrade: Vec<&str> = values(headers, "upgrade").collect();
+        if !matches!(&upgrade[..], [value] if value.eq_ignore_ascii_case("websocket")) {
+            self.fault(
+                "RFC 6455 section 4.1 item 2",
+                format!("Upgrade is {upgrade:?}, and not `websocket` once"),
+            );
+        }
+        let mut connection = values(headers, "connection").flat_map(|value| value.split(','));
+        if !connection.any(|token| token.trim().eq_ignore_ascii_case("upgrade")) {
+            self.fault("RFC 6455 section 4.1 item 3", "Connection does not name Upgrade");
+        }
+        let expected = request.values("sec-websocket-key").next().map(accept);
+        let accepts: Vec<&str> = values(headers, "sec-websocket-accept").collect();
+        match (&accepts[..], expected) {
+            ([], _) => self.fault("RFC 6455 section 4.1 item 4", "Sec-WebSocket-Accept is missing"),
+            ([found], Some(expected)) if *found != expected => {
+                self.fault(
+                    "RFC 6455 section 4.1 item 4",
+                    format!("Sec-WebSocket-Accept is {found:?}, and not {expected:?}"),
+                );
+            }
+            ([_], _) => {}
+            _ => self.fault("RFC 6455 section 11.3.3", "Sec-WebSocket-Accept is there more than once"),
+        }
+        self.check_extensions(headers, request);
+        self.check_subprotocol(headers, request);
+        for (name, section) in
+            [("content-length", "RFC 9110 section 8.6"), ("transfer-encoding", "RFC 9112 section 6.1")]
+        {
+            if values(headers, name).next().is_some() {
+                self.fault(section, format!("{name} in a 101, which has no body"));
+            }
+        }
+    }
+
+    fn check_extensions(&mut self, headers: &[(String, String)], request: &Request) {
+        if values(headers, "sec-websocket-extensions").count() > 1 {
+            self.fault("RFC 6455 section 11.3.2", "Sec-WebSocket-Extensions is there more than once");
+        }
+        let answered = extension::parse(values(headers, "sec-websocket-extensions"));
+        let (deflate, faults) = extension::check(&request.extensions(), &answered);
+        self.deflate = deflate;
+        self.faults.extend(faults);
+    }
+
+    fn check_subprotocol(&mut self, headers: &[(String, String)], request: &Request) {
+        let chosen: Vec<&str> = values(headers, "sec-websocket-protocol").collect();
+        if chosen.len() > 1 {
+            self.fault("RFC 6455 section 11.3.4", "Sec-WebSocket-Protocol is there more than once");
+        }
+        let offered = request.tokens("sec-websocket-protocol");
+        for name in chosen {
+            if name.contains(',') {
+                self.fault(
+                    "RFC 6455 section 4.2.2 item 5",
+                    format!("{name:?} is several subprotocols, and not one"),
+                );
+            } else if !offered.contains(&name) {
+                self.fault(
+                    "RFC 6455 section 4.1 item 6",
+                    format!("the subprotocol {name:?} was not offered"),
+                );
+            }
+        }
+    }
+
+    fn check_refusal(&mut self, headers: &[(String, String)], request: &Request) {
+        // One that is refused for something else need not say it.
+        let asks_for_another =
+            request.values("sec-websocket-version").next().is_some() && !request.speaks_13();
+        if asks_for_another && self.status != 0 {
+            if values(headers, "sec-websocket-version").next().is_none() {
+                let words =
+                    "a refusal of the version without Sec-WebSocket-Version, which says what is spoken";
+                self.fault("RFC 6455 section 4.4", words);
+            }
+        } else if self.status == 426 && values(headers, "upgrade").next().is_none() {
+            self.fault("RFC 9110 section 15.5.22", "426 without Upgrade");
+        }
+        if request.is_sound() {
+            self.fault("RFC 6455 section 4.1 item 1", format!("the status is {}, and not 101", self.status));
+        }
+    }
+}
+
+/// The status and the headers of a head that may be wrong. Status 0: there is none.
+fn read_head(head: &str, faults: &mut Vec<Fault>) -> (u16, Vec<(String, String)>) {
+    let mut add = |section, words: String| faults.push(Fault::new(section, words));
+    if head.replace("\r\n", "").contains(['\r', '\n']) {
+        add("RFC 9112 section 2.2", "a line does not end with CRLF".to_owned());
+    }
+    let mut lines = head.split('\n').map(|line| line.trim_end_matches('\r'));
+    let status_line = lines.next().unwrap_or_default();
+    let mut words = status_line.splitn(3, ' ');
+    let (version, status) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    if !version.starts_with("HTTP/") {
+        add("RFC 9112 section 4", format!("{status_line:?} is no status line"));
+    } else if version != "HTTP/1.1" {
+        add("RFC 6455 section 4.2.2 item 5", format!("the version is {version}, and not HTTP/1.1"));
+    }
+    let status = if status.len() == 3 { status.parse().unwrap_or(0) } else { 0 };
+    let mut headers: Vec<(String, String)> = Vec::new();
+    for line in lines.take_while(|line| !line.is_empty()) {
+        if line.starts_with([' ', '\t']) {
+            add("RFC 9112 section 5.2", "a header goes on on the next line".to_owned());
+            if let Some((_, value)) = headers.last_mut() {
+                *value = format!("{value} {}", line.trim());
+            }
+            continue;
+        }
+        let Some((name, value)) = line.split_once(':') else {
+            add("RFC 9112 section 5", format!("{line:?} is no header"));
+            continue;
+        };
+        if name.ends_with([' ', '\t']) {
+            add("RFC 9112 section 5.1", format!("a space behind the header name {:?}", name.trim()));
+        } else if name.is_empty()
+            || !name.chars().all(|c| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c))
+        {
+            add("RFC 9110 section 5.1", format!("{name:?} is no header name"));
+        }
+        headers.push((name.trim().to_ascii_lowercase(), value.trim().to_owned()));
+    }
+    (status, headers)
+}
+
+/// What proves that a server has read the key (RFC 6455 section 4.2.2 item 5).
+fn accept(key: &str) -> String {
+    let text = format!("{}258EAFA5-E914-47DA-95CA-C5AB0DC85B11", key.trim());
+    STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes()))
+}

@@ -1,0 +1,41 @@
+//! Text that comes in pieces, which may part a character.
+
+use super::fault::{DATA, Fault};
+
+/// UTF-8 in pieces. What is wrong is told once.
+#[derive(Default)]
+pub(super) struct Utf8 {
+    /// The beginning of a character.
+    open: Vec<u8>,
+    pub(super) failed: bool,
+    at: usize,
+}
+
+impl Utf8 {
+    pub(super) fn look(&mut self, piece: &[u8]) -> Option<Fault> {
+        if self.failed {
+            return None;
+        }
+        self.open.extend_from_slice(piece);
+        let (valid, broken) = match std::str::from_utf8(&self.open) {
+            Ok(_) => (self.open.len(), false),
+            Err(error) => (error.valid_up_to(), error.error_len().is_some()),
+        };
+        self.at += valid;
+        self.open.drain(..valid);
+        self.failed = broken;
+        broken.then(|| self.fault())
+    }
+
+    pub(super) fn end(&self) -> Option<Fault> {
+        (!self.failed && !self.open.is_empty()).then(|| self.fault())
+    }
+
+    fn fault(&self) -> Fault {
+        Fault::fatal(
+            "RFC 6455 section 8.1",
+            format!("text is not UTF-8, from byte {} of the message on", self.at),
+            DATA,
+        )
+    }
+}
