@@ -1,16 +1,19 @@
 //! A conversation: what is to be sent goes out, what comes is shown, and at some point it is over.
 
+mod drive;
+mod ending;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::future::pending;
-use std::time::Duration;
 
-use sinews::{CloseCode, CloseFrame, Message, Sender, WebSocket};
+use sinews::{CloseCode, CloseFrame, Message, Sender};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
+pub(crate) use self::drive::{Event, drive};
+pub(crate) use self::ending::{ANSWER_WAIT, Rules};
 use super::command::{Command, HELP};
-use super::dial::Transport;
 use super::end::{End, Kind};
 use super::entry::{self, Direction, Entry};
 use super::input::Input;
@@ -20,41 +23,6 @@ use super::output::Output;
 pub(crate) const EVENTS_MAX: usize = 64;
 /// Pings whose answers are still measured.
 const PINGS_MAX: usize = 64;
-
-/// What a connection says.
-pub(crate) enum Event {
-    /// A client has come.
-    Opened(u32, Sender, Box<Entry>, String),
-    /// One that wanted to come could not.
-    Failed(String),
-    Message(u32, Message),
-    /// Sent back already.
-    Echoed(u32, Message),
-    Over(u32, End),
-}
-
-/// When a conversation is over.
-pub(crate) struct Rules {
-    /// Somebody sits there, and says when.
-    pub(crate) in_console: bool,
-    pub(crate) wait: Option<Duration>,
-    pub(crate) count: Option<u64>,
-    pub(crate) timeout: Option<Duration>,
-    /// Answers of a recording, in order.
-    pub(crate) expected: Option<VecDeque<Entry>>,
-    /// For a server: the first client that leaves ends it.
-    pub(crate) once: bool,
-    pub(crate) echo: bool,
-    /// Connections come and go.
-    pub(crate) listening: bool,
-    /// How long the last words may take.
-    pub(crate) leaving: Duration,
-}
-
-/// How long nothing may come behind the end of the input.
-const WAIT: Duration = Duration::from_secs(1);
-/// The same where answers are known.
-pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// A connection, and what it is asked.
 struct Peer {
@@ -83,42 +51,6 @@ pub(crate) struct Talk {
     leaving: Option<Instant>,
     /// Of the first that decided about it.
     end: Option<End>,
-}
-
-/// Lets a connection live, and tells what it says. With `echo`, each message goes back before the next one is looked
-/// at: a Close behind it must not overtake it.
-pub(crate) fn drive<S: Transport + 'static>(
-    id: u32,
-    mut ws: WebSocket<S>,
-    events: mpsc::Sender<Event>,
-    echo: bool,
-) -> Sender {
-    let sender = ws.sender();
-    tokio::spawn(async move {
-        let mut end = None;
-        while let Some(message) = ws.next().await {
-            let event = match message {
-                // Why it cannot be sent is told by `next`.
-                Ok(message) if echo && message.is_data() => {
-                    let _ = ws.send(message.clone()).await;
-                    Event::Echoed(id, message)
-                }
-                Ok(message) => Event::Message(id, message),
-                Err(error) => {
-                    end = Some(End::from(&error));
-                    continue;
-                }
-            };
-            // Nobody listens: the program ends.
-            if events.send(event).await.is_err() {
-                return;
-            }
-        }
-        let end = end.or_else(|| ws.closed().map(End::from));
-        let end = end.unwrap_or_else(|| End::new(Kind::Abnormal, "transport ended"));
-        let _ = events.send(Event::Over(id, end)).await;
-    });
-    sender
 }
 
 impl Talk {
@@ -229,15 +161,6 @@ impl Talk {
                 }
                 Ok(())
             }
-        }
-    }
-
-    /// The first reason counts, unless the peer's fault is the more interesting one.
-    fn decide(&mut self, end: End) {
-        let is_better =
-            self.end.as_ref().is_none_or(|known| known.kind == Kind::Fine && end.kind != Kind::Fine);
-        if is_better {
-            self.end = Some(end);
         }
     }
 
@@ -352,86 +275,6 @@ impl Talk {
             Err(error) => return self.output.warn(&format!("not sent: {error}")),
         }
         self.output.sent(id, &note)
-    }
-
-    /// When to look again though nothing has happened.
-    fn due(&self) -> Option<Instant> {
-        if let Some(leaving) = self.leaving {
-            return Some(leaving + self.rules.leaving);
-        }
-        let timeout = self.rules.timeout.map(|timeout| self.started + timeout);
-        let quiet = self.is_spoken().then(|| self.heard + self.quiet());
-        [timeout, quiet].into_iter().flatten().min()
-    }
-
-    fn quiet(&self) -> Duration {
-        let default = if self.rules.expected.is_some() { ANSWER_WAIT } else { WAIT };
-        self.rules.wait.unwrap_or(default)
-    }
-
-    /// All that was to be sent is on its way.
-    fn is_spoken(&self) -> bool {
-        self.input_ended && self.stuck.is_empty()
-    }
-
-    fn handle_time(&mut self) -> Result<(), End> {
-        let now = Instant::now();
-        if self.leaving.is_some_and(|leaving| now >= leaving + self.rules.leaving) {
-            self.peers.clear();
-            return Ok(());
-        }
-        if let Some(timeout) = self.rules.timeout.filter(|timeout| now >= self.started + *timeout) {
-            let words = format!("not done within {timeout:?} (--timeout)");
-            return self.leave(CloseCode::NORMAL, Some(End::new(Kind::TimedOut, words)));
-        }
-        if self.is_spoken() && now >= self.heard + self.quiet() {
-            return self.leave(CloseCode::NORMAL, self.missing());
-        }
-        Ok(())
-    }
-
-    /// What should have come and has not.
-    fn missing(&self) -> Option<End> {
-        let received = *self.received.borrow();
-        if let Some(expected) = self.rules.expected.as_ref().filter(|expected| !expected.is_empty()) {
-            let all = received + expected.len() as u64;
-            return Some(End::new(Kind::Differs, format!("{received} of {all} recorded answers have come")));
-        }
-        let wanted = self.rules.count.filter(|wanted| received < *wanted)?;
-        Some(End::new(Kind::TimedOut, format!("{received} of {wanted} messages have come (--count)")))
-    }
-
-    fn look_whether_done(&mut self) -> Result<(), End> {
-        if self.leaving.is_some() {
-            return Ok(());
-        }
-        let received = *self.received.borrow();
-        let is_done = match (self.rules.count, &self.rules.expected, self.rules.wait) {
-            _ if self.rules.in_console => self.input_ended,
-            (Some(wanted), _, _) => received >= wanted,
-            (None, Some(expected), _) => self.is_spoken() && expected.is_empty(),
-            (None, None, Some(_)) => false,
-            (None, None, None) => self.is_spoken() && received >= self.sent && !self.rules.listening,
-        };
-        let is_left = self.rules.listening
-            && !self.rules.in_console
-            && !self.rules.echo
-            && self.is_spoken()
-            && self.peers.is_empty();
-        if is_done || is_left { self.leave(CloseCode::NORMAL, None) } else { Ok(()) }
-    }
-
-    /// Closes what is open; what still comes is shown.
-    fn leave(&mut self, code: CloseCode, end: Option<End>) -> Result<(), End> {
-        if let Some(end) = end {
-            self.decide(end);
-        }
-        if self.leaving.is_some() {
-            return Ok(());
-        }
-        self.leaving = Some(Instant::now());
-        let all: Vec<u32> = self.peers.keys().copied().collect();
-        all.into_iter().try_for_each(|id| self.send(id, close(code)))
     }
 }
 
