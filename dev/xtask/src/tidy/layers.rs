@@ -12,7 +12,7 @@ struct Layer {
     why: &'static str,
 }
 
-const LAYERS: [Layer; 5] = [
+const LAYERS: [Layer; 6] = [
     Layer {
         dir: "crates/proto/src/",
         paths: &[
@@ -41,6 +41,20 @@ const LAYERS: [Layer; 5] = [
         // "Opcode" is a word of io_uring, too.
         words: &["close_code", "ping", "pong", "websocket", "web_socket"],
         why: "the engine moves bytes and does not know the protocol",
+    },
+    Layer {
+        dir: "crates/stream/src/partition",
+        paths: &[
+            "std::net",
+            "std::fs",
+            "std::time::Instant",
+            "std::time::SystemTime",
+            "std::thread",
+            "tokio",
+            "mio",
+        ],
+        words: &[],
+        why: "a partition has no socket and no thread, and is given its disk and its clock, so that tests can fail both",
     },
     Layer {
         dir: "crates/sinews/src/tokio/drive",
@@ -144,6 +158,13 @@ mod tests {
         assert_eq!(found("crates/session/src/a.rs", "use std::net::TcpStream;"), 1);
         assert_eq!(found("crates/session/src/a.rs", "use mio::Token; fn a() { std::thread::spawn(b); }"), 2);
         assert_eq!(found("crates/session/src/a.rs", "use std::collections::VecDeque;"), 0);
+    }
+
+    #[test]
+    fn a_partition_is_given_its_disk_and_its_clock() {
+        assert_eq!(found("crates/stream/src/partition/a.rs", "use std::fs::File;"), 1);
+        assert_eq!(found("crates/stream/src/partition.rs", "use std::{net, time::{Duration, Instant}};"), 2);
+        assert_eq!(found("crates/stream/src/disk/real.rs", "use std::fs::File;"), 0);
     }
 
     #[test]
