@@ -18,7 +18,8 @@ use crate::disk::Disk;
 use crate::record::{BatchHeader, Records};
 use crate::writer::{Clock, Pool, Work};
 use crate::{AppendError, Fsync, Loss, OpenError, Pending, ReadError, StreamConfig, StreamsConfig};
-use state::{Counters, State};
+use read::Window;
+use state::{Counters, Recent, State};
 
 /// Where to begin reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +114,8 @@ struct Core {
     limits: StreamsConfig,
     clock: Clock,
     state: Mutex<State>,
+    /// What was lent last of the end of the log: many readers want the same.
+    window: Mutex<Option<Window>>,
 }
 
 impl Partition {
@@ -131,6 +134,7 @@ impl Partition {
             entries,
             file: recovered.file,
             index: recovered.index,
+            recent: Recent::default(),
             next: 0,
             time: 0,
             durable: 0,
@@ -153,6 +157,7 @@ impl Partition {
             limits: pool.limits.clone(),
             clock: pool.clock.clone(),
             state: Mutex::new(state),
+            window: Mutex::default(),
         });
         let mut state = core.state();
         let last = state.last().summary;
@@ -356,6 +361,7 @@ impl Work for Core {
     }
 
     fn rest(&self) {
+        self.forget_window();
         let state = self.state();
         let sealed = state.entries.len() - 1;
         state.entries.iter().take(sealed).for_each(|entry| entry.segment.rest());

@@ -1,7 +1,8 @@
 //! The readers' side.
 
 use std::io;
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 
@@ -21,6 +22,20 @@ struct Place {
     bytes: u64,
     /// Where reading goes on if these are damaged.
     resume: u64,
+}
+
+/// A part of a segment that is lent.
+pub(super) struct Window {
+    /// Which segment.
+    base: u64,
+    start: u64,
+    bytes: Bytes,
+}
+
+impl Window {
+    fn end(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
 }
 
 /// What is looked for.
@@ -117,8 +132,36 @@ impl Core {
         }
         let entry = &state.entries[at];
         let is_last = at + 1 == state.entries.len();
-        let open = is_last.then(|| (state.file.clone(), state.index.position(from)));
+        let position = || state.recent.position(from).unwrap_or_else(|| state.index.position(from));
+        let open = is_last.then(|| (state.file.clone(), position()));
         Ok(Some(Place { segment: entry.segment.clone(), open, bytes: entry.summary.bytes, resume }))
+    }
+
+    /// A part of the segment that is appended to: as a rule the end, which others have just been lent.
+    fn window(&self, place: &Place, file: &dyn File, range: Range<u64>) -> io::Result<Bytes> {
+        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(window) = &*window
+            && window.base == place.segment.base
+            && window.start <= range.start
+            && range.end <= window.end()
+        {
+            // Both are within the window, which is in memory.
+            return Ok(window
+                .bytes
+                .slice((range.start - window.start) as usize..(range.end - window.start) as usize));
+        }
+        let bytes = file.lend(range.clone())?;
+        let new = Window { base: place.segment.base, start: range.start, bytes: bytes.clone() };
+        // Somebody who is far behind does not take it from those at the end.
+        let is_newer = |old: &Window| (new.base, new.end()) >= (old.base, old.end());
+        if window.as_ref().is_none_or(is_newer) {
+            *window = Some(new);
+        }
+        Ok(bytes)
+    }
+
+    pub(super) fn forget_window(&self) {
+        *self.window.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Whether retention has removed a segment meanwhile.
@@ -141,7 +184,10 @@ impl Core {
         };
         while at < place.bytes {
             // As a rule, one look reaches from the index's entry to the end of what is wanted.
-            let window = file.lend(at..place.bytes.min(at + STEP + most)).map_err(ReadError::Io)?;
+            let range = at..place.bytes.min(at + STEP + most);
+            let window =
+                if place.open.is_some() { self.window(place, &*file, range) } else { file.lend(range) };
+            let window = window.map_err(ReadError::Io)?;
             let mut start = 0;
             while let Some(header) = header_at(place, &window, at, start)? {
                 if !wanted.is_behind(&header) {

@@ -37,6 +37,7 @@ pub(super) struct State {
     pub(super) file: Arc<dyn File>,
     /// The last one's index.
     pub(super) index: Index,
+    pub(super) recent: Recent,
     /// The offset that comes next, and the time of the batch before it.
     pub(super) next: u64,
     pub(super) time: u64,
@@ -54,6 +55,33 @@ pub(super) struct State {
     pub(super) full_since: Option<u64>,
     pub(super) waiters: VecDeque<(Past, Waker)>,
     pub(super) counters: Counters,
+}
+
+/// Where the last batches of the last segment begin. Whoever waits for what comes next is there, and may be many.
+#[derive(Default)]
+pub(super) struct Recent(VecDeque<(u64, u64)>);
+
+/// So many of them.
+const RECENT: usize = 64;
+
+impl Recent {
+    pub(super) fn note(&mut self, offset: u64, position: u64) {
+        if self.0.len() == RECENT {
+            self.0.pop_front();
+        }
+        self.0.push_back((offset, position));
+    }
+
+    /// Where to begin looking for an offset, if it is not before all of them.
+    pub(super) fn position(&self, offset: u64) -> Option<u64> {
+        let behind = self.0.partition_point(|(base, _)| *base <= offset);
+        behind.checked_sub(1).map(|place| self.0[place].1)
+    }
+
+    /// The last segment is another one.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
 }
 
 /// Since the log was opened.
@@ -113,6 +141,7 @@ impl State {
     /// The segment is what is appended to from now on.
     pub(super) fn push(&mut self, entry: Entry) {
         self.sealed_bytes += self.last().summary.bytes;
+        self.recent.clear();
         self.entries.push_back(entry);
     }
 

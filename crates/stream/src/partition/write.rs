@@ -119,6 +119,7 @@ impl Core {
         let mut position = write.start;
         for batch in &write.batches[..written.whole] {
             state.index.note(position, &batch.header);
+            state.recent.note(batch.header.base, position);
             state.last_mut().summary.add(&batch.header);
             position += u64::from(batch.header.length);
             state.counters.records += u64::from(batch.header.count);

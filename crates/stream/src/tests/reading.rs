@@ -86,3 +86,22 @@ fn the_clock_of_the_log_never_goes_back() {
     assert_eq!(times, [2_000_000, 2_000_000]);
     assert_eq!(one.reopen(true).1, []);
 }
+
+#[test]
+fn who_is_at_the_end_is_lent_the_same_bytes_as_the_others() {
+    let one = One::new(&StreamConfig::default());
+    one.fill(0..200, 100);
+    // From the index, from what is recent, and from both ends of that.
+    for from in [0, 100, 135, 136, 137, 198, 199] {
+        let read = one.partition.read(from, 1 << 20).unwrap();
+        assert_eq!((read.batches.len(), read.next), ((200 - from as usize) * 155, 200), "{from}");
+    }
+    let at_end: Vec<_> = (0..3).map(|_| one.partition.read(199, 1 << 20).unwrap().batches).collect();
+    assert!(at_end.windows(2).all(|pair| pair[0].as_ptr() == pair[1].as_ptr()));
+    // What comes behind is seen, and so is a new segment.
+    one.fill(200..201, 100);
+    assert_eq!(one.partition.read(199, 1 << 20).unwrap().next, 201);
+    one.streams.create("s", &small()).unwrap();
+    one.fill(201..203, 100);
+    assert_eq!([200, 201, 202].map(|from| one.partition.read(from, 1 << 20).unwrap().next), [201, 203, 203]);
+}
