@@ -12,8 +12,11 @@ mod desk;
 mod groups;
 pub(crate) mod http;
 pub(crate) mod json;
+#[cfg(test)]
+mod tests;
 mod wire;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -42,6 +45,7 @@ pub(crate) struct Store {
     config: StreamConfig,
     limits: Limits,
     groups: Groups,
+    closed: AtomicBool,
 }
 
 /// A stream that is not there comes into being for those who may publish to it.
@@ -86,7 +90,13 @@ impl Store {
     /// Without streams at first; with the largest message that anybody may send.
     pub(crate) fn new(config: StreamConfig, max_message: usize) -> Arc<Self> {
         let limits = Limits::default().bytes(max_message);
-        Arc::new(Self { streams: OnceLock::new(), config, limits, groups: Groups::default() })
+        Arc::new(Self {
+            streams: OnceLock::new(),
+            config,
+            limits,
+            groups: Groups::default(),
+            closed: AtomicBool::new(false),
+        })
     }
 
     /// Has the streams from now on.
@@ -107,9 +117,15 @@ impl Store {
 
     /// Writes what waits, and gives the directory back.
     pub(crate) fn close(&self) {
+        // Before whoever waits is woken.
+        self.closed.store(true, Ordering::Release);
         if let Some(streams) = self.streams.get() {
             streams.close();
         }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     /// Those that may be read with these rights, by name.

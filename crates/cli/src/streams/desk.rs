@@ -58,6 +58,8 @@ pub(crate) struct Desk<I> {
     subscriptions: Vec<Subscription<I>>,
     /// Whose turn it is, so that none starves beside one that never ends.
     turn: usize,
+    /// Nothing more will come.
+    closing: bool,
 }
 
 /// Answers that a connection may await. One that has more to say is held until half of them are there: the records
@@ -111,8 +113,6 @@ struct Feed {
     next: u64,
     /// Rings when there is more, and stands still while that is awaited.
     alarm: Arc<Alarm>,
-    /// There was nothing to read although it was said that there is.
-    disappointed: bool,
 }
 
 /// Wakes a connection, and remembers that it has.
@@ -160,7 +160,14 @@ enum Step {
 
 impl<I> Default for Desk<I> {
     fn default() -> Self {
-        Self { lanes: Vec::new(), awaited: 0, waiting: None, subscriptions: Vec::new(), turn: 0 }
+        Self {
+            lanes: Vec::new(),
+            awaited: 0,
+            waiting: None,
+            subscriptions: Vec::new(),
+            turn: 0,
+            closing: false,
+        }
     }
 }
 
@@ -270,6 +277,7 @@ impl<I> Desk<I> {
     /// The connection was woken: answers, room, other members of groups, or more to read.
     pub(crate) fn woken(&mut self, store: Option<&Store>, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) {
         self.answer(voice, cx);
+        self.closing = store.is_some_and(Store::is_closed);
         if let Some(store) = store
             && self.waiting.as_ref().is_some_and(|waiting| waiting.room.has_rung())
         {
@@ -291,7 +299,7 @@ impl<I> Desk<I> {
             }
             self.turn = (self.turn + 1) % count;
             let subscription = &mut self.subscriptions[self.turn];
-            match subscription.step(voice, cx) {
+            match subscription.step(self.closing, voice, cx) {
                 Ok(Step::Fed) => idle = 0,
                 Ok(Step::Idle) => idle += 1,
                 Ok(Step::Full) => return,
@@ -427,7 +435,7 @@ impl<I> Subscription<I> {
         let Some(partition) = self.stream.partition(number) else { return };
         let stored = self.member.as_ref().and_then(|member| self.stream.committed(&member.group, number));
         let next = partition.seek(stored.map_or(self.start, Start::Offset));
-        self.feeds.push(Feed { number, partition, next, alarm: Alarm::new(cx), disappointed: false });
+        self.feeds.push(Feed { number, partition, next, alarm: Alarm::new(cx) });
     }
 
     /// Lets go of partitions that others of the group are to read, and takes over those that it is to.
@@ -445,11 +453,16 @@ impl<I> Subscription<I> {
     }
 
     /// Feeds once from each partition that has something.
-    fn step(&mut self, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) -> Result<Step, Problem> {
+    fn step(
+        &mut self,
+        closing: bool,
+        voice: &impl Voice<Id = I>,
+        cx: &mut Context<'_>,
+    ) -> Result<Step, Problem> {
         let mut step = Step::Idle;
         for feed in self.feeds.iter_mut().filter(|feed| feed.alarm.has_rung()) {
             let at = Place { id: &self.id, stream: self.stream.name(), partition: feed.number };
-            match feed.step(&at, voice, cx)? {
+            match feed.step(closing, &at, voice, cx)? {
                 Step::Full => {
                     // The next one first, the next time.
                     let next = self.feeds.iter().position(|known| known.number == at.partition).unwrap_or(0);
@@ -467,13 +480,14 @@ impl<I> Subscription<I> {
 impl Feed {
     fn step<V: Voice>(
         &mut self,
+        closing: bool,
         at: &Place<'_, V::Id>,
         voice: &V,
         cx: &mut Context<'_>,
     ) -> Result<Step, Problem> {
         let from = self.next;
         let (sent, next) = match self.partition.read(from, READ_BYTES) {
-            Ok(read) if read.batches.is_empty() => return self.follow(),
+            Ok(read) if read.batches.is_empty() => return self.follow(closing),
             Ok(read) => {
                 let end = self.partition.ends().readable;
                 (voice.records(at, from, end, &read, cx), read.next)
@@ -487,22 +501,19 @@ impl Feed {
         };
         if sent != Sent::Dropped {
             self.next = next;
-            self.disappointed = false;
         }
         Ok(if sent == Sent::Queued { Step::Fed } else { Step::Full })
     }
 
-    /// At the end: what comes is awaited.
-    fn follow(&mut self) -> Result<Step, Problem> {
-        if !self.alarm.set(&self.partition, Past::Readable(self.next)) {
-            self.disappointed = false;
-            return Ok(Step::Idle);
+    /// At the end: what comes is awaited, if anything will.
+    fn follow(&mut self, closing: bool) -> Result<Step, Problem> {
+        if self.alarm.set(&self.partition, Past::Readable(self.next)) {
+            return Ok(Step::Fed);
         }
-        if std::mem::replace(&mut self.disappointed, true) {
-            // It ends, by a fault or since the server stops.
-            let why = self.partition.failure();
-            return Err(problem(code::STORE, why.as_deref().unwrap_or("the stream is being closed")));
+        match self.partition.failure() {
+            Some(why) => Err(problem(code::STORE, &*why)),
+            None if closing => Err(problem(code::STORE, "the stream is being closed")),
+            None => Ok(Step::Idle),
         }
-        Ok(Step::Fed)
     }
 }

@@ -113,25 +113,7 @@ fn what_was_acknowledged_survives_the_death_of_the_server() {
     assert!(!acknowledged.is_empty());
     // A last reader from the beginning, and the one that went on.
     let server = Running::serve(&arguments);
-    let mut all = BTreeMap::new();
-    let mut client = Binary::plain_at(plain_address(&server), "crash");
-    for partition in 0..PARTITIONS {
-        let mut next = 0_u64;
-        loop {
-            let body = [&next.to_le_bytes()[..], &1_000_000_u32.to_le_bytes()].concat();
-            client.say(3, 0, partition, 1, &body);
-            let answer = client.hear();
-            let found = answer.records();
-            if found.is_empty() {
-                break;
-            }
-            for (offset, value) in found {
-                assert_eq!(offset, next);
-                next += 1;
-                all.insert((partition, offset), u64::from_le_bytes(value.try_into().unwrap()));
-            }
-        }
-    }
+    let all = read_all(plain_address(&server));
     for (place, number) in &acknowledged {
         assert_eq!(all.get(place), Some(number), "acknowledged at {place:?}");
     }
@@ -143,4 +125,27 @@ fn what_was_acknowledged_survives_the_death_of_the_server() {
     numbers.sort_unstable();
     numbers.dedup();
     assert_eq!(numbers.len(), count, "nothing is there twice");
+}
+
+/// Everything that is there, partition by partition.
+fn read_all(address: SocketAddr) -> BTreeMap<(u16, u64), u64> {
+    let mut all = BTreeMap::new();
+    let mut client = Binary::plain_at(address, "crash");
+    for partition in 0..PARTITIONS {
+        let mut next = 0_u64;
+        loop {
+            let body = [&next.to_le_bytes()[..], &1_000_000_u32.to_le_bytes()].concat();
+            client.say(3, 0, partition, 1, &body);
+            let found = client.hear().records();
+            if found.is_empty() {
+                break;
+            }
+            for (offset, value) in found {
+                assert_eq!(offset, next);
+                next += 1;
+                all.insert((partition, offset), u64::from_le_bytes(value.try_into().unwrap()));
+            }
+        }
+    }
+    all
 }

@@ -1,0 +1,217 @@
+//! A log that writes when it is told to, behind connections: what is held, and what is answered when.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use sinews_server::{Listen, MessageRoute, Router, Server, StopHandle};
+use sinews_stream::record::{Kind, RecordBuilder};
+use sinews_stream::{StreamConfig, Streams, StreamsConfig};
+
+use super::Store;
+use super::binary::Binary;
+use crate::live::{Live, Policy};
+use crate::settings::tests::settings;
+
+/// Longer than anything here takes on a busy machine; reached only when something is lost.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server whose log is written by [`Streams::work`] alone.
+struct Host {
+    store: Arc<Store>,
+    streams: Streams,
+    directory: PathBuf,
+    plain: std::net::SocketAddr,
+    http: std::net::SocketAddr,
+    stop: StopHandle,
+    thread: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl Host {
+    fn new(max_pending: usize) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("sinews-streams-{}-{count}", std::process::id()));
+        let config = StreamsConfig::default().writers(0).max_pending(max_pending);
+        let (streams, _) = Streams::open(&directory, config).unwrap();
+        let store = Store::new(StreamConfig::default(), 1 << 20);
+        store.begin(streams.clone());
+        streams.create("s", &StreamConfig::default()).unwrap();
+        let kept = Arc::clone(&store);
+        let live = Live::new(Policy::new(&settings(&[], "").unwrap()).unwrap());
+        let (to_post, of_post) = (live.clone(), Arc::clone(&store));
+        let router = Router::new().post("/streams/{name}", move |request| {
+            super::http::publish(&to_post.policy(), Some(&of_post), request)
+        });
+        let route = MessageRoute::new(move |_| Binary::plain(live.clone(), Arc::clone(&store), 1 << 20));
+        let any = || Listen::tcp(([127, 0, 0, 1], 0).into());
+        let server = Server::new(router).threads(1).listen_on(any()).listen_on(any().with_messages(route));
+        let server = server.bind().unwrap();
+        let (http, plain, stop) = (server.addresses()[0], server.addresses()[1], server.stop_handle());
+        let thread = Some(std::thread::spawn(|| server.run()));
+        Self { store: kept, streams, directory, plain, http, stop, thread }
+    }
+
+    /// One that has said hello.
+    fn client(&self) -> Client {
+        let stream = TcpStream::connect(self.plain).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut client = Client(stream);
+        client.say(0, 0, 0, b"\x01\x01s");
+        assert_eq!(client.hear().0, 128);
+        client
+    }
+
+    fn post(&self, path: &str, body: &[u8]) -> TcpStream {
+        let mut stream = TcpStream::connect(self.http).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let len = body.len();
+        write!(
+            stream,
+            "POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {len}\r\n\r\n"
+        )
+        .unwrap();
+        stream.write_all(body).unwrap();
+        stream
+    }
+
+    fn pending(&self) -> u64 {
+        self.streams.stream("s").unwrap().partition(0).unwrap().statistics().pending
+    }
+
+    fn work(&self) {
+        while self.streams.work() {}
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.stop.stop_now();
+        let ended = self.thread.take().unwrap().join();
+        let _ = std::fs::remove_dir_all(&self.directory);
+        if !std::thread::panicking() {
+            ended.unwrap().unwrap();
+        }
+    }
+}
+
+struct Client(TcpStream);
+
+impl Client {
+    fn say(&mut self, op: u8, flags: u8, id: u32, body: &[u8]) {
+        let mut message = ((8 + body.len()) as u32).to_le_bytes().to_vec();
+        message.extend([op, flags, 0, 0]);
+        message.extend(id.to_le_bytes());
+        message.extend(body);
+        self.0.write_all(&message).unwrap();
+    }
+
+    /// The op and the id of what comes next, and its body.
+    fn hear(&mut self) -> (u8, u32, Vec<u8>) {
+        let mut len = [0; 4];
+        self.0.read_exact(&mut len).unwrap();
+        let mut message = vec![0; u32::from_le_bytes(len) as usize];
+        self.0.read_exact(&mut message).unwrap();
+        (message[0], u32::from_le_bytes(message[4..8].try_into().unwrap()), message[8..].to_vec())
+    }
+}
+
+fn batch(len: usize) -> Vec<u8> {
+    let mut builder = RecordBuilder::new();
+    builder.push(1, b"", &vec![b'x'; len], Kind::Bytes).unwrap();
+    builder.finish().unwrap().into_bytes().to_vec()
+}
+
+fn answer(mut stream: TcpStream) -> String {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn who_publishes_faster_than_the_disk_writes_is_held_and_nothing_is_lost() {
+    const MAX: usize = 64 << 10;
+    let host = Host::new(MAX);
+    let mut client = host.client();
+    let batch = batch(10_000);
+    for id in 1..=50 {
+        client.say(1, 1, id, &batch);
+    }
+    client.say(6, 0, 51, b"");
+    // As many as fit are in the log's order at once.
+    let fit = (MAX / batch.len()) as u32;
+    for id in 1..=fit {
+        let (op, of, body) = client.hear();
+        assert_eq!((op, of, body[0]), (129, id, id as u8 - 1));
+    }
+    // Whoever has no room is told so, where there is no connection to hold.
+    let refused = answer(host.post("/streams/s", &batch));
+    assert!(refused.starts_with("HTTP/1.1 429 ") && refused.contains("Retry-After: 1"), "{refused}");
+    assert!(host.pending() <= (MAX + batch.len()) as u64, "{} bytes wait", host.pending());
+    let working = std::thread::scope(|scope| {
+        let working = scope.spawn(|| {
+            let mut most = 0;
+            while host.streams.stream("s").unwrap().partition(0).unwrap().ends().readable < 50 {
+                most = most.max(host.pending());
+                host.work();
+                std::thread::yield_now();
+            }
+            most
+        });
+        for id in fit + 1..=50 {
+            let (op, of, body) = client.hear();
+            assert_eq!((op, of, body[0]), (129, id, id as u8 - 1), "in order");
+        }
+        assert_eq!(client.hear().0, 134, "what stood behind them");
+        working.join().unwrap()
+    });
+    assert!(working <= (MAX + batch.len()) as u64, "{working} bytes waited");
+}
+
+#[test]
+fn nobody_is_told_that_something_is_on_disk_before_it_is() {
+    let host = Host::new(1 << 20);
+    let mut client = host.client();
+    client.say(2, 0, 9, &[0; 16]);
+    assert_eq!(client.hear().0, 130);
+    client.say(1, 2, 1, &batch(10));
+    client.say(1, 1, 2, &batch(10));
+    client.say(1, 2, 3, &batch(10));
+    client.say(6, 0, 4, b"");
+    // Answers to one partition come in its order; nobody reads what is not on disk.
+    assert_eq!(client.hear().0, 134);
+    let posted = host.post("/streams/s?ack=disk", b"four");
+    let at_once = answer(host.post("/streams/s?ack=memory", b"five"));
+    assert!(at_once.contains("\"offset\":"), "{at_once}");
+    host.work();
+    let (mut ids, mut read) = (Vec::new(), 0);
+    while ids.len() < 3 || read < 5 {
+        match client.hear() {
+            (129, id, _) => ids.push(id),
+            (131, 9, body) => read = u64::from_le_bytes(body[8..16].try_into().unwrap()),
+            other => panic!("{other:?}"),
+        }
+        host.work();
+    }
+    assert_eq!(ids, [1, 2, 3]);
+    assert!(answer(posted).starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn a_log_that_is_closed_says_so_to_everybody() {
+    let host = Host::new(1 << 20);
+    let mut client = host.client();
+    client.say(2, 0, 9, &[0; 16]);
+    assert_eq!(client.hear().0, 130);
+    host.store.close();
+    let (op, id, body) = client.hear();
+    assert_eq!((op, id, &body[..2]), (255, 9, &503_u16.to_le_bytes()[..]), "the subscription has ended");
+    client.say(1, 2, 1, &batch(1));
+    assert_eq!(client.hear().2[..2], 503_u16.to_le_bytes());
+    let refused = answer(host.post("/streams/s", b"x"));
+    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("Retry-After: 1"), "{refused}");
+}
