@@ -177,3 +177,78 @@ mod kafka {
         super::nothing_acknowledged_is_lost("reconnect.backoff.max.ms=500", 100_000, true);
     }
 }
+
+#[cfg(feature = "nats")]
+mod nats {
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn records_come_back_on_every_node() {
+        super::records_come_back_on_every_node("");
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn groups_are_kept() {
+        super::groups_are_kept("");
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn nothing_acknowledged_is_lost_or_stored_twice() {
+        super::nothing_acknowledged_is_lost("", 20_000, true);
+    }
+}
+
+#[cfg(feature = "redis")]
+mod redis {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpStream;
+
+    use sinews_stream::Start;
+
+    use super::{Node, broker, publish_acked, read, unused, values};
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn records_come_back_on_every_node() {
+        super::records_come_back_on_every_node("");
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn groups_are_kept() {
+        super::groups_are_kept("");
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn nothing_acknowledged_is_lost() {
+        super::nothing_acknowledged_is_lost("", 20_000, false);
+    }
+
+    /// Redis closes the connection of a subscriber that is slow, and drops what it was to get; others add to a stream
+    /// without a message.
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn a_message_that_is_lost_costs_no_record() {
+        let stream = unused("silent");
+        let (broker, node) = (broker(""), Node::new());
+        let partition = node.partition(&stream, 0);
+        broker.follow(&stream, 0, Start::Earliest, partition.clone());
+        let first = publish_acked(&*broker, &stream, 0, &["heard"]);
+        assert_eq!(values(&read(&partition, 0, first + 1)), ["heard"]);
+        say("CLIENT KILL TYPE pubsub");
+        publish_acked(&*broker, &stream, 0, &["lost"]);
+        say(&format!("XADD {stream}:0 0-* v foreign"));
+        assert_eq!(values(&read(&partition, 0, first + 3)), ["heard", "lost", "foreign"]);
+    }
+
+    fn say(command: &str) {
+        let url = std::env::var("SINEWS_TEST_BROKER").expect("cargo xtask brokers sets it");
+        let mut redis = TcpStream::connect(url.trim_start_matches("redis://")).expect("it is there");
+        redis.write_all(format!("{command}\r\n").as_bytes()).expect("it is there");
+        let mut answer = String::new();
+        BufReader::new(redis).read_line(&mut answer).expect("it answers");
+        assert!(!answer.starts_with('-'), "{command}: {answer}");
+    }
+}

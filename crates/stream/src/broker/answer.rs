@@ -19,8 +19,10 @@ pub struct Answer<T> {
 }
 
 /// Where the answer is put. Dropped without one, the broker has been closed.
+#[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
 pub(super) type Reply<T> = oneshot::Sender<Result<T, BrokerError>>;
 
+#[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
 impl<T> Answer<T> {
     pub(super) fn channel() -> (Reply<T>, Self) {
         let (sender, receiver) = oneshot::channel();
@@ -34,7 +36,9 @@ impl<T> Answer<T> {
         let _ = reply.send(result);
         answer
     }
+}
 
+impl<T> Answer<T> {
     /// Waits for it, on a thread that may sleep.
     ///
     /// # Errors

@@ -20,10 +20,19 @@
 //! assert_eq!(error.to_string(), "kafka://127.0.0.1:9092: setting `lingerms`: it is unknown; did you mean `linger.ms`?");
 //! ```
 
+#[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
 mod address;
 mod answer;
+#[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
+mod batches;
 #[cfg(feature = "kafka")]
 mod kafka;
+#[cfg(feature = "nats")]
+mod nats;
+#[cfg(feature = "redis")]
+mod redis;
+#[cfg(any(feature = "redis", feature = "nats"))]
+mod remote;
 mod signal;
 #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
 mod sink;
@@ -39,7 +48,6 @@ use std::time::Duration;
 use crate::record::Records;
 use crate::{AppendError, Partition, Pending, Read, Start};
 
-use address::Address;
 pub use answer::Answer;
 
 /// One connection to a broker. It runs threads of its own, connects again for ever, and never blocks its caller.
@@ -190,22 +198,47 @@ impl std::error::Error for ConnectError {}
 ///
 /// [`ConnectError`], which names the setting or the part of the URL that is wrong.
 pub fn connect(url: &str, settings: &BTreeMap<String, String>) -> Result<Arc<dyn Broker>, ConnectError> {
-    let address = Address::parse(url, settings)?;
-    match &*address.scheme {
-        "kafka" | "kafka+tls" => connect_kafka(address),
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
+    match &*scheme {
+        "kafka" | "kafka+tls" => connect_kafka(url, settings),
+        "redis" | "rediss" => connect_redis(url, settings),
+        "nats" | "nats+tls" => connect_nats(url, settings),
         _ => {
             let why = "the schemes are kafka, kafka+tls, redis, rediss, nats and nats+tls".to_owned();
-            Err(ConnectError::Url { scheme: address.scheme, why })
+            Err(ConnectError::Url { scheme, why })
         }
     }
 }
 
+type Settings = BTreeMap<String, String>;
+type Connected = Result<Arc<dyn Broker>, ConnectError>;
+
 #[cfg(feature = "kafka")]
-fn connect_kafka(address: Address) -> Result<Arc<dyn Broker>, ConnectError> {
-    Ok(Arc::new(kafka::Kafka::connect(address)?))
+fn connect_kafka(url: &str, settings: &Settings) -> Connected {
+    Ok(Arc::new(kafka::Kafka::connect(address::Address::parse(url, settings)?)?))
 }
 
 #[cfg(not(feature = "kafka"))]
-fn connect_kafka(_: Address) -> Result<Arc<dyn Broker>, ConnectError> {
+fn connect_kafka(_: &str, _: &Settings) -> Connected {
     Err(ConnectError::NotBuilt { feature: "kafka" })
+}
+
+#[cfg(feature = "redis")]
+fn connect_redis(url: &str, settings: &Settings) -> Connected {
+    Ok(Arc::new(redis::connect(address::Address::parse(url, settings)?)?))
+}
+
+#[cfg(not(feature = "redis"))]
+fn connect_redis(_: &str, _: &Settings) -> Connected {
+    Err(ConnectError::NotBuilt { feature: "redis" })
+}
+
+#[cfg(feature = "nats")]
+fn connect_nats(url: &str, settings: &Settings) -> Connected {
+    Ok(Arc::new(nats::connect(address::Address::parse(url, settings)?)?))
+}
+
+#[cfg(not(feature = "nats"))]
+fn connect_nats(_: &str, _: &Settings) -> Connected {
+    Err(ConnectError::NotBuilt { feature: "nats" })
 }

@@ -9,7 +9,7 @@ use crate::{AppendError, Partition, Past, Start};
 
 /// Bytes of a batch: enough that its header and its place in an index cost nothing, few enough that a reader who
 /// wants one record is not lent much more.
-const BATCH_BYTES: usize = 256 << 10;
+pub(super) const BATCH_BYTES: usize = 256 << 10;
 
 /// A partition of the log that follows one of a broker.
 pub(super) struct Sink {

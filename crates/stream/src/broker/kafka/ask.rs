@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message;
@@ -11,20 +10,18 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::super::BrokerError;
 use super::super::answer::Reply;
+use super::super::batches::Batches;
 use super::super::status::Status;
 use super::config::Config;
 use super::follow::Context;
 use super::worker::Work;
 use super::{failed, push};
 use crate::Read;
-use crate::record::{BatchHeader, RecordBuilder, Records};
 
 /// How long one answer may take. Leaders move within seconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// How often the cluster is asked whether it is there.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
-/// Bytes of a batch that old records are put into.
-const BATCH_BYTES: usize = 256 << 10;
 
 pub(super) enum Question {
     Fetch { stream: String, partition: u32, from: u64, max_bytes: usize, reply: Reply<Read> },
@@ -128,17 +125,17 @@ impl Ask {
             match self.client.poll(end.saturating_duration_since(Instant::now())) {
                 Some(Ok(message)) => {
                     let Ok(offset) = u64::try_from(message.offset()) else { continue };
-                    if offset >= batches.next {
+                    if offset >= batches.next() {
                         // What is too large for a record is left out, as it is where it is followed.
                         batches.push(offset, |builder| push(builder, &message, self.config.kind).is_ok());
                     }
                 }
                 Some(Err(KafkaError::PartitionEOF(_))) => return Ok((batches.finish(), true)),
-                Some(Err(error)) if batches.is_empty() => return Err(failed(error)),
+                Some(Err(error)) if batches.len() == 0 => return Err(failed(error)),
                 Some(Err(_)) => break,
                 // Not a timeout yet: an event that is no message.
                 None if Instant::now() < end => {}
-                None if batches.is_empty() => return Err(failed("the broker did not answer in time")),
+                None if batches.len() == 0 => return Err(failed("the broker did not answer in time")),
                 None => break,
             }
         }
@@ -200,56 +197,4 @@ impl Work for Ask {
             self.probe();
         }
     }
-}
-
-/// Batches as the log has them, made of single records.
-struct Batches {
-    bytes: BytesMut,
-    builder: RecordBuilder,
-    base: u64,
-    next: u64,
-    time: u64,
-}
-
-impl Batches {
-    fn new(from: u64) -> Self {
-        Self { bytes: BytesMut::new(), builder: RecordBuilder::new(), base: from, next: from, time: 0 }
-    }
-
-    fn len(&self) -> usize {
-        self.bytes.len() + self.builder.len()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Puts the record of this offset behind the others; `false` from `push` leaves it out.
-    fn push(&mut self, offset: u64, push: impl FnOnce(&mut RecordBuilder) -> bool) {
-        if offset != self.base + u64::from(self.builder.count()) || self.builder.len() >= BATCH_BYTES {
-            self.end_batch();
-        }
-        if self.builder.is_empty() {
-            self.base = offset;
-        }
-        push(&mut self.builder);
-        self.next = offset + 1;
-    }
-
-    fn end_batch(&mut self) {
-        if let Some(records) = self.builder.finish() {
-            self.time = self.time.max(newest(&records));
-            self.bytes.extend_from_slice(&BatchHeader::of(&records, self.base, self.time).encode());
-            self.bytes.extend_from_slice(records.bytes());
-        }
-    }
-
-    fn finish(mut self) -> Read {
-        self.end_batch();
-        Read { batches: self.bytes.freeze(), next: self.next }
-    }
-}
-
-fn newest(records: &Records) -> u64 {
-    records.iter().flatten().map(|record| record.timestamp).max().unwrap_or_default()
 }

@@ -1,0 +1,60 @@
+//! Old records of a broker, for whoever asked for them.
+
+use bytes::BytesMut;
+
+use super::sink::BATCH_BYTES;
+use crate::Read;
+use crate::record::{BatchHeader, RecordBuilder, Records};
+
+/// Batches as the log has them, made of single records.
+pub(super) struct Batches {
+    bytes: BytesMut,
+    builder: RecordBuilder,
+    base: u64,
+    next: u64,
+    time: u64,
+}
+
+impl Batches {
+    pub(super) fn new(from: u64) -> Self {
+        Self { bytes: BytesMut::new(), builder: RecordBuilder::new(), base: from, next: from, time: 0 }
+    }
+
+    /// The offset behind what is in it.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() + self.builder.len()
+    }
+
+    /// Puts the record of this offset behind the others; `false` from `push` leaves it out.
+    pub(super) fn push(&mut self, offset: u64, push: impl FnOnce(&mut RecordBuilder) -> bool) {
+        if offset != self.base + u64::from(self.builder.count()) || self.builder.len() >= BATCH_BYTES {
+            self.end_batch();
+        }
+        if self.builder.is_empty() {
+            self.base = offset;
+        }
+        push(&mut self.builder);
+        self.next = offset + 1;
+    }
+
+    fn end_batch(&mut self) {
+        if let Some(records) = self.builder.finish() {
+            self.time = self.time.max(newest(&records));
+            self.bytes.extend_from_slice(&BatchHeader::of(&records, self.base, self.time).encode());
+            self.bytes.extend_from_slice(records.bytes());
+        }
+    }
+
+    pub(super) fn finish(mut self) -> Read {
+        self.end_batch();
+        Read { batches: self.bytes.freeze(), next: self.next }
+    }
+}
+
+fn newest(records: &Records) -> u64 {
+    records.iter().flatten().map(|record| record.timestamp).max().unwrap_or_default()
+}

@@ -1,0 +1,706 @@
+//! NATS with JetStream: a partition is a stream of JetStream with one subject of the same name, an offset a sequence.
+//!
+//! Sequences begin at 1. Every record has an id, so that one which is sent again after a lost connection is not stored
+//! twice. Appends leave in their order, and those that were not acknowledged leave again on a new connection, before
+//! anything behind them: the client's own way, to go on with what it has buffered, would turn the order round.
+//!
+//! Core NATS keeps nothing, so that there would be no offset to go on from.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use async_nats::header::HeaderMap;
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
+use async_nats::jetstream::context::{PublishAckFuture, PublishErrorKind};
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::stream::{self, LastRawMessageErrorKind};
+use async_nats::jetstream::{self, Context};
+use async_nats::{Client, ConnectOptions, Event, Message, ServerAddr};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD_NO_PAD as BASE64;
+use futures_util::StreamExt;
+use futures_util::future::{Either, select};
+use tokio::sync::mpsc;
+
+use super::address::Address;
+use super::batches::Batches;
+use super::remote::{
+    ANSWER_WITHIN, Bell, Engine, Outgoing, QUEUE_BYTES, RETRY_EVERY, Remote, failed, settle,
+};
+use super::sink::Sink;
+use super::status::Status;
+use super::{BrokerError, ConnectError};
+use crate::record::{Kind, Record, RecordBuilder};
+use crate::{Read, Start};
+
+const PORT: u16 = 4222;
+/// Appends that are sent together.
+const APPENDS_MAX: usize = 256;
+/// Records that are sent before their acknowledgements are waited for.
+const RECORDS_MAX: usize = 1024;
+/// Messages that are asked for at once: far fewer than the client's subscription holds, which drops beyond that.
+const MESSAGES_MAX: usize = 1000;
+/// How long a request for messages stays with the server.
+const PULL: Duration = Duration::from_secs(2);
+/// How long JetStream remembers ids, in streams that are made here; and how long an append is tried again.
+const REMEMBERED: Duration = Duration::from_secs(120);
+/// A connection that was lost may not go on with what it has buffered until that has gone out on another one.
+const LATE: Duration = Duration::from_secs(30);
+
+/// What can be set, for errors.
+const SETTINGS: [&str; 9] = [
+    "credentials.file",
+    "max.age.seconds",
+    "max.bytes",
+    "partitions",
+    "prefix",
+    "queue.bytes",
+    "replicas",
+    "storage",
+    "tls.ca.file",
+];
+
+/// What the headers of a message take at most, without its key.
+const HEADERS_BYTES: usize = 256;
+/// Headers of a message.
+const ID: &str = "Nats-Msg-Id";
+const CONTENT_TYPE: &str = "Content-Type";
+const KEY: &str = "Sinews-Key";
+const TIME: &str = "Sinews-Time";
+const TEXT: &str = "text/plain";
+const JSON: &str = "application/json";
+
+/// How to connect, and how streams are made.
+struct Settings {
+    servers: Vec<ServerAddr>,
+    user: Option<(String, String)>,
+    credentials: Option<String>,
+    authority: Option<String>,
+    has_tls: bool,
+    prefix: String,
+    partitions: u32,
+    replicas: usize,
+    storage: stream::StorageType,
+    max_bytes: i64,
+    max_age: Duration,
+}
+
+struct Nats {
+    settings: Settings,
+    status: Arc<Status>,
+    /// For everything but appends. It reconnects by itself.
+    reader: RefCell<Option<Context>>,
+    /// Streams that are there.
+    known: RefCell<HashSet<String>>,
+    /// Before the ids of this connection's records.
+    id: RefCell<String>,
+    count: Cell<u64>,
+}
+
+/// A connection for appends, until it is lost.
+struct Session {
+    context: Context,
+    lost: Arc<Bell>,
+    is_lost: Arc<AtomicBool>,
+}
+
+/// An append that is being sent.
+struct Flight {
+    append: Outgoing,
+    name: String,
+    id: u64,
+    /// A sequence for each record that was acknowledged.
+    sequences: Vec<Option<u64>>,
+    begun: Instant,
+}
+
+pub(super) fn connect(mut address: Address) -> Result<Remote, ConnectError> {
+    address.default_port(PORT);
+    let bytes = address.take_number("queue.bytes", QUEUE_BYTES)?;
+    let settings = Settings::of(&mut address)?;
+    address.refuse_rest(&SETTINGS)?;
+    let status = Arc::new(Status::new(address.to_string()));
+    let shared = status.clone();
+    Remote::start("nats", &address, bytes, status, move || Nats {
+        settings,
+        status: shared,
+        reader: RefCell::default(),
+        known: RefCell::default(),
+        id: RefCell::default(),
+        count: Cell::new(0),
+    })
+}
+
+impl Settings {
+    fn of(address: &mut Address) -> Result<Self, ConnectError> {
+        let has_tls = address.scheme == "nats+tls";
+        let mut servers = Vec::new();
+        for host in &address.hosts {
+            let url = format!("{}://{host}", if has_tls { "tls" } else { "nats" });
+            let server = url.parse().map_err(|error| ConnectError::Url {
+                scheme: address.scheme.clone(),
+                why: format!("{host}: {error}"),
+            })?;
+            servers.push(server);
+        }
+        let partitions = address.take_number("partitions", 1)?;
+        let replicas = address.take_number("replicas", 1)?;
+        let max_bytes = address.take_number("max.bytes", 0)?;
+        let storage = match address.take("storage").as_deref() {
+            None | Some("file") => stream::StorageType::File,
+            Some("memory") => stream::StorageType::Memory,
+            Some(other) => {
+                return Err(address.refused("storage", format!("`{other}` is none of file, memory")));
+            }
+        };
+        Ok(Self {
+            servers,
+            user: address.user.take().map(|user| (user, address.password.take().unwrap_or_default())),
+            credentials: address.take("credentials.file"),
+            authority: address.take("tls.ca.file"),
+            has_tls,
+            prefix: address.take("prefix").unwrap_or_default(),
+            partitions: u32::try_from(partitions)
+                .map_err(|_| address.refused("partitions", "there are too many"))?,
+            replicas: usize::try_from(replicas)
+                .map_err(|_| address.refused("replicas", "there are too many"))?,
+            storage,
+            // -1 is JetStream's word for no limit.
+            max_bytes: i64::try_from(max_bytes).ok().filter(|bytes| *bytes > 0).unwrap_or(-1),
+            max_age: Duration::from_secs(address.take_number("max.age.seconds", 0)?),
+        })
+    }
+
+    async fn options(&self) -> Result<ConnectOptions, String> {
+        let mut options = ConnectOptions::new()
+            .name("sinews")
+            .connection_timeout(ANSWER_WITHIN)
+            .request_timeout(Some(ANSWER_WITHIN))
+            .ping_interval(ANSWER_WITHIN)
+            .require_tls(self.has_tls);
+        if let Some((user, password)) = self.user.clone() {
+            options = options.user_and_password(user, password);
+        }
+        if let Some(file) = &self.credentials {
+            options = options.credentials_file(file).await.map_err(|error| format!("{file}: {error}"))?;
+        }
+        if let Some(file) = &self.authority {
+            options = options.add_root_certificates(file.into());
+        }
+        Ok(options)
+    }
+
+    /// The name of a stream of JetStream, which permits little, and of its subject: what is not a letter, a digit or
+    /// a dash is `_` and two hexadecimal digits.
+    fn name(&self, stream: &str, partition: u32) -> String {
+        format!("{}-{partition}", escaped(&format!("{}{stream}", self.prefix)))
+    }
+
+    fn stream(&self, name: &str) -> stream::Config {
+        stream::Config {
+            name: name.to_owned(),
+            subjects: vec![name.to_owned()],
+            storage: self.storage,
+            num_replicas: self.replicas,
+            max_bytes: self.max_bytes,
+            max_age: self.max_age,
+            duplicate_window: if self.max_age.is_zero() { REMEMBERED } else { REMEMBERED.min(self.max_age) },
+            ..stream::Config::default()
+        }
+    }
+}
+
+impl Nats {
+    /// The context for everything but appends.
+    async fn reader(&self) -> Result<Context, String> {
+        if let Some(context) = self.reader.borrow().clone() {
+            return Ok(context);
+        }
+        let client = self.settings.options().await?.connect(&self.settings.servers).await;
+        let context = jetstream::new(client.map_err(|error| error.to_string())?);
+        *self.reader.borrow_mut() = Some(context.clone());
+        Ok(context)
+    }
+
+    /// A stream of JetStream, which is made if it is not there.
+    async fn stream(&self, name: &str) -> Result<stream::Stream, String> {
+        let context = self.reader().await?;
+        if self.known.borrow().contains(name) {
+            return context.get_stream(name).await.map_err(|error| error.to_string());
+        }
+        let stream = context.get_or_create_stream(self.settings.stream(name)).await;
+        let stream = stream.map_err(|error| error.to_string())?;
+        self.known.borrow_mut().insert(name.to_owned());
+        Ok(stream)
+    }
+
+    /// First sequence and next one.
+    async fn extent(&self, name: &str) -> Result<(u64, u64), String> {
+        let state = self.stream(name).await?.cached_info().state.clone();
+        Ok((state.first_sequence.max(1), state.last_sequence + 1))
+    }
+
+    /// A consumer from a sequence on, which the server forgets when nobody asks it for messages.
+    async fn consumer(&self, name: &str, policy: DeliverPolicy) -> Result<PullConsumer, String> {
+        let config = pull::Config {
+            deliver_policy: policy,
+            ack_policy: AckPolicy::None,
+            inactive_threshold: LATE,
+            memory_storage: true,
+            ..pull::Config::default()
+        };
+        self.stream(name).await?.create_consumer(config).await.map_err(|error| error.to_string())
+    }
+
+    /// Reads on until it fails. The outer error is one that no retry helps.
+    async fn read_on(
+        &self,
+        name: &str,
+        from: &mut Option<Start>,
+        sink: &mut Sink,
+    ) -> Result<Result<(), String>, String> {
+        let extent = match self.extent(name).await {
+            Ok(extent) => extent,
+            Err(why) => return Ok(Err(why)),
+        };
+        if extent.1 < sink.next() {
+            return Err(format!(
+                "NATS has offsets up to {} only, and this node up to {}: the stream was made anew, or has lost records. \
+                 Remove this node's copy of it to read it again",
+                extent.1,
+                sink.next()
+            ));
+        }
+        let policy = match from.take().map(|from| sink.beginning(from)) {
+            Some(Start::Earliest) => DeliverPolicy::All,
+            Some(Start::Latest) => by_sequence(extent.1),
+            Some(Start::Time(time)) => match self.stream(name).await {
+                Ok(stream) => by_time(&stream, time),
+                Err(why) => return Ok(Err(why)),
+            },
+            Some(Start::Offset(offset)) => by_sequence(offset),
+            None => by_sequence(sink.next()),
+        };
+        let consumer = match self.consumer(name, policy).await {
+            Ok(consumer) => consumer,
+            Err(why) => return Ok(Err(why)),
+        };
+        self.consume(name, &consumer, sink).await
+    }
+
+    async fn consume(
+        &self,
+        name: &str,
+        consumer: &PullConsumer,
+        sink: &mut Sink,
+    ) -> Result<Result<(), String>, String> {
+        let mut last = 0;
+        loop {
+            let messages = consumer.batch().max_messages(MESSAGES_MAX).expires(PULL).messages().await;
+            let mut messages = match messages {
+                Ok(messages) => messages,
+                Err(error) => return Ok(Err(error.to_string())),
+            };
+            let mut waiting = 0;
+            loop {
+                // What has come is given to the log when nothing more is there at once.
+                let message = match tokio::time::timeout(Duration::ZERO, messages.next()).await {
+                    Ok(message) => message,
+                    Err(_) => {
+                        settle(sink, name, &self.status).await?;
+                        messages.next().await
+                    }
+                };
+                let message = match message {
+                    None => break,
+                    Some(Ok(message)) => message,
+                    Some(Err(error)) => return Ok(Err(error.to_string())),
+                };
+                let (sequence, place) = match message.info() {
+                    Ok(info) => (info.stream_sequence, info.consumer_sequence),
+                    Err(error) => return Ok(Err(error.to_string())),
+                };
+                // Without acknowledgements, the server does not send again what a lost connection has swallowed.
+                if place != last + 1 {
+                    return Ok(Err("messages were lost on the way; they are read again".to_owned()));
+                }
+                last = place;
+                let time = time_of(&message).unwrap_or_else(|| sent_at(&message));
+                if !sink.push(sequence, time, |builder| push(builder, &message, time)) {
+                    self.status.note(&format!("{name}: the record at {sequence} is too large, and left out"));
+                }
+                if sink.is_full() {
+                    settle(sink, name, &self.status).await?;
+                }
+                waiting += 1;
+            }
+            settle(sink, name, &self.status).await?;
+            if waiting == 0 && !self.is_there(consumer).await {
+                return Ok(Err("the server has forgotten the consumer".to_owned()));
+            }
+        }
+    }
+
+    /// A server that was started again has forgotten it, and says nothing to requests.
+    async fn is_there(&self, consumer: &PullConsumer) -> bool {
+        let mut consumer = consumer.clone();
+        consumer.info().await.is_ok()
+    }
+
+    /// A connection for appends, however long that takes.
+    async fn session(&self) -> Session {
+        loop {
+            match self.open().await {
+                Ok(session) => return session,
+                Err(why) => self.status.is_down(&why),
+            }
+            tokio::time::sleep(RETRY_EVERY).await;
+        }
+    }
+
+    async fn open(&self) -> Result<Session, String> {
+        let (lost, is_lost) = (Arc::new(Bell::default()), Arc::new(AtomicBool::new(false)));
+        let (bell, flag) = (lost.clone(), is_lost.clone());
+        let is_open = Arc::new(AtomicBool::new(false));
+        let opened = is_open.clone();
+        let options = self.settings.options().await?.event_callback(move |event| {
+            if matches!(event, Event::Disconnected | Event::Closed) {
+                flag.store(true, Ordering::SeqCst);
+                bell.ring();
+            }
+            std::future::ready(())
+        });
+        let delay = move |_| if opened.load(Ordering::SeqCst) { LATE } else { Duration::ZERO };
+        let options = options.reconnect_delay_callback(delay).max_reconnects(self.settings.servers.len());
+        let client: Client =
+            options.connect(&self.settings.servers).await.map_err(|error| error.to_string())?;
+        is_open.store(true, Ordering::SeqCst);
+        if self.id.borrow().is_empty() {
+            *self.id.borrow_mut() = client.new_inbox();
+        }
+        let context =
+            jetstream::context::ContextBuilder::new().timeout(ANSWER_WITHIN).ack_timeout(ANSWER_WITHIN);
+        let context = context.max_ack_inflight(RECORDS_MAX * 64).build(client);
+        Ok(Session { context, lost, is_lost })
+    }
+
+    /// Sends what is not acknowledged yet; an error means on another connection.
+    async fn send(&self, session: &Session, flights: &mut Vec<Flight>) -> Result<(), String> {
+        while let Some(first) = flights.first() {
+            if let Some(why) = too_large(&session.context, first) {
+                flights.remove(0).append.refuse(&why);
+                continue;
+            }
+            self.stream(&first.name).await?;
+            let mut sent = Vec::new();
+            for (place, flight) in flights.iter().enumerate() {
+                // What is wrong with them is dealt with when they are first, and so is a stream to be made.
+                let is_another = flight.name != flights[0].name;
+                if sent.len() >= RECORDS_MAX || is_another || too_large(&session.context, flight).is_some() {
+                    break;
+                }
+                self.send_flight(session, place, flight, &mut sent).await?;
+            }
+            let answers = self.answers(session, flights, sent).await;
+            let refused = answers?;
+            for (place, why) in refused.into_iter().rev() {
+                flights.remove(place).append.refuse(&why);
+            }
+            let now = Instant::now();
+            let done = |flight: &mut Flight| flight.sequences.iter().all(Option::is_some);
+            for flight in flights.extract_if(.., done) {
+                let first = flight.sequences.iter().flatten().min().copied().unwrap_or_default();
+                flight.append.acknowledge(first);
+            }
+            for flight in flights.extract_if(.., |flight| now - flight.begun > REMEMBERED) {
+                flight
+                    .append
+                    .refuse("NATS has not acknowledged the records in time: they may be stored, or not");
+            }
+        }
+        Ok(())
+    }
+
+    async fn send_flight(
+        &self,
+        session: &Session,
+        place: usize,
+        flight: &Flight,
+        sent: &mut Vec<(usize, usize, PublishAckFuture)>,
+    ) -> Result<(), String> {
+        for (number, record) in flight.append.records.iter().flatten().enumerate() {
+            if flight.sequences[number].is_some() {
+                continue;
+            }
+            let id = format!("{}.{}", self.id.borrow(), flight.id + number as u64);
+            let value = flight.append.records.bytes().slice_ref(record.value);
+            let message = PublishMessage::build().payload(value).headers(headers(&record, &id));
+            let answer = session.context.send_publish(flight.name.clone(), message).await;
+            sent.push((place, number, answer.map_err(|error| error.to_string())?));
+        }
+        Ok(())
+    }
+
+    /// Waits for acknowledgements. What was refused is returned by its place, in order.
+    async fn answers(
+        &self,
+        session: &Session,
+        flights: &mut [Flight],
+        sent: Vec<(usize, usize, PublishAckFuture)>,
+    ) -> Result<Vec<(usize, String)>, String> {
+        let mut refused: Vec<(usize, String)> = Vec::new();
+        for (place, number, answer) in sent {
+            if session.is_lost.load(Ordering::SeqCst) {
+                return Err("the connection was lost".to_owned());
+            }
+            let (lost, answer) = (pin!(session.lost.rung()), answer.into_future());
+            match select(lost, answer).await {
+                Either::Left(_) => return Err("the connection was lost".to_owned()),
+                Either::Right((Ok(answer), _)) => {
+                    self.status.is_up();
+                    flights[place].sequences[number] = Some(answer.sequence);
+                }
+                Either::Right((Err(error), _)) if error.kind() == PublishErrorKind::Other => {
+                    // The server has said no, and will again.
+                    if refused.last().is_none_or(|(last, _)| *last != place) {
+                        refused.push((place, format!("NATS refused it: {error}")));
+                    }
+                }
+                Either::Right((Err(error), _)) => {
+                    // Without a stream there is nobody to answer, nor without its leader.
+                    self.known.borrow_mut().remove(&flights[place].name);
+                    return Err(error.to_string());
+                }
+            }
+        }
+        Ok(refused)
+    }
+
+    /// A stream of JetStream that keeps the last message of each subject: where a group goes on in a partition.
+    async fn groups(&self) -> Result<(stream::Stream, String), String> {
+        let name = format!("{}sinews-groups", escaped(&self.settings.prefix));
+        let config = stream::Config {
+            subjects: vec![format!("{name}.>")],
+            max_messages_per_subject: 1,
+            max_bytes: -1,
+            max_age: Duration::ZERO,
+            ..self.settings.stream(&name)
+        };
+        let stream = self.reader().await?.get_or_create_stream(config).await;
+        Ok((stream.map_err(|error| error.to_string())?, name))
+    }
+
+    fn group(&self, groups: &str, stream: &str, partition: u32, group: &str) -> String {
+        format!("{groups}.{}.{}", self.settings.name(stream, partition), escaped(group))
+    }
+}
+
+impl Engine for Nats {
+    async fn publish(&self, mut queue: mpsc::Receiver<Outgoing>) {
+        let mut session: Option<Session> = None;
+        let mut batch = Vec::new();
+        while queue.recv_many(&mut batch, APPENDS_MAX).await > 0 {
+            let mut flights: Vec<Flight> = batch.drain(..).map(|append| self.flight(append)).collect();
+            while !flights.is_empty() {
+                let open = match session.take().filter(|session| !session.is_lost.load(Ordering::SeqCst)) {
+                    Some(session) => session,
+                    None => self.session().await,
+                };
+                match self.send(&open, &mut flights).await {
+                    Ok(()) => session = Some(open),
+                    Err(why) => {
+                        self.status.is_down(&why);
+                        tokio::time::sleep(RETRY_EVERY).await;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn follow(&self, stream: &str, partition: u32, from: Start, sink: &mut Sink) -> String {
+        let name = self.settings.name(stream, partition);
+        let mut from = Some(from);
+        loop {
+            let begin = from;
+            match self.read_on(&name, &mut from, sink).await {
+                Err(why) => return why,
+                Ok(Ok(())) => {}
+                Ok(Err(why)) => {
+                    self.status.note(&format!("{name}: {why}"));
+                    // Nothing has come yet: the beginning is where it was.
+                    if sink.next() == 0 {
+                        from = begin;
+                    }
+                    tokio::time::sleep(RETRY_EVERY).await;
+                }
+            }
+        }
+    }
+
+    async fn fetch(
+        &self,
+        stream: &str,
+        partition: u32,
+        from: u64,
+        max_bytes: usize,
+    ) -> Result<Read, BrokerError> {
+        let name = self.settings.name(stream, partition);
+        let (earliest, end) = self.extent(&name).await.map_err(failed)?;
+        if from < earliest {
+            return Err(BrokerError::Gone { earliest });
+        }
+        let mut batches = Batches::new(from);
+        if from >= end {
+            return Ok(batches.finish());
+        }
+        let consumer = self.consumer(&name, by_sequence(from)).await.map_err(failed)?;
+        while batches.next() < end && batches.len() < max_bytes {
+            let messages = consumer.fetch().max_messages(MESSAGES_MAX).messages().await;
+            let mut messages = messages.map_err(failed)?;
+            let before = batches.next();
+            while let Some(message) = messages.next().await {
+                let message = message.map_err(failed)?;
+                let sequence = message.info().map_err(failed)?.stream_sequence;
+                if batches.len() < max_bytes {
+                    let time = time_of(&message).unwrap_or_else(|| sent_at(&message));
+                    batches.push(sequence, |builder| push(builder, &message, time));
+                }
+            }
+            if batches.next() == before {
+                break;
+            }
+        }
+        Ok(batches.finish())
+    }
+
+    async fn ends(&self, stream: &str, partition: u32) -> Result<(u64, u64), BrokerError> {
+        self.extent(&self.settings.name(stream, partition)).await.map_err(failed)
+    }
+
+    /// How many streams of JetStream belong together is for the configuration to say.
+    async fn partitions(&self, _: &str) -> Result<u32, BrokerError> {
+        Ok(self.settings.partitions)
+    }
+
+    async fn commit(
+        &self,
+        stream: &str,
+        partition: u32,
+        group: &str,
+        offset: u64,
+    ) -> Result<(), BrokerError> {
+        let (_, groups) = self.groups().await.map_err(failed)?;
+        let subject = self.group(&groups, stream, partition, group);
+        let context = self.reader().await.map_err(failed)?;
+        let stored = context.publish(subject, offset.to_string().into()).await.map_err(failed)?;
+        stored.await.map(|_| ()).map_err(failed)
+    }
+
+    async fn committed(&self, stream: &str, partition: u32, group: &str) -> Result<Option<u64>, BrokerError> {
+        let (kept, groups) = self.groups().await.map_err(failed)?;
+        let subject = self.group(&groups, stream, partition, group);
+        match kept.get_last_raw_message_by_subject(&subject).await {
+            Ok(message) => Ok(std::str::from_utf8(&message.payload).ok().and_then(|text| text.parse().ok())),
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    async fn probe(&self) -> Result<(), String> {
+        let context = self.reader().await?;
+        context.query_account().await.map(|_| ()).map_err(|error| error.to_string())
+    }
+}
+
+impl Nats {
+    fn flight(&self, append: Outgoing) -> Flight {
+        let id = self.count.get();
+        self.count.set(id + u64::from(append.records.count()));
+        Flight {
+            name: self.settings.name(&append.stream, append.partition),
+            id,
+            sequences: vec![None; append.records.count() as usize],
+            begun: Instant::now(),
+            append,
+        }
+    }
+}
+
+fn by_sequence(start_sequence: u64) -> DeliverPolicy {
+    DeliverPolicy::ByStartSequence { start_sequence: start_sequence.max(1) }
+}
+
+/// From the first message that the server got at this time or later, in microseconds.
+fn by_time(stream: &stream::Stream, time: u64) -> DeliverPolicy {
+    let created = stream.cached_info().created;
+    let before = u64::try_from(created.unix_timestamp_nanos() / 1000).unwrap_or_default();
+    match time.checked_sub(before) {
+        Some(later) => DeliverPolicy::ByStartTime { start_time: created + Duration::from_micros(later) },
+        None => DeliverPolicy::All,
+    }
+}
+
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || byte == b'-' {
+            escaped.push(byte.into());
+        } else {
+            escaped.push_str(&format!("_{byte:02x}"));
+        }
+    }
+    escaped
+}
+
+fn headers(record: &Record<'_>, id: &str) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(ID, id);
+    headers.insert(TIME, record.timestamp.to_string());
+    if !record.key.is_empty() {
+        headers.insert(KEY, BASE64.encode(record.key));
+    }
+    match record.kind {
+        Kind::Bytes => {}
+        Kind::Text => headers.insert(CONTENT_TYPE, TEXT),
+        Kind::Json => headers.insert(CONTENT_TYPE, JSON),
+    }
+    headers
+}
+
+/// Why the server would never take it.
+fn too_large(context: &Context, flight: &Flight) -> Option<String> {
+    let most = context.client().server_info().max_payload;
+    // A key takes a third more in a header.
+    let size = |record: Record<'_>| record.value.len() + record.key.len() * 4 / 3 + HEADERS_BYTES;
+    let is_large = flight.append.records.iter().flatten().any(|record| size(record) > most);
+    is_large.then(|| format!("a record is larger than the {most} bytes that NATS takes"))
+}
+
+fn header<'a>(message: &'a Message, name: &str) -> Option<&'a str> {
+    message.headers.as_ref()?.get(name).map(async_nats::HeaderValue::as_str)
+}
+
+/// What its producer said.
+fn time_of(message: &Message) -> Option<u64> {
+    header(message, TIME)?.parse().ok()
+}
+
+/// When the server got it.
+fn sent_at(message: &jetstream::Message) -> u64 {
+    let nanos = message.info().map_or(0, |info| info.published.unix_timestamp_nanos());
+    u64::try_from(nanos / 1000).unwrap_or_default()
+}
+
+fn push(builder: &mut RecordBuilder, message: &Message, time: u64) -> bool {
+    let kind = match header(message, CONTENT_TYPE) {
+        Some(name) if name.starts_with("text/") => Kind::Text,
+        Some(name) if name.split(';').next() == Some(JSON) => Kind::Json,
+        _ => Kind::Bytes,
+    };
+    let key = header(message, KEY).and_then(|key| BASE64.decode(key).ok()).unwrap_or_default();
+    builder.push(time, &key, &message.payload, kind).is_ok()
+}

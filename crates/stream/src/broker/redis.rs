@@ -1,0 +1,476 @@
+//! Redis 7 or later: a partition is a Redis stream, an offset the second half of an id.
+//!
+//! Ids are made by `XADD key 0-*`, so that they are `0-1`, `0-2` and so on: offset N is id `0-N`. The records of an
+//! append are added in one transaction, and followed by an empty message on the channel of the same name. Whoever
+//! follows is woken by that and reads the stream from where it was; so a message that Redis drops, as it does without a
+//! word when a subscriber is slow, costs no record. Without any message the stream is looked at every second.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::future::{Either, select};
+use redis::aio::MultiplexedConnection;
+use redis::streams::{StreamId, StreamInfoStreamReply, StreamRangeReply};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, FromRedisValue, IntoConnectionInfo, Pipeline,
+    RedisConnectionInfo, RedisError, RedisResult, Value, cmd,
+};
+use tokio::sync::mpsc;
+
+use super::address::Address;
+use super::batches::Batches;
+use super::remote::{
+    ANSWER_WITHIN, Bell, Engine, Outgoing, QUEUE_BYTES, RETRY_EVERY, Remote, failed, settle,
+};
+use super::sink::Sink;
+use super::status::Status;
+use super::{BrokerError, ConnectError};
+use crate::record::{Kind, Record, RecordBuilder};
+use crate::{Read, Start};
+
+const PORT: u16 = 6379;
+/// Appends that are sent together, and answered together.
+const APPENDS_MAX: usize = 256;
+/// Entries that are read at once.
+const ENTRIES_MAX: usize = 512;
+/// How long nothing may be heard before a stream is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A connection that was idle so long is tried before an append is trusted to it.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// What can be set, for errors.
+const SETTINGS: [&str; 5] = ["database", "maxlen", "partitions", "prefix", "queue.bytes"];
+
+/// Fields of an entry.
+const VALUE: &str = "v";
+const KEY: &str = "k";
+const TIME: &str = "t";
+const KIND: &str = "c";
+
+struct Redis {
+    client: Client,
+    prefix: String,
+    partitions: u32,
+    /// About how many entries a stream keeps; 0 is all.
+    maxlen: u64,
+    status: Arc<Status>,
+    /// For everything but appends.
+    connection: RefCell<Option<MultiplexedConnection>>,
+    /// Who is woken by a message, by channel.
+    bells: RefCell<HashMap<String, Arc<Bell>>>,
+    /// Somebody new wants to be woken.
+    subscribe: Bell,
+}
+
+pub(super) fn connect(mut address: Address) -> Result<Remote, ConnectError> {
+    address.default_port(PORT);
+    let (partitions, maxlen) = (address.take_number("partitions", 1)?, address.take_number("maxlen", 0)?);
+    let (database, bytes) =
+        (address.take_number("database", 0)?, address.take_number("queue.bytes", QUEUE_BYTES)?);
+    let prefix = address.take("prefix").unwrap_or_default();
+    address.refuse_rest(&SETTINGS)?;
+    let partitions =
+        u32::try_from(partitions).map_err(|_| address.refused("partitions", "there are too many"))?;
+    let [host] = &address.hosts[..] else {
+        let why = "Redis is one host: a cluster has no transactions over its keys".to_owned();
+        return Err(ConnectError::Url { scheme: address.scheme, why });
+    };
+    let client = client(&address, host, database)
+        .map_err(|error| ConnectError::Client { broker: address.to_string(), why: error.to_string() })?;
+    let status = Arc::new(Status::new(address.to_string()));
+    let shared = status.clone();
+    Remote::start("redis", &address, bytes, status, move || Redis {
+        client,
+        prefix,
+        partitions,
+        maxlen,
+        status: shared,
+        connection: RefCell::default(),
+        bells: RefCell::default(),
+        subscribe: Bell::default(),
+    })
+}
+
+fn client(address: &Address, host: &str, database: u64) -> RedisResult<Client> {
+    let (host, port) = host.rsplit_once(':').unwrap_or((host, ""));
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let port = port.parse().map_err(|_| (redis::ErrorKind::InvalidClientConfig, "the port is no number"))?;
+    let place = if address.scheme == "rediss" {
+        // Fails where the program has chosen one already, which is as well.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+    } else {
+        ConnectionAddr::Tcp(host, port)
+    };
+    let mut login = RedisConnectionInfo::default().set_db(i64::try_from(database).unwrap_or(i64::MAX));
+    if let Some(user) = address.user.as_deref().filter(|user| !user.is_empty()) {
+        login = login.set_username(user);
+    }
+    if let Some(password) = &address.password {
+        login = login.set_password(password);
+    }
+    Client::open(place.into_connection_info()?.set_redis_settings(login))
+}
+
+impl Redis {
+    fn key(&self, stream: &str, partition: u32) -> String {
+        format!("{}{stream}:{partition}", self.prefix)
+    }
+
+    async fn open(&self) -> RedisResult<MultiplexedConnection> {
+        let settings = AsyncConnectionConfig::new();
+        let settings =
+            settings.set_connection_timeout(Some(ANSWER_WITHIN)).set_response_timeout(Some(ANSWER_WITHIN));
+        self.client.get_multiplexed_async_connection_with_config(&settings).await
+    }
+
+    /// Runs a command on the connection for everything but appends.
+    async fn query<T: FromRedisValue>(&self, command: &redis::Cmd) -> RedisResult<T> {
+        let known = self.connection.borrow().clone();
+        let mut connection = match known {
+            Some(connection) => connection,
+            None => self.open().await?,
+        };
+        let answer: RedisResult<T> = command.query_async(&mut connection).await;
+        // After anything but a refusal, the next one begins anew.
+        let is_well = answer.as_ref().err().is_none_or(|error| error.code().is_some());
+        *self.connection.borrow_mut() = is_well.then_some(connection);
+        answer
+    }
+
+    /// First offset and next one of a stream.
+    async fn extent(&self, key: &str) -> RedisResult<(u64, u64)> {
+        let info: RedisResult<StreamInfoStreamReply> = self.query(cmd("XINFO").arg("STREAM").arg(key)).await;
+        match info {
+            Ok(info) => {
+                let next = offset(&info.last_generated_id).map_or(1, |last| last + 1);
+                Ok((offset(&info.first_entry.id).unwrap_or(next), next))
+            }
+            // There is no such key: nothing was stored yet.
+            Err(error) if error.code() == Some("ERR") => Ok((1, 1)),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn entries(&self, key: &str, from: u64, count: usize) -> RedisResult<Vec<StreamId>> {
+        let mut command = cmd("XRANGE");
+        command.arg(key).arg(format!("0-{from}")).arg("+").arg("COUNT").arg(count);
+        Ok(self.query::<StreamRangeReply>(&command).await?.ids)
+    }
+
+    async fn beginning(&self, key: &str, from: Start) -> RedisResult<u64> {
+        match from {
+            Start::Earliest => Ok(0),
+            Start::Offset(offset) => Ok(offset),
+            Start::Latest => Ok(self.extent(key).await?.1),
+            Start::Time(time) => {
+                let (mut low, mut high) = self.extent(key).await?;
+                while low < high {
+                    let middle = low + (high - low) / 2;
+                    match self.entries(key, middle, 1).await?.first() {
+                        Some(entry) if number(entry, TIME) < time => {
+                            low = offset(&entry.id).unwrap_or(middle) + 1
+                        }
+                        _ => high = middle,
+                    }
+                }
+                Ok(low)
+            }
+        }
+    }
+
+    /// Reads on until it fails.
+    async fn read_on(&self, key: &str, next: &mut u64, sink: &mut Sink, bell: &Bell) -> Result<(), Trouble> {
+        // A stream that ends before is another one.
+        let (_, end) = self.extent(key).await?;
+        if end < sink.next() {
+            return Err(Trouble::Stop(format!(
+                "Redis has offsets up to {end} only, and this node up to {}: the stream was made anew, or has lost \
+                 records. Remove this node's copy of it to read it again",
+                sink.next()
+            )));
+        }
+        loop {
+            let entries = self.entries(key, *next, ENTRIES_MAX).await?;
+            let is_all = entries.len() < ENTRIES_MAX;
+            for entry in &entries {
+                let Some(offset) = offset(&entry.id) else {
+                    return Err(Trouble::Stop(format!(
+                        "id {} is none of ours, which are 0-1, 0-2, …",
+                        entry.id
+                    )));
+                };
+                *next = offset + 1;
+                let time = number(entry, TIME);
+                if !sink.push(offset, time, |builder| push(builder, entry, time)) {
+                    self.status.note(&format!("{key}: the record at {offset} is too large, and left out"));
+                }
+                if sink.is_full() {
+                    settle(sink, key, &self.status).await.map_err(Trouble::Stop)?;
+                }
+            }
+            settle(sink, key, &self.status).await.map_err(Trouble::Stop)?;
+            if is_all {
+                // Nothing was heard: that says nothing.
+                let _ = tokio::time::timeout(LOOK_EVERY, bell.rung()).await;
+            }
+        }
+    }
+
+    /// One transaction for each append.
+    fn pipeline(&self, batch: &[Outgoing]) -> Pipeline {
+        let mut pipeline = redis::pipe();
+        pipeline.ignore_errors();
+        for append in batch {
+            let key = self.key(&append.stream, append.partition);
+            pipeline.cmd("MULTI");
+            for record in append.records.iter().flatten() {
+                self.add(pipeline.cmd("XADD").arg(&key), &record);
+            }
+            pipeline.cmd("PUBLISH").arg(&key).arg("");
+            pipeline.cmd("EXEC");
+        }
+        pipeline
+    }
+
+    fn add(&self, pipeline: &mut Pipeline, record: &Record<'_>) {
+        if self.maxlen > 0 {
+            pipeline.arg("MAXLEN").arg("~").arg(self.maxlen);
+        }
+        pipeline.arg("0-*").arg(VALUE).arg(record.value).arg(TIME).arg(record.timestamp);
+        if !record.key.is_empty() {
+            pipeline.arg(KEY).arg(record.key);
+        }
+        match record.kind {
+            Kind::Bytes => {}
+            Kind::Text => drop(pipeline.arg(KIND).arg("text")),
+            Kind::Json => drop(pipeline.arg(KIND).arg("json")),
+        }
+    }
+
+    /// Hands its answers to the appends of a batch.
+    fn answer(batch: Vec<Outgoing>, answers: Vec<RedisResult<Value>>) {
+        let mut answers = answers.into_iter();
+        for append in batch {
+            // MULTI, the entries and PUBLISH were only queued.
+            let exec = answers.nth(append.records.count() as usize + 2);
+            let ids = exec
+                .unwrap_or_else(|| Ok(Value::Nil))
+                .and_then(|value| Ok(Vec::<Value>::from_redis_value(value)?));
+            let first = ids.and_then(|ids| {
+                let first = ids.into_iter().next().unwrap_or(Value::Nil);
+                Ok(String::from_redis_value(first)?)
+            });
+            match first.map(|id| offset(&id)) {
+                Ok(Some(first)) => append.acknowledge(first),
+                Ok(None) => append.refuse("Redis answered with something that is no id"),
+                Err(error) => append.refuse(&format!("Redis refused it: {error}")),
+            }
+        }
+    }
+
+    /// A connection that is there, however long that takes.
+    async fn find(&self) -> MultiplexedConnection {
+        loop {
+            match self.open().await {
+                Ok(connection) => return connection,
+                Err(error) => self.status.is_down(&error.to_string()),
+            }
+            tokio::time::sleep(RETRY_EVERY).await;
+        }
+    }
+
+    /// Subscribes to the channels of all who follow, and rings their bells, until it fails.
+    async fn listen(&self) -> RedisResult<()> {
+        let (mut sink, mut messages) = self.client.get_async_pubsub().await?.split();
+        let mut subscribed = HashMap::new();
+        loop {
+            let new: Vec<(String, Arc<Bell>)> = {
+                let all = self.bells.borrow();
+                let new = all.iter().filter(|(key, _)| !subscribed.contains_key(*key));
+                new.map(|(key, bell)| (key.clone(), bell.clone())).collect()
+            };
+            for (key, bell) in new {
+                sink.subscribe(&key).await?;
+                // What was said before nobody heard.
+                bell.ring();
+                subscribed.insert(key, bell);
+            }
+            let somebody_new = pin!(self.subscribe.rung());
+            match select(somebody_new, messages.next()).await {
+                Either::Left(_) => {}
+                Either::Right((Some(message), _)) => {
+                    if let Some(bell) = subscribed.get(message.get_channel_name()) {
+                        bell.ring();
+                    }
+                }
+                // Redis has closed the connection of a subscriber that was too slow, or has gone.
+                Either::Right((None, _)) => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Why reading did not go on.
+enum Trouble {
+    /// It may, a little later.
+    Retry(RedisError),
+    Stop(String),
+}
+
+impl From<RedisError> for Trouble {
+    fn from(error: RedisError) -> Self {
+        Self::Retry(error)
+    }
+}
+
+impl Engine for Redis {
+    async fn publish(&self, mut queue: mpsc::Receiver<Outgoing>) {
+        let mut known: Option<(MultiplexedConnection, Instant)> = None;
+        let mut batch = Vec::new();
+        while queue.recv_many(&mut batch, APPENDS_MAX).await > 0 {
+            let mut connection = match known.take() {
+                Some((connection, used)) if used.elapsed() < IDLE => connection,
+                Some((connection, _)) if is_there(connection.clone()).await => connection,
+                _ => self.find().await,
+            };
+            let batch = std::mem::take(&mut batch);
+            let answers = self.pipeline(&batch).query_async::<Vec<RedisResult<Value>>>(&mut connection).await;
+            match answers {
+                Ok(answers) => {
+                    self.status.is_up();
+                    Self::answer(batch, answers);
+                    known = Some((connection, Instant::now()));
+                }
+                // Sent again, they could be there twice.
+                Err(error) => {
+                    self.status.is_down(&error.to_string());
+                    let why = format!("no answer from Redis ({error}): the records may be stored, or not");
+                    batch.into_iter().for_each(|append| append.refuse(&why));
+                }
+            }
+        }
+    }
+
+    async fn follow(&self, stream: &str, partition: u32, from: Start, sink: &mut Sink) -> String {
+        let (key, bell) = (self.key(stream, partition), Arc::new(Bell::default()));
+        self.bells.borrow_mut().insert(key.clone(), bell.clone());
+        self.subscribe.ring();
+        let mut next = None;
+        loop {
+            let result = match next {
+                None => {
+                    let beginning = self.beginning(&key, sink.beginning(from)).await;
+                    beginning.map(|offset| next = Some(offset)).map_err(Trouble::Retry)
+                }
+                Some(ref mut next) => self.read_on(&key, next, sink, &bell).await,
+            };
+            match result {
+                Ok(()) => {}
+                Err(Trouble::Stop(why)) => return why,
+                Err(Trouble::Retry(error)) => {
+                    self.status.note(&format!("{key}: {error}"));
+                    tokio::time::sleep(RETRY_EVERY).await;
+                }
+            }
+        }
+    }
+
+    async fn fetch(
+        &self,
+        stream: &str,
+        partition: u32,
+        from: u64,
+        max_bytes: usize,
+    ) -> Result<Read, BrokerError> {
+        let key = self.key(stream, partition);
+        let (earliest, end) = self.extent(&key).await.map_err(failed)?;
+        if from < earliest {
+            return Err(BrokerError::Gone { earliest });
+        }
+        let mut batches = Batches::new(from);
+        while batches.next() < end && batches.len() < max_bytes {
+            let entries = self.entries(&key, batches.next(), ENTRIES_MAX).await.map_err(failed)?;
+            if entries.is_empty() {
+                break;
+            }
+            for entry in &entries {
+                if batches.len() < max_bytes {
+                    let (time, offset) = (number(entry, TIME), offset(&entry.id).unwrap_or_default());
+                    batches.push(offset, |builder| push(builder, entry, time));
+                }
+            }
+        }
+        Ok(batches.finish())
+    }
+
+    async fn ends(&self, stream: &str, partition: u32) -> Result<(u64, u64), BrokerError> {
+        self.extent(&self.key(stream, partition)).await.map_err(failed)
+    }
+
+    /// Redis knows single streams; how many belong together is for the configuration to say.
+    async fn partitions(&self, _: &str) -> Result<u32, BrokerError> {
+        Ok(self.partitions)
+    }
+
+    async fn commit(
+        &self,
+        stream: &str,
+        partition: u32,
+        group: &str,
+        offset: u64,
+    ) -> Result<(), BrokerError> {
+        let key = format!("{}:groups", self.key(stream, partition));
+        self.query::<()>(cmd("HSET").arg(key).arg(group).arg(offset)).await.map_err(failed)
+    }
+
+    async fn committed(&self, stream: &str, partition: u32, group: &str) -> Result<Option<u64>, BrokerError> {
+        let key = format!("{}:groups", self.key(stream, partition));
+        self.query(cmd("HGET").arg(key).arg(group)).await.map_err(failed)
+    }
+
+    async fn probe(&self) -> Result<(), String> {
+        self.query::<()>(&cmd("PING")).await.map_err(|error| error.to_string())
+    }
+
+    async fn run(&self) {
+        loop {
+            if let Err(error) = self.listen().await {
+                self.status.note(&error.to_string());
+            }
+            tokio::time::sleep(RETRY_EVERY).await;
+        }
+    }
+}
+
+async fn is_there(mut connection: MultiplexedConnection) -> bool {
+    cmd("PING").query_async::<()>(&mut connection).await.is_ok()
+}
+
+fn offset(id: &str) -> Option<u64> {
+    id.strip_prefix("0-")?.parse().ok()
+}
+
+fn field<'a>(entry: &'a StreamId, name: &str) -> &'a [u8] {
+    match entry.map.get(name) {
+        Some(Value::BulkString(bytes)) => bytes,
+        _ => &[],
+    }
+}
+
+fn number(entry: &StreamId, name: &str) -> u64 {
+    std::str::from_utf8(field(entry, name)).ok().and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+fn push(builder: &mut RecordBuilder, entry: &StreamId, time: u64) -> bool {
+    let kind = match field(entry, KIND) {
+        b"text" => Kind::Text,
+        b"json" => Kind::Json,
+        _ => Kind::Bytes,
+    };
+    builder.push(time, field(entry, KEY), field(entry, VALUE), kind).is_ok()
+}

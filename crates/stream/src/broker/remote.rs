@@ -1,0 +1,395 @@
+//! A broker whose client is written for Tokio: one named thread runs all of it, and everybody else leaves messages.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Wake, Waker};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use tokio::runtime;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::LocalSet;
+
+use super::address::Address;
+use super::answer::Reply;
+use super::sink::{Flow, Sink};
+use super::status::{Status, lock};
+use super::{Answer, Broker, BrokerError, ConnectError, Health};
+use crate::record::Records;
+use crate::{AppendError, Completer, Durability, Partition, Pending, Read, Start};
+
+/// Appends that may wait for the broker; [`QUEUE_BYTES`] is what they may have together.
+const QUEUE_APPENDS: usize = 65_536;
+/// Bytes that may wait for the broker's acknowledgement, where the setting `queue.bytes` says nothing else.
+pub(super) const QUEUE_BYTES: u64 = 64 << 20;
+/// Questions that may wait. Each is answered within seconds, or refused.
+const QUESTIONS_MAX: usize = 1024;
+/// How often the broker is asked whether it is there.
+const PROBE_EVERY: Duration = Duration::from_secs(2);
+/// How long anything may take.
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// How often what has failed is tried again.
+pub(super) const RETRY_EVERY: Duration = Duration::from_millis(500);
+
+/// What an engine does, on its thread. Each call is a task of its own.
+pub(super) trait Engine: 'static {
+    /// Stores appends in their order, and connects as often as that takes, until there will be no more.
+    async fn publish(&self, queue: mpsc::Receiver<Outgoing>);
+    /// Puts what the partition has into the sink, for ever. Returns why that is impossible.
+    async fn follow(&self, stream: &str, partition: u32, from: Start, sink: &mut Sink) -> String;
+    async fn fetch(
+        &self,
+        stream: &str,
+        partition: u32,
+        from: u64,
+        max_bytes: usize,
+    ) -> Result<Read, BrokerError>;
+    async fn ends(&self, stream: &str, partition: u32) -> Result<(u64, u64), BrokerError>;
+    async fn partitions(&self, stream: &str) -> Result<u32, BrokerError>;
+    async fn commit(&self, stream: &str, partition: u32, group: &str, offset: u64)
+    -> Result<(), BrokerError>;
+    async fn committed(&self, stream: &str, partition: u32, group: &str) -> Result<Option<u64>, BrokerError>;
+    /// Whether the broker is there.
+    async fn probe(&self) -> Result<(), String>;
+    /// What else runs as long as the connection is open.
+    async fn run(&self) {}
+}
+
+/// A connection to such a broker.
+pub(super) struct Remote {
+    /// Gone when it is closed.
+    ends: Mutex<Option<Ends>>,
+    line: Arc<Line>,
+    within: Arc<AtomicU64>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Clone)]
+struct Ends {
+    outgoing: mpsc::Sender<Outgoing>,
+    questions: mpsc::Sender<Question>,
+    follows: mpsc::UnboundedSender<Follow>,
+}
+
+/// What waits for the broker, in bytes, and how the broker is.
+struct Line {
+    status: Arc<Status>,
+    bytes: AtomicUsize,
+    bytes_max: usize,
+}
+
+struct Follow {
+    stream: String,
+    partition: u32,
+    from: Start,
+    sink: Partition,
+}
+
+enum Question {
+    Fetch(Place, u64, usize, Reply<Read>),
+    Ends(Place, Reply<(u64, u64)>),
+    Partitions(String, Reply<u32>),
+    Commit(Place, String, u64, Reply<()>),
+    Committed(Place, String, Reply<Option<u64>>),
+}
+
+type Place = (String, u32);
+
+/// Records on their way. Dropped without an answer, the append has failed.
+pub(super) struct Outgoing {
+    pub(super) stream: String,
+    pub(super) partition: u32,
+    pub(super) records: Records,
+    completer: Option<Completer>,
+    line: Arc<Line>,
+}
+
+impl Outgoing {
+    /// The broker has them from this offset on.
+    pub(super) fn acknowledge(mut self, first: u64) {
+        self.leave();
+        if let Some(completer) = self.completer.take() {
+            completer.reached(Durability::Broker, first);
+        }
+    }
+
+    /// The broker does not have them, or does not say.
+    pub(super) fn refuse(mut self, why: &str) {
+        self.line.status.note(why);
+        self.leave();
+        if let Some(completer) = self.completer.take() {
+            completer.fail(AppendError::Failed(why.into()));
+        }
+    }
+
+    fn leave(&self) {
+        if self.completer.is_some() {
+            self.line.bytes.fetch_sub(self.records.bytes().len(), Ordering::SeqCst);
+            self.line.status.landed(self.records.count().into());
+        }
+    }
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl Remote {
+    /// Starts the thread, which makes the engine: what it has stays there.
+    pub(super) fn start<E: Engine>(
+        name: &str,
+        address: &Address,
+        bytes_max: u64,
+        status: Arc<Status>,
+        make: impl FnOnce() -> E + Send + 'static,
+    ) -> Result<Self, ConnectError> {
+        let client = |error: std::io::Error| ConnectError::Client {
+            broker: address.to_string(),
+            why: error.to_string(),
+        };
+        let (outgoing, queue) = mpsc::channel(QUEUE_APPENDS);
+        let (asked, questions) = mpsc::channel(QUESTIONS_MAX);
+        let (added, follows) = mpsc::unbounded_channel();
+        let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+        let line = Arc::new(Line { status: status.clone(), bytes: AtomicUsize::new(0), bytes_max });
+        let within = Arc::new(AtomicU64::new(0));
+        let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(client)?;
+        let limit = within.clone();
+        let run = move || {
+            let engine = Rc::new(make());
+            let all = LocalSet::new();
+            all.spawn_local({
+                let engine = engine.clone();
+                async move { engine.publish(queue).await }
+            });
+            all.block_on(&runtime, serve(engine, questions, follows, status, &limit));
+        };
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(run).map_err(client)?;
+        let ends = Ends { outgoing, questions: asked, follows: added };
+        Ok(Self { ends: Mutex::new(Some(ends)), line, within, thread: Mutex::new(Some(thread)) })
+    }
+
+    fn ends(&self) -> Option<Ends> {
+        lock(&self.ends).clone()
+    }
+
+    fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> Question) -> Answer<T> {
+        let (reply, answer) = Answer::channel();
+        match self.ends().map(|ends| ends.questions.try_send(question(reply))) {
+            Some(Ok(())) => answer,
+            Some(Err(mpsc::error::TrySendError::Full(_))) => Answer::ready(Err(BrokerError::Busy)),
+            _ => Answer::ready(Err(BrokerError::Closed)),
+        }
+    }
+}
+
+impl Broker for Remote {
+    fn publish(&self, stream: &str, partition: u32, records: Records) -> Result<Pending, AppendError> {
+        let outgoing = self.ends().ok_or(AppendError::Closed)?.outgoing;
+        let (bytes, count) = (records.bytes().len(), records.count());
+        let Ok(place) = outgoing.try_reserve() else {
+            self.line.status.starve();
+            return Err(if outgoing.is_closed() { AppendError::Closed } else { AppendError::Busy });
+        };
+        // One append may always wait, however large.
+        let before = self.line.bytes.fetch_add(bytes, Ordering::SeqCst);
+        if before > 0 && before + bytes > self.line.bytes_max {
+            self.line.bytes.fetch_sub(bytes, Ordering::SeqCst);
+            self.line.status.starve();
+            return Err(AppendError::Busy);
+        }
+        self.line.status.sent(count.into());
+        let (completer, pending) = Pending::channel(count);
+        place.send(Outgoing {
+            stream: stream.to_owned(),
+            partition,
+            records,
+            completer: Some(completer),
+            line: self.line.clone(),
+        });
+        Ok(pending)
+    }
+
+    fn room(&self, waker: &Waker) -> bool {
+        self.line.status.room(waker)
+    }
+
+    fn follow(&self, stream: &str, partition: u32, from: Start, sink: Partition) {
+        if let Some(ends) = self.ends() {
+            // Without a receiver it is being closed.
+            let _ = ends.follows.send(Follow { stream: stream.to_owned(), partition, from, sink });
+        }
+    }
+
+    fn fetch(&self, stream: &str, partition: u32, from: u64, max_bytes: usize) -> Answer<Read> {
+        self.ask(|reply| Question::Fetch((stream.to_owned(), partition), from, max_bytes, reply))
+    }
+
+    fn ends(&self, stream: &str, partition: u32) -> Answer<(u64, u64)> {
+        self.ask(|reply| Question::Ends((stream.to_owned(), partition), reply))
+    }
+
+    fn partitions(&self, stream: &str) -> Answer<u32> {
+        self.ask(|reply| Question::Partitions(stream.to_owned(), reply))
+    }
+
+    fn commit(&self, stream: &str, partition: u32, group: &str, offset: u64) -> Answer<()> {
+        self.ask(|reply| Question::Commit((stream.to_owned(), partition), group.to_owned(), offset, reply))
+    }
+
+    fn committed(&self, stream: &str, partition: u32, group: &str) -> Answer<Option<u64>> {
+        self.ask(|reply| Question::Committed((stream.to_owned(), partition), group.to_owned(), reply))
+    }
+
+    fn health(&self) -> Health {
+        self.line.status.health()
+    }
+
+    fn close(&self, within: Duration) {
+        self.within.store(u64::try_from(within.as_millis()).unwrap_or(u64::MAX), Ordering::SeqCst);
+        lock(&self.ends).take();
+        if let Some(thread) = lock(&self.thread).take() {
+            // It has nothing to return; that it panicked was printed.
+            let _ = thread.join();
+        }
+        self.line.status.feed();
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.close(Duration::ZERO);
+    }
+}
+
+/// Until the other ends are gone; then as long as what is under way may take.
+async fn serve<E: Engine>(
+    engine: Rc<E>,
+    mut questions: mpsc::Receiver<Question>,
+    mut follows: mpsc::UnboundedReceiver<Follow>,
+    status: Arc<Status>,
+    within: &AtomicU64,
+) {
+    tokio::task::spawn_local({
+        let (engine, status) = (engine.clone(), status.clone());
+        async move { probe(&*engine, &status).await }
+    });
+    tokio::task::spawn_local({
+        let engine = engine.clone();
+        async move { engine.run().await }
+    });
+    tokio::task::spawn_local({
+        let (engine, status) = (engine.clone(), status.clone());
+        async move {
+            let mut known = HashSet::new();
+            while let Some(follow) = follows.recv().await {
+                if known.insert((follow.stream.clone(), follow.partition)) {
+                    tokio::task::spawn_local(begin(engine.clone(), follow, status.clone()));
+                }
+            }
+        }
+    });
+    while let Some(question) = questions.recv().await {
+        tokio::task::spawn_local(answer(engine.clone(), question));
+    }
+    let end = Instant::now() + Duration::from_millis(within.load(Ordering::SeqCst));
+    while status.health().waiting > 0 && Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn probe<E: Engine>(engine: &E, status: &Status) {
+    loop {
+        match tokio::time::timeout(ANSWER_WITHIN, engine.probe()).await {
+            Ok(Ok(())) => status.is_up(),
+            Ok(Err(why)) => status.is_down(&why),
+            Err(_) => status.is_down("no answer in time"),
+        }
+        status.feed_if_due();
+        tokio::time::sleep(PROBE_EVERY).await;
+    }
+}
+
+async fn begin<E: Engine>(engine: Rc<E>, follow: Follow, status: Arc<Status>) {
+    let Follow { stream, partition, from, sink } = follow;
+    let mut sink = Sink::new(sink);
+    let why = engine.follow(&stream, partition, from, &mut sink).await;
+    status.stopped(&format!("{stream}/{partition}"), &why);
+}
+
+async fn answer<E: Engine>(engine: Rc<E>, question: Question) {
+    // Who asked may have gone.
+    match question {
+        Question::Fetch((stream, partition), from, max_bytes, reply) => {
+            let _ = reply.send(in_time(engine.fetch(&stream, partition, from, max_bytes)).await);
+        }
+        Question::Ends((stream, partition), reply) => {
+            let _ = reply.send(in_time(engine.ends(&stream, partition)).await);
+        }
+        Question::Partitions(stream, reply) => {
+            let _ = reply.send(in_time(engine.partitions(&stream)).await);
+        }
+        Question::Commit((stream, partition), group, offset, reply) => {
+            let _ = reply.send(in_time(engine.commit(&stream, partition, &group, offset)).await);
+        }
+        Question::Committed((stream, partition), group, reply) => {
+            let _ = reply.send(in_time(engine.committed(&stream, partition, &group)).await);
+        }
+    }
+}
+
+async fn in_time<T>(answer: impl Future<Output = Result<T, BrokerError>>) -> Result<T, BrokerError> {
+    let answer = tokio::time::timeout(ANSWER_WITHIN, answer).await;
+    answer.unwrap_or_else(|_| Err(BrokerError::Failed("the broker did not answer in time".into())))
+}
+
+/// Wakes a task of the thread from anywhere.
+#[derive(Default)]
+pub(super) struct Bell(Notify);
+
+impl Bell {
+    pub(super) fn ring(&self) {
+        self.0.notify_one();
+    }
+
+    pub(super) async fn rung(&self) {
+        self.0.notified().await;
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+}
+
+/// Waits until the log has everything that was put into the sink.
+pub(super) async fn settle(sink: &mut Sink, name: &str, status: &Status) -> Result<(), String> {
+    let bell = Arc::new(Bell::default());
+    let waker = Waker::from(bell.clone());
+    let mut is_stopped = false;
+    loop {
+        match sink.flush(&waker).map_err(|error| error.to_string())? {
+            Flow::On => break,
+            Flow::Full => bell.rung().await,
+            Flow::NoSpace => {
+                status.stopped(name, &AppendError::NoSpace.to_string());
+                is_stopped = true;
+                tokio::time::sleep(RETRY_EVERY).await;
+            }
+        }
+    }
+    if is_stopped {
+        status.goes_on(name);
+    }
+    Ok(())
+}
+
+pub(super) fn failed(why: impl std::fmt::Display) -> BrokerError {
+    BrokerError::Failed(why.to_string().into())
+}
