@@ -14,6 +14,7 @@ mod axum;
 mod compio;
 mod feed;
 mod hyper;
+mod ingest;
 mod tokio;
 
 use std::io::{self, Read, Write};
@@ -33,6 +34,14 @@ struct Cli {
     /// Threads of Tokio's runtime, for what runs on it
     #[arg(long, value_enum, default_value = "one")]
     threads: Threads,
+
+    /// Where Kafka is, for what writes to it
+    #[arg(long, default_value = "127.0.0.1:19092")]
+    kafka: String,
+
+    /// The topic there
+    #[arg(long, default_value = "ingest")]
+    topic: String,
 
     /// Port on 127.0.0.1; 0 takes a free one
     #[arg(default_value_t = 0)]
@@ -88,15 +97,22 @@ enum Peer {
     Hyper,
     /// `GET /hello` alone
     ActixWeb,
+    /// hyper on Tokio: each `POST` becomes one message of Kafka
+    KafkaHyper,
+    /// The same on compio
+    KafkaHyperCompio,
 }
 
 fn main() -> Result<(), Error> {
-    let Cli { peer, threads, port } = Cli::parse();
+    let Cli { peer, threads, kafka, topic, port } = Cli::parse();
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     thread::spawn(|| {
         let _ = io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
+    if matches!(peer, Peer::KafkaHyper | Peer::KafkaHyperCompio) {
+        ingest::connect(&kafka, &topic)?;
+    }
     match peer {
         Peer::TokioTungstenite => tokio::run(address, threads, tokio::tungstenite),
         Peer::TokioTungsteniteFeed => tokio::run(address, threads, tokio::tungstenite_feed::<READ_BUFFER>),
@@ -122,6 +138,8 @@ fn main() -> Result<(), Error> {
         Peer::AxumFeed4k => axum::run(address, threads, axum::Echo::Feed { read_buffer: READ_LITTLE }),
         Peer::Hyper => tokio::run(address, threads, hyper::requests),
         Peer::ActixWeb => actix::run(address, threads),
+        Peer::KafkaHyper => tokio::run(address, threads, ingest::tokio),
+        Peer::KafkaHyperCompio => compio::run(address, compio::Ring::Tuned, ingest::compio),
     }
 }
 
