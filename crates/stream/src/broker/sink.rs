@@ -21,8 +21,7 @@ pub(super) struct Sink {
     held: VecDeque<(u64, Records)>,
     /// The offset that comes next, or a later one.
     next: u64,
-    /// The latest time of a batch: they do not go back.
-    time: u64,
+    /// The latest time of a record.
     newest: u64,
 }
 
@@ -41,7 +40,7 @@ impl Sink {
     pub(super) fn new(partition: Partition) -> Self {
         let next = partition.ends().next;
         let (builder, held) = (RecordBuilder::new(), VecDeque::new());
-        Self { partition, builder, base: next, held, next, time: 0, newest: 0 }
+        Self { partition, builder, base: next, held, next, newest: 0 }
     }
 
     /// The offset from which on records are wanted.
@@ -98,6 +97,10 @@ impl Sink {
         while let Some((base, records)) = self.held.pop_front() {
             let flow = match self.append(base, &records) {
                 Ok(()) => continue,
+                Err(AppendError::TooLarge { most }) => {
+                    self.split(base, &records, most);
+                    continue;
+                }
                 // In the meantime there may be room.
                 Err(AppendError::Busy) if self.partition.watch(Past::Room, waker) => None,
                 Err(AppendError::Busy) => Some(Flow::Full),
@@ -115,23 +118,156 @@ impl Sink {
     fn append(&mut self, base: u64, records: &Records) -> Result<(), AppendError> {
         // The log searches by this time. That of the records is what the broker searches by; a producer whose clock
         // is ahead must not hide what comes behind it.
-        let now = now();
-        let time = self.newest.min(now).max(self.time);
-        let result = match self.partition.append_at(base, time, records.clone()) {
-            // The log has batches of an earlier run, from a clock that was ahead of these records.
-            Err(AppendError::OutOfOrder { next }) if next <= base => {
-                self.partition.append_at(base, now.max(time), records.clone())
-            }
-            result => result,
-        };
-        if result.is_ok() {
-            self.time = time;
+        let time = self.newest.min(now());
+        self.partition.append_at(base, time, records.clone()).map(|_| ())
+    }
+
+    /// What is larger than the log takes goes record by record; a single one is left out.
+    fn split(&mut self, base: u64, records: &Records, most: u64) {
+        if records.count() == 1 {
+            tracing::warn!("the record at {base} is left out: the log takes {most} bytes at most");
+            return;
         }
-        result.map(|_| ())
+        for (place, record) in records.iter().flatten().enumerate().collect::<Vec<_>>().into_iter().rev() {
+            let mut builder = RecordBuilder::new();
+            // It was in a builder with the same limits.
+            let _ = builder.push(record.timestamp, record.key, record.value, record.kind);
+            if let Some(single) = builder.finish() {
+                self.held.push_front((base + place as u64, single));
+            }
+        }
     }
 }
 
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::record::{self, Kind};
+    use crate::{StreamConfig, Streams, StreamsConfig};
+
+    /// A log whose writing is done here, when a test says so.
+    struct Log {
+        streams: Streams,
+        directory: PathBuf,
+    }
+
+    impl Log {
+        fn new(name: &str, config: StreamsConfig) -> (Self, Partition) {
+            let directory = std::env::temp_dir().join(format!("sinews-sink-{}-{name}", std::process::id()));
+            let (streams, _) = Streams::open(&directory, config.writers(0)).expect("the directory is ours");
+            let stream = streams.create("s", &StreamConfig::default()).expect("a legal name");
+            let partition = stream.partition(0).expect("the only one");
+            (Self { streams, directory }, partition)
+        }
+
+        fn write(&self) {
+            while self.streams.work() {}
+        }
+    }
+
+    impl Drop for Log {
+        fn drop(&mut self) {
+            self.streams.close();
+            let _ = fs::remove_dir_all(&self.directory);
+        }
+    }
+
+    fn put(sink: &mut Sink, offset: u64, time: u64, value: &[u8]) {
+        assert!(sink.push(offset, time, |builder| builder.push(time, b"", value, Kind::Bytes).is_ok()));
+    }
+
+    fn offsets(partition: &Partition) -> Vec<Vec<u64>> {
+        let mut all = Vec::new();
+        let mut next = partition.ends().earliest;
+        while next < partition.ends().readable {
+            let read = partition.read(next, 1).expect("it is there");
+            for batch in record::iter(&read.batches) {
+                all.push(batch.expect("whole").records().flatten().map(|record| record.offset).collect());
+            }
+            next = read.next;
+        }
+        all
+    }
+
+    #[test]
+    fn a_gap_ends_a_batch_and_what_follows_goes_on_in_one() {
+        let (log, partition) = Log::new("gap", StreamsConfig::default());
+        let mut sink = Sink::new(partition.clone());
+        for offset in [5, 6, 9, 10, 11] {
+            put(&mut sink, offset, 1, b"x");
+        }
+        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        log.write();
+        assert_eq!(offsets(&partition), [vec![5, 6], vec![9, 10, 11]]);
+        assert_eq!(sink.next(), 12);
+    }
+
+    #[test]
+    fn what_the_log_has_no_room_for_is_held_and_comes_before_what_follows() {
+        let (log, partition) = Log::new("full", StreamsConfig::default().max_pending(4096));
+        let mut sink = Sink::new(partition.clone());
+        put(&mut sink, 0, 1, &[0; 4096]);
+        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On), "one batch may always wait");
+        put(&mut sink, 1, 1, b"held");
+        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::Full));
+        assert!(sink.is_full());
+        put(&mut sink, 2, 1, b"behind");
+        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::Full));
+        log.write();
+        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        log.write();
+        assert_eq!(offsets(&partition).concat(), [0, 1, 2]);
+        assert!(!sink.is_full());
+    }
+
+    #[test]
+    fn times_do_not_go_back_also_behind_those_of_an_earlier_run() {
+        let (log, partition) = Log::new("time", StreamsConfig::default());
+        // An earlier run, whose records came with times of their own.
+        let mut sink = Sink::new(partition.clone());
+        put(&mut sink, 0, now() - 1_000_000, b"x");
+        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        let mut sink = Sink::new(partition.clone());
+        for (offset, time) in [(1, 5), (2, u64::MAX), (3, 7)] {
+            put(&mut sink, offset, time, b"x");
+            assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        }
+        log.write();
+        assert_eq!(offsets(&partition).concat(), [0, 1, 2, 3]);
+        assert!(partition.seek(Start::Time(now())) >= 3, "a time in the future is not believed");
+    }
+
+    #[test]
+    fn a_batch_above_what_the_log_takes_is_divided_and_a_record_above_it_is_left_out() {
+        let (log, partition) = Log::new("large", StreamsConfig::default().max_batch(1000));
+        let mut sink = Sink::new(partition.clone());
+        for (offset, size) in [(0, 500), (1, 500), (2, 1000), (3, 10)] {
+            put(&mut sink, offset, 1, &vec![0; size]);
+        }
+        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        log.write();
+        assert_eq!(offsets(&partition), [[0], [1], [3]]);
+    }
+
+    #[test]
+    fn a_log_that_has_something_goes_on_behind_it() {
+        let (_log, partition) = Log::new("begin", StreamsConfig::default());
+        let mut sink = Sink::new(partition.clone());
+        assert_eq!(sink.beginning(Start::Earliest), Start::Earliest);
+        put(&mut sink, 40, 1, b"x");
+        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        let sink = Sink::new(partition);
+        assert_eq!(sink.beginning(Start::Earliest), Start::Offset(41));
+        assert_eq!(sink.beginning(Start::Offset(7)), Start::Offset(41));
+        assert_eq!(sink.beginning(Start::Offset(50)), Start::Offset(50));
+        assert_eq!(sink.beginning(Start::Latest), Start::Latest);
+    }
 }
