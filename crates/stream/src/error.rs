@@ -23,6 +23,9 @@ pub enum AppendError {
     /// The partition has failed and takes nothing more until the log is opened again; the text says why. Records
     /// whose append ended so may be found afterwards, or not.
     Failed(Arc<str>),
+    /// The broker that keeps the stream has refused the records, or does not say whether it has them: the text says
+    /// which. The partition goes on.
+    Broker(Arc<str>),
     /// The offset is below the next one, or the time before the last.
     OutOfOrder {
         /// The next offset.
@@ -39,6 +42,7 @@ impl fmt::Display for AppendError {
             Self::TooLarge { most } => write!(f, "a batch has at most {most} bytes"),
             Self::NoSpace => f.write_str("no space is left on the disk"),
             Self::Failed(why) => write!(f, "the partition has failed: {why}"),
+            Self::Broker(why) => write!(f, "the broker has not taken the records: {why}"),
             Self::OutOfOrder { next } => write!(f, "the next offset is {next}"),
             Self::Closed => f.write_str("the log has been closed"),
         }

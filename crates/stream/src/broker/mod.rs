@@ -62,8 +62,8 @@ pub trait Broker: Send + Sync {
     /// # Errors
     ///
     /// [`AppendError::Busy`] if as much waits for the broker as may: see [`room`](Self::room). [`AppendError::TooLarge`]
-    /// if a record is larger than the broker takes. [`AppendError::Failed`] if the name is none that the broker knows;
-    /// the pending append fails so if the broker refused the records, or does not say whether it has them.
+    /// if a record is larger than the broker takes. [`AppendError::Broker`] if the name is none that it permits; the
+    /// pending append fails so if the broker refused the records, or does not say whether it has them.
     fn publish(&self, stream: &str, partition: u32, records: Records) -> Result<Pending, AppendError>;
 
     /// Whether records can be published again after [`AppendError::Busy`]; otherwise the waker is called once, when

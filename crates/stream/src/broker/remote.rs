@@ -121,7 +121,7 @@ impl Outgoing {
         self.line.status.note(why);
         self.leave();
         if let Some(completer) = self.completer.take() {
-            completer.fail(AppendError::Failed(why.into()));
+            completer.fail(AppendError::Broker(why.into()));
         }
     }
 
@@ -136,6 +136,9 @@ impl Outgoing {
 impl Drop for Outgoing {
     fn drop(&mut self) {
         self.leave();
+        if let Some(completer) = self.completer.take() {
+            completer.fail(AppendError::Broker("the connection was closed: the records may be stored, or not".into()));
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders};
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext, PurgeConfig};
 
 use super::super::ConnectError;
 use super::super::status::{Status, lock};
@@ -25,6 +25,8 @@ const REPORTS_WAIT: Duration = Duration::from_millis(100);
 const ROOM_WAIT: Duration = Duration::from_millis(1);
 /// A producer that has failed for good is replaced so often.
 const REPLACE_EVERY: Duration = Duration::from_secs(1);
+/// How long librdkafka may take to report what it was told to drop.
+const PURGED_WITHIN: Duration = Duration::from_millis(500);
 /// What a message takes beside its key and its value: heads, and the header that names its kind.
 const MESSAGE_OVERHEAD: usize = 128;
 
@@ -131,6 +133,12 @@ impl Produce {
             if until().is_some_and(|end| self.is_done() || Instant::now() >= end) {
                 break;
             }
+        }
+        // What is not acknowledged by now fails, and is told so.
+        let client = self.client();
+        client.purge(PurgeConfig::default().queue().inflight());
+        if let Err(error) = client.flush(PURGED_WITHIN) {
+            self.status.note(&error.to_string());
         }
         for rest in lock(&self.rest).drain(..) {
             rest.flight.refuse(rest.records.count() - rest.sent as u32, AppendError::Closed);
@@ -316,5 +324,5 @@ fn message<'a>(
 }
 
 fn failed(why: impl Into<Arc<str>>) -> AppendError {
-    AppendError::Failed(why.into())
+    AppendError::Broker(why.into())
 }
