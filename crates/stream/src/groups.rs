@@ -402,7 +402,9 @@ fn apply(bytes: &[u8], offsets: &mut Offsets) -> Found {
     store_all(offsets, &bytes[..checked.bytes]);
     let mut rest = &bytes[checked.bytes..];
     let mut goes_on = false;
-    while let Some((at, header)) = record::find_batch(rest, 0) {
+    let mut next = position(&bytes[..checked.bytes]).next;
+    while let Some((at, header)) = record::find_batch(rest, next) {
+        next = header.end();
         let end = at + header.length as usize;
         store_all(offsets, &rest[at..end]);
         rest = &rest[end..];

@@ -274,7 +274,9 @@ impl Partition {
                     state.durable = state.last().summary.end;
                     let last = state.last();
                     // Without it, opening reads the segment.
-                    let _ = last.segment.store(&*self.core.disk, &last.summary, &state.index);
+                    if last.is_right() {
+                        let _ = last.segment.store(&*self.core.disk, &last.summary, &state.index);
+                    }
                 }
                 Err(error) => {
                     let why = format!("syncing: {error}");

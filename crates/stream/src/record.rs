@@ -40,7 +40,7 @@ use std::fmt;
 use bytes::Bytes;
 
 pub use batch::{Batch, BatchHeader, Batches, iter};
-pub(crate) use batch::{find_batch, walk};
+pub(crate) use batch::{find_batch, find_batch_where, walk};
 pub use builder::RecordBuilder;
 
 /// Bytes of a batch's header.

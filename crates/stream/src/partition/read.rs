@@ -10,7 +10,7 @@ use super::{Core, Read, Start};
 use crate::ReadError;
 use crate::disk::File;
 use crate::index::STEP;
-use crate::record::{BATCH_HEADER, BatchHeader, Malformed};
+use crate::record::{self, BATCH_HEADER, BatchHeader, Malformed};
 use crate::segment::Segment;
 
 /// Where to look in a segment: what was copied from the state, so that nobody waits for a reader.
@@ -20,7 +20,11 @@ struct Place {
     open: Option<(Arc<dyn File>, u64)>,
     /// Bytes that may be seen.
     bytes: u64,
-    /// Where reading goes on if these are damaged.
+    /// Where among them something is known to be wrong.
+    damaged: Arc<[u64]>,
+    /// The offset behind them.
+    end: u64,
+    /// Where reading goes on if the rest of them is damaged.
     resume: u64,
 }
 
@@ -65,7 +69,7 @@ impl Core {
             match result {
                 Ok(Some(read)) => return Ok(read),
                 // An index that leads behind what it should is damage, too.
-                Ok(None) => return Err(damaged(&place, 0, Malformed::Order)),
+                Ok(None) => return Err(damaged(&place, 0, Malformed::Order, place.resume)),
                 Err(ReadError::Io(error))
                     if error.kind() == io::ErrorKind::NotFound && self.is_gone(&place) => {}
                 Err(error) => return Err(error),
@@ -96,6 +100,8 @@ impl Core {
                 segment: entry.segment.clone(),
                 open,
                 bytes: entry.summary.bytes,
+                damaged: entry.damaged.clone(),
+                end: entry.summary.end,
                 resume: entry.summary.end,
             }
         };
@@ -134,7 +140,8 @@ impl Core {
         let is_last = at + 1 == state.entries.len();
         let position = || state.recent.position(from).unwrap_or_else(|| state.index.position(from));
         let open = is_last.then(|| (state.file.clone(), position()));
-        Ok(Some(Place { segment: entry.segment.clone(), open, bytes: entry.summary.bytes, resume }))
+        let (segment, damaged) = (entry.segment.clone(), entry.damaged.clone());
+        Ok(Some(Place { segment, open, bytes: entry.summary.bytes, damaged, end: entry.summary.end, resume }))
     }
 
     /// A part of the segment that is appended to: as a rule the end, which others have just been lent.
@@ -189,11 +196,18 @@ impl Core {
                 if place.open.is_some() { self.window(place, &*file, range) } else { file.lend(range) };
             let window = window.map_err(ReadError::Io)?;
             let mut start = 0;
-            while let Some(header) = header_at(place, &window, at, start)? {
-                if !wanted.is_behind(&header) {
-                    return gather(place, &*file, (at, &window, start), header, most).map(Some);
+            loop {
+                match header_at(place, &window, at, start) {
+                    Ok(Some(header)) if !wanted.is_behind(&header) => {
+                        return gather(place, &*file, (at, &window, start), header, most).map(Some);
+                    }
+                    Ok(Some(header)) => start += header.length as usize,
+                    Ok(None) => break,
+                    Err(wrong) => {
+                        start += behind_damage(place, &*file, at + start as u64, wrong, wanted)? as usize;
+                        break;
+                    }
                 }
-                start += header.length as usize;
             }
             at += start as u64;
         }
@@ -202,18 +216,43 @@ impl Core {
 }
 
 /// The header at a place in a window, if it is all there.
-fn header_at(place: &Place, window: &Bytes, at: u64, start: usize) -> Result<Option<BatchHeader>, ReadError> {
+fn header_at(place: &Place, window: &Bytes, at: u64, start: usize) -> Result<Option<BatchHeader>, Malformed> {
     let position = at + start as u64;
+    if place.damaged.contains(&position) {
+        return Err(Malformed::Checksum);
+    }
     match window.get(start..).unwrap_or_default() {
-        rest if rest.len() >= BATCH_HEADER => match BatchHeader::decode(rest) {
-            Ok(header) if position + u64::from(header.length) <= place.bytes => Ok(Some(header)),
-            Ok(_) => Err(damaged(place, position, Malformed::Truncated)),
-            Err(wrong) => Err(damaged(place, position, wrong)),
-        },
+        rest if rest.len() >= BATCH_HEADER => {
+            let header = BatchHeader::decode(rest)?;
+            let is_whole = position + u64::from(header.length) <= place.bytes;
+            if is_whole { Ok(Some(header)) } else { Err(Malformed::Truncated) }
+        }
         rest if start == 0 || position + rest.len() as u64 == place.bytes && !rest.is_empty() => {
-            Err(damaged(place, position, Malformed::Truncated))
+            Err(Malformed::Truncated)
         }
         _ => Ok(None),
+    }
+}
+
+/// How many bytes are damaged, if what is wanted lies behind them.
+fn behind_damage(
+    place: &Place,
+    file: &dyn File,
+    position: u64,
+    wrong: Malformed,
+    wanted: Wanted,
+) -> Result<u64, ReadError> {
+    let rest = file.lend(position + 1..place.bytes).map_err(ReadError::Io)?;
+    // The segment's own offsets are known, so that no other can be meant.
+    let ahead = record::find_batch_where(&rest, |_, header| {
+        header.base >= place.segment.base && header.end() <= place.end
+    });
+    match (ahead, wanted) {
+        (Some((_, header)), Wanted::Offset(offset)) if offset < header.base => {
+            Err(damaged(place, position, wrong, header.base))
+        }
+        (Some((ahead, _)), _) => Ok(ahead as u64 + 1),
+        (None, _) => Err(damaged(place, position, wrong, place.resume)),
     }
 }
 
@@ -244,7 +283,7 @@ fn gather(
     Ok(Read { batches: window.slice(start..end), next })
 }
 
-fn damaged(place: &Place, position: u64, wrong: Malformed) -> ReadError {
+fn damaged(place: &Place, position: u64, wrong: Malformed, resume: u64) -> ReadError {
     let why = format!("{}: {wrong} at byte {position}", place.segment.path().display());
-    ReadError::Damaged { resume: place.resume, why: why.into() }
+    ReadError::Damaged { resume, why: why.into() }
 }

@@ -23,7 +23,7 @@ pub(super) struct Recovered {
 
 /// Finds the segments in a directory, and checks what may be damaged: the last one, unless it was closed, and those
 /// without an index. What is wrong at the end is cut off, since nobody was told that it is there. What is wrong before
-/// something right stays in its file, is not read, and is named.
+/// something right stays in its file and is named; what is right behind it is read as ever.
 pub(super) fn open(
     disk: &dyn Disk,
     dir: &Path,
@@ -54,13 +54,12 @@ pub(super) fn open(
         entries.push(entry);
         index = its_index;
     }
-    let reusable = entries.last().is_some_and(|entry| entry.damage.is_none());
     let (file, index) = match (entries.last(), index) {
-        (Some(entry), Some(index)) if reusable => (entry.segment.file(disk), index),
+        (Some(entry), Some(index)) => (entry.segment.file(disk), index),
         _ => {
-            let segment = Arc::new(Segment::new(dir, recovery.next));
+            let segment = Arc::new(Segment::new(dir, 0));
             let file = segment.create(disk);
-            entries.push(Entry::new(segment, Summary::empty(recovery.next, recovery.time)));
+            entries.push(Entry::new(segment, Summary::empty(0, 0)));
             (file, Index::default())
         }
     };
@@ -115,52 +114,69 @@ impl Recovery<'_> {
         if is_last {
             // A process that was killed has written what it has not synced: what is shown from now on must stay.
             segment.file(self.disk).and_then(|file| file.sync()).map_err(failed)?;
-        } else if entry.damage.is_none() {
+        } else if entry.is_right() {
             // It is read again the next time if this cannot be written.
             let _ = segment.store(self.disk, &entry.summary, &index);
         }
         Ok((entry, Some(index)))
     }
 
+    /// Goes over all batches. What is damaged between them is left as it is, and named; at the end, it is cut off.
     fn scan(&mut self, segment: &Arc<Segment>, is_last: bool) -> Result<(Entry, Index), ScanError> {
         let file = segment.file(self.disk)?;
         let bytes = file.lend(0..file.bytes()?)?;
         let mut summary = Summary::empty(segment.base, self.time);
         let mut index = Index::default();
-        let checked = record::walk(&bytes, (segment.base, self.time), |at, header| {
-            index.note(at, header);
-            summary.add(header);
-        });
-        let mut entry = Entry::new(segment.clone(), summary);
+        let (mut damaged, mut damage) = (Vec::new(), None);
+        let mut at = 0;
+        loop {
+            let checked = record::walk(&bytes[at..], (summary.end, summary.last_time), |position, header| {
+                let position = position + at as u64;
+                index.note(position, header);
+                summary.add(header);
+                // Not the sum of all, if something lies between.
+                summary.bytes = position + u64::from(header.length);
+            });
+            at += checked.bytes;
+            let Some(wrong) = checked.wrong else { break };
+            if wrong == Malformed::Reserved {
+                return Err(ScanError::Unknown);
+            }
+            let why = format!("{}: {wrong} at byte {at}", segment.path().display());
+            let ahead = record::find_batch(&bytes[at + 1..], summary.end).map(|(ahead, _)| ahead + 1);
+            let lost = ahead.unwrap_or(bytes.len() - at) as u64;
+            let how = match ahead {
+                None if is_last => "cut off, as the end of a write that was not finished",
+                _ => "left in the file, since more follows",
+            };
+            self.losses.push(self.loss(summary.end, lost, format!("{why}; {how}")));
+            let Some(ahead) = ahead else {
+                damage = Some(why);
+                break;
+            };
+            damaged.push(at as u64);
+            at += ahead;
+        }
+        drop(bytes);
         (self.next, self.time) = (summary.end, summary.last_time);
-        let Some(wrong) = checked.wrong else { return Ok((entry, index)) };
-        if wrong == Malformed::Reserved {
-            return Err(ScanError::Unknown);
+        let mut entry = Entry::new(segment.clone(), summary);
+        entry.damaged = damaged.into();
+        match damage {
+            Some(_) if is_last => file.truncate(summary.bytes)?,
+            Some(why) => entry.damage = Some(why.into()),
+            None => {}
         }
-        let behind = &bytes[checked.bytes..];
-        let why = format!("{}: {wrong} at byte {}", segment.path().display(), checked.bytes);
-        let later = last_batch(behind, summary.end);
-        if let Some(later) = &later {
-            (self.next, self.time) = (later.end(), self.time.max(later.appended));
-        }
-        let lost = behind.len() as u64;
-        let how = if is_last && later.is_none() {
-            drop(bytes);
-            file.truncate(checked.bytes as u64)?;
-            "cut off, as the end of a write that was not finished"
-        } else {
-            entry.damage = Some(why.as_str().into());
-            "left in the file, since more follows"
-        };
-        let loss = self.loss(summary.end, lost, format!("{why}; {how}"));
-        self.losses.push(loss);
         Ok((entry, index))
     }
 
     /// A segment begins where the one before ends: what is between has gone with its end, or with a file.
     fn note_gap(&mut self, before: &mut Entry, base: u64) {
         let why = format!("{}: its end is missing, or a file behind it", before.segment.path().display());
-        before.damage.get_or_insert_with(|| why.as_str().into());
+        if before.damage.is_some() {
+            // Its end was just found to be damaged.
+            return;
+        }
+        before.damage = Some(why.as_str().into());
         let loss = self.loss(self.next, 0, format!("{why}; offset {base} is the next that is there"));
         self.losses.push(loss);
     }
@@ -168,17 +184,6 @@ impl Recovery<'_> {
     fn loss(&self, offset: u64, bytes: u64, why: String) -> Loss {
         Loss { stream: self.stream.to_owned(), partition: Some(self.partition), offset, bytes, why }
     }
-}
-
-/// The last right batch behind damage.
-fn last_batch(mut bytes: &[u8], mut least: u64) -> Option<record::BatchHeader> {
-    let mut last = None;
-    while let Some((at, header)) = record::find_batch(bytes, least) {
-        bytes = &bytes[at + header.length as usize..];
-        least = header.end();
-        last = Some(header);
-    }
-    last
 }
 
 enum ScanError {

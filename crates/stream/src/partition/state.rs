@@ -17,13 +17,20 @@ pub(super) struct Entry {
     pub(super) segment: Arc<Segment>,
     /// Of what readers may see; of the last segment that is what has been written, too, but while a write is under way.
     pub(super) summary: Summary,
+    /// Where in that something is wrong.
+    pub(super) damaged: Arc<[u64]>,
     /// What is wrong behind that, if something is.
     pub(super) damage: Option<Arc<str>>,
 }
 
 impl Entry {
     pub(super) fn new(segment: Arc<Segment>, summary: Summary) -> Self {
-        Self { segment, summary, damage: None }
+        Self { segment, summary, damaged: [].into(), damage: None }
+    }
+
+    /// Whether all of it is right, as far as is known: only then it need not be read when the log is opened.
+    pub(super) fn is_right(&self) -> bool {
+        self.damaged.is_empty() && self.damage.is_none()
     }
 }
 

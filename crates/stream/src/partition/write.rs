@@ -53,6 +53,7 @@ pub(super) struct Roll {
     file: Arc<dyn File>,
     summary: Summary,
     index: Index,
+    is_right: bool,
     dirty: bool,
     new: Arc<Segment>,
 }
@@ -88,6 +89,7 @@ impl Core {
             file: state.file.clone(),
             summary: last.summary,
             index,
+            is_right: last.is_right(),
             dirty: state.dirty_since.is_some(),
             new: Arc::new(Segment::new(&self.dir, last.summary.end)),
         }
@@ -277,7 +279,9 @@ impl Roll {
             self.file.sync().map_err(|error| io::Error::other(format!("syncing: {error}")))?;
         }
         // It is made again when the log is opened, if it cannot be written.
-        let _ = self.old.store(disk, &self.summary, &self.index);
+        if self.is_right {
+            let _ = self.old.store(disk, &self.summary, &self.index);
+        }
         self.new.create(disk)
     }
 }

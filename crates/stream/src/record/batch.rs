@@ -168,10 +168,23 @@ pub(crate) fn walk(
     }
 }
 
-/// The first whole and right batch anywhere in `bytes` whose offset is `least` or more, and its place.
+/// The first whole and right batch anywhere in `bytes` whose offset may be that of a batch there, and its place.
+///
+/// Offsets are from `least` on, and a record has 20 bytes at least: so what a producer has put into a record, to look like
+/// a batch, cannot lead far away.
 pub(crate) fn find_batch(bytes: &[u8], least: u64) -> Option<(usize, BatchHeader)> {
+    find_batch_where(bytes, |at, header| {
+        header.base.checked_sub(least).is_some_and(|jump| jump <= (at / RECORD_HEADER) as u64)
+    })
+}
+
+/// The first whole and right batch anywhere in `bytes` that is one of those that may be there, and its place.
+pub(crate) fn find_batch_where(
+    bytes: &[u8],
+    may_be: impl Fn(usize, &BatchHeader) -> bool,
+) -> Option<(usize, BatchHeader)> {
     (0..bytes.len().saturating_sub(BATCH_HEADER)).find_map(|at| {
         let batch = split_batch(&mut &bytes[at..]).ok()?;
-        (batch.header.base >= least && batch.check().is_ok()).then_some((at, batch.header))
+        (may_be(at, &batch.header) && batch.check().is_ok()).then_some((at, batch.header))
     })
 }

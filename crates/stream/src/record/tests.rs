@@ -125,7 +125,11 @@ fn a_batch_is_found_behind_damage() {
     let mut file = vec![0xa5; 1000];
     file.extend(batch(50, 1, &one));
     assert_eq!(find_batch(&file, 50).map(|(at, header)| (at, header.base)), Some((1000, 50)));
+    // Neither before what is looked for, nor behind what can have been there.
     assert_eq!(find_batch(&file, 51), None);
+    assert!(find_batch(&file, 0).is_some());
+    file.drain(..1);
+    assert_eq!(find_batch(&file, 0), None);
     let last = file.len() - 1;
     file[last] ^= 1;
     assert_eq!(find_batch(&file, 0), None);

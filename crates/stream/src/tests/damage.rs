@@ -24,8 +24,9 @@ fn what_is_damaged_while_it_is_open_is_an_error_of_who_reads_it() {
     let one = filled();
     one.disk.damage(FIRST, 1063 + 9);
     let (found, gaps) = read_all(&one.partition, 1);
-    assert_eq!(gaps, [(1, 3)]);
-    assert_eq!(found.iter().map(|found| found.0).collect::<Vec<_>>(), [0, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(gaps, [(1, 2)]);
+    assert_eq!(found.iter().map(|found| found.0).collect::<Vec<_>>(), [0, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(one.partition.read(2, 1).unwrap().next, 3);
     let error = one.partition.read(1, 1).unwrap_err();
     assert!(error.to_string().contains("00000000000000000000.log: a checksum differs at byte 1"), "{error}");
 }
@@ -38,11 +39,11 @@ fn a_full_segment_that_is_damaged_is_left_as_it_is() {
     one.disk.damage(&FIRST.replace(".log", ".index"), 3);
     let (one, losses) = one.reopen(true);
     assert_eq!(losses.len(), 1, "{losses:?}");
-    assert_eq!((losses[0].partition, losses[0].offset, losses[0].bytes), (Some(0), 1, 2 * 1063));
+    assert_eq!((losses[0].partition, losses[0].offset, losses[0].bytes), (Some(0), 1, 1063));
     assert!(losses[0].why.contains("left in the file"), "{losses:?}");
     let (found, gaps) = read_all(&one.partition, 1);
-    assert_eq!((found.len(), gaps), (8, vec![(1, 3)]));
-    assert!(matches!(one.partition.read(2, 1), Err(ReadError::Damaged { resume: 3, .. })));
+    assert_eq!((found.len(), gaps), (9, vec![(1, 2)]));
+    assert!(matches!(one.partition.read(1, 1), Err(ReadError::Damaged { resume: 2, .. })));
     assert_eq!(one.partition.ends().next, 10);
 }
 
@@ -63,10 +64,11 @@ fn damage_before_what_is_right_is_not_cut_off() {
     assert_eq!(one.partition.ends().next, 3);
     one.fill(3..4, 8);
     let (found, gaps) = read_all(&one.partition, 1);
-    assert_eq!((found, gaps), (vec![(0, 0), (3, 3)], vec![(1, 3)]));
-    // It is named each time.
+    assert_eq!((found, gaps), (vec![(0, 0), (2, 2), (3, 3)], vec![(1, 2)]));
+    // It is named each time, also when the segment is full.
+    one.fill(4..5, 1000);
     let (one, losses) = one.reopen(false);
-    assert_eq!((losses.len(), read_all(&one.partition, 1).0.len()), (1, 2));
+    assert_eq!((losses.len(), read_all(&one.partition, 1).0.len()), (1, 4));
 }
 
 #[test]
