@@ -337,6 +337,9 @@ pub(crate) mod tests {
         let new = settings(&[], "threads = 3\nlog = \"debug\"\n[auth]\nleeway = \"2s\"").unwrap();
         assert_eq!(old.needs_restart(&new), ["threads"]);
         for key in keys::KEYS.iter().filter(|key| !key.reloads) {
+            if key.name.starts_with("streams.") && key.name != "streams.directory" {
+                continue;
+            }
             let line = match key.name {
                 "listen" => "listen = \"[::1]:1\"".to_owned(),
                 "unix_mode" => "unix_mode = \"0600\"".to_owned(),
@@ -365,5 +368,18 @@ pub(crate) mod tests {
             };
             assert_eq!(old.needs_restart(&settings(&[], &line).unwrap()), [key.name]);
         }
+        // What says how streams are kept means nothing without them.
+        let old = settings(&[], STREAMS).unwrap();
+        for key in keys::KEYS.iter().filter(|key| key.name.starts_with("streams.") && !key.reloads) {
+            let line = match key.name {
+                "streams.directory" => continue,
+                "streams.listen" => "listen = \"[::1]:1\"".to_owned(),
+                "streams.partitions" => "partitions = 7".to_owned(),
+                name => format!("{} = \"77{}\"", &name[8..], if name.ends_with("bytes") { "m" } else { "s" }),
+            };
+            assert_eq!(old.needs_restart(&settings(&[], &format!("{STREAMS}{line}")).unwrap()), [key.name]);
+        }
     }
+
+    const STREAMS: &str = "[streams]\ndirectory = \"data\"\n";
 }

@@ -506,7 +506,7 @@ impl Feed {
     }
 
     /// At the end: what comes is awaited, if anything will.
-    fn follow(&mut self, closing: bool) -> Result<Step, Problem> {
+    fn follow(&self, closing: bool) -> Result<Step, Problem> {
         if self.alarm.set(&self.partition, Past::Readable(self.next)) {
             return Ok(Step::Fed);
         }

@@ -137,7 +137,9 @@ impl Drop for Outgoing {
     fn drop(&mut self) {
         self.leave();
         if let Some(completer) = self.completer.take() {
-            completer.fail(AppendError::Broker("the connection was closed: the records may be stored, or not".into()));
+            completer.fail(AppendError::Broker(
+                "the connection was closed: the records may be stored, or not".into(),
+            ));
         }
     }
 }

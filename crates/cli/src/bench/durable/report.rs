@@ -173,7 +173,10 @@ impl Report {
             QUANTILES.map(|(_, at)| format!("{:>9}", nanos(latency.value_at_quantile(at) as f64)));
         let mean = |figure: &Figure| {
             let values = self.values(phase, way, figure);
-            values.map_or("-".to_owned(), |values| nanos(values.iter().sum::<f64>() / values.len() as f64))
+            values.map_or_else(
+                || "-".to_owned(),
+                |values| nanos(values.iter().sum::<f64>() / values.len() as f64),
+            )
         };
         format!(
             "  {:<10}{:>9}{}{:>9}{:>11}{:>14}{:>12}",
