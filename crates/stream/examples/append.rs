@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sinews_stream::record::{Kind, Limits, RecordBuilder, Records};
-use sinews_stream::{Durability, Fsync, Partition, StreamConfig, Streams, StreamsConfig};
+use sinews_stream::{AppendError, Durability, Fsync, Partition, StreamConfig, Streams, StreamsConfig};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -79,12 +79,16 @@ fn append(
     let partition = streams.create("s", &config)?.partition(0).ok_or("a partition")?;
     let batches = AtomicU64::new(0);
     let (start, cpu) = (Instant::now(), cpu());
-    let latencies: Vec<Duration> = std::thread::scope(|scope| {
+    let threads: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..producers)
             .map(|_| scope.spawn(|| produce(&partition, records, start, time, &batches)))
             .collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
+        threads.into_iter().map(|thread| thread.join()).collect()
     });
+    let mut latencies = Vec::new();
+    for thread in threads {
+        latencies.extend(thread.map_err(|_| "a producer has panicked")??);
+    }
     let statistics = partition.statistics();
     let per_sync = statistics.batches as f64 / statistics.syncs.max(1) as f64;
     report(title, batches.into_inner(), records, start, cpu, per_sync, latencies);
@@ -98,20 +102,15 @@ fn produce(
     start: Instant,
     time: Duration,
     batches: &AtomicU64,
-) -> Vec<Duration> {
+) -> std::result::Result<Vec<Duration>, AppendError> {
     let mut latencies = Vec::new();
     while start.elapsed() < time {
         let begin = Instant::now();
-        match partition.append(records.clone()).and_then(|mut pending| pending.block(Durability::Disk)) {
-            Ok(_) => latencies.push(begin.elapsed()),
-            Err(error) => {
-                eprintln!("{error}");
-                break;
-            }
-        }
+        partition.append(records.clone())?.block(Durability::Disk)?;
+        latencies.push(begin.elapsed());
         batches.fetch_add(1, Ordering::Relaxed);
     }
-    latencies
+    Ok(latencies)
 }
 
 /// The walk over what a producer has sent.
