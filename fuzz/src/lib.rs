@@ -10,6 +10,7 @@
 //! | [`handshake`] | heads, `accept`, `ClientHandshake` | the lists of RFC 6455 section 4, checked again |
 //! | [`deflate`] | negotiation, both codecs | RFC 7692 section 7.1, an inflater written from RFC 1951 |
 //! | [`session`] | `Session` over a hostile link | what was sent is what arrives, and every wait ends |
+//! | [`records`] | records and batches of streams | a decoder written from their tables, a checksum bit by bit |
 //!
 //! [`libFuzzer`]: https://llvm.org/docs/LibFuzzer.html
 #![forbid(unsafe_code)]
@@ -23,10 +24,12 @@ mod handshake;
 mod heads;
 mod inflate;
 mod input;
+mod records;
 mod reference;
 mod session;
 
 pub use deflate::deflate;
 pub use frames::frames;
 pub use handshake::handshake;
+pub use records::records;
 pub use session::session;

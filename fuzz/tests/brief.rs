@@ -26,6 +26,11 @@ fn session() {
     brief("session", sinews_fuzz::session, 1_500);
 }
 
+#[test]
+fn records() {
+    brief("records", sinews_fuzz::records, 20_000);
+}
+
 /// Runs the seeds, then `runs` inputs made from a fixed seed.
 fn brief(name: &str, target: fn(&[u8]), runs: usize) {
     let runs = std::env::var("SINEWS_FUZZ_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(runs);
