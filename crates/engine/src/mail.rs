@@ -66,6 +66,11 @@ impl<M> Post<M> {
         }
     }
 
+    /// Whether more than half of what the box takes is in it: a good time to wait, for those who can.
+    pub fn is_crowded(&self) -> bool {
+        self.shared.lock().mail.len() > self.shared.limit / 2
+    }
+
     /// Whether the engine has been dropped: nothing will ever be delivered again.
     pub fn is_gone(&self) -> bool {
         self.shared.lock().gone

@@ -214,6 +214,17 @@ impl<'a> Context<'a> {
         self.topics.subscribe_from(topic, start, self.conn, self.backlog)
     }
 
+    /// Subscribes to a topic that is kept without getting anything of it, by this name or by a pattern, until
+    /// [`subscribe_from`](Self::subscribe_from) says from where on. For a handler that has older messages from
+    /// elsewhere, from a disk for instance, and sends those first; or that had to leave out some
+    /// ([`Missed::first`](crate::Missed::first)) and goes back to them. Subscribed already or not, it is so from now on.
+    ///
+    /// # Errors
+    /// [`InvalidTopic::NotKept`], and as [`subscribe`](Self::subscribe).
+    pub fn subscribe_later(&mut self, topic: &str) -> Result<(), InvalidTopic> {
+        self.topics.subscribe_later(topic, self.conn, self.backlog)
+    }
+
     /// Topics as such: what is kept of them, and where they stand.
     #[must_use]
     pub fn topics(&self) -> &Topics {
@@ -237,7 +248,7 @@ impl<'a> Context<'a> {
             return Ok(self.topics.publish_to(place, topic, message, None));
         };
         let rule = self.topics.rule(here);
-        deliver(&mut self.tx, self.backlog, self.topics, here, rule, message);
+        deliver(&mut self.tx, self.backlog, self.topics, (here, rule), (message, 0));
         Ok(own + self.topics.publish_to(place, topic, message, Some(self.conn)))
     }
 

@@ -131,9 +131,9 @@ impl WebSocket {
 
     /// A message of a topic.
     #[inline]
-    pub(crate) fn deliver(&mut self, topic: usize, rule: RuleId, message: &Prepared, lent: &mut Lent<'_>) {
+    pub(crate) fn deliver(&mut self, of: (usize, RuleId), message: (&Prepared, u64), lent: &mut Lent<'_>) {
         let mut tx = self.session.tx(lent.resources, lent.now);
-        deliver(&mut tx, &mut self.backlog, lent.topics, topic, rule, message);
+        deliver(&mut tx, &mut self.backlog, lent.topics, of, message);
         self.session.after_tx(lent.resources, lent.now);
     }
 
@@ -233,22 +233,22 @@ impl WebSocket {
     }
 }
 
-/// A message of a topic for one connection: on its way at once, unless the connection is slow.
+/// A message of a topic with a rule, and its sequence, for one connection: on its way at once, unless the connection is
+/// slow.
 #[inline]
 pub(crate) fn deliver(
     tx: &mut Tx<'_>,
     backlog: &mut Option<Box<Backlog>>,
     topics: &mut Topics,
-    topic: usize,
-    rule: RuleId,
-    message: &Prepared,
+    (topic, rule): (usize, RuleId),
+    (message, sequence): (&Prepared, u64),
 ) {
     if backlog.is_none() && is_ready(tx, rule) {
         // One that is closing gets no more.
         let queued = tx.queue_prepared(message, rule != RuleId::NONE).is_ok();
         topics.counters.delivered += u64::from(queued);
     } else {
-        deliver_slowly(tx, backlog, topics, topic, rule, message);
+        deliver_slowly(tx, backlog, topics, (topic, rule), (message, sequence));
     }
 }
 
@@ -257,9 +257,8 @@ fn deliver_slowly(
     tx: &mut Tx<'_>,
     backlog: &mut Option<Box<Backlog>>,
     topics: &mut Topics,
-    topic: usize,
-    rule: RuleId,
-    message: &Prepared,
+    (topic, rule): (usize, RuleId),
+    (message, sequence): (&Prepared, u64),
 ) {
     // A connection may have a backlog for other reasons than being slow.
     if backlog.as_ref().is_none_or(|backlog| backlog.is_empty()) && is_ready(tx, rule) {
@@ -268,7 +267,7 @@ fn deliver_slowly(
         return;
     }
     let Some((name, rules, counters)) = topics.policy(topic) else { return };
-    let delivery = Delivery { rule, topic: name, message };
+    let delivery = Delivery { rule, topic: name, message, sequence };
     backlog.get_or_insert_default().offer(tx, delivery, rules, counters);
 }
 

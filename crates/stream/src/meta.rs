@@ -10,7 +10,7 @@ pub(crate) const NAME: &str = "stream";
 
 const FIRST: &str = "sinews-stream 1";
 
-pub(crate) fn encode(config: &StreamConfig) -> Vec<u8> {
+pub(crate) fn encode(config: &StreamConfig, created: u64) -> Vec<u8> {
     let fsync = match config.fsync {
         Fsync::Batch => "batch".to_owned(),
         Fsync::Never => "never".to_owned(),
@@ -19,7 +19,8 @@ pub(crate) fn encode(config: &StreamConfig) -> Vec<u8> {
     let bytes = config.retain_bytes.map_or_else(|| "all".to_owned(), |bytes| bytes.to_string());
     let age = config.retain_age.map_or_else(|| "all".to_owned(), |age| age.as_micros().to_string());
     let mut text = format!(
-        "{FIRST}\npartitions {}\nfsync {fsync}\nsegment-bytes {}\nretain-bytes {bytes}\nretain-age {age}\n",
+        "{FIRST}\npartitions {}\nfsync {fsync}\nsegment-bytes {}\nretain-bytes {bytes}\nretain-age {age}\n\
+         created {created}\n",
         config.partitions, config.segment_bytes
     );
     let crc = crc32c::crc32c(text.as_bytes());
@@ -28,8 +29,8 @@ pub(crate) fn encode(config: &StreamConfig) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// None: it is damaged, or of a newer version.
-pub(crate) fn decode(bytes: &[u8]) -> Option<StreamConfig> {
+/// And when it was created. None: it is damaged, or of a newer version.
+pub(crate) fn decode(bytes: &[u8]) -> Option<(StreamConfig, u64)> {
     let text = std::str::from_utf8(bytes).ok()?;
     let (body, crc) = text.split_at_checked(text.rfind("crc32c ")?)?;
     if crc.trim_end().strip_prefix("crc32c ")? != format!("{:08x}", crc32c::crc32c(body.as_bytes())) {
@@ -51,7 +52,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<StreamConfig> {
     };
     let retain_bytes = limit("retain-bytes")?;
     let retain_age = limit("retain-age")?.map(Duration::from_micros);
-    Some(StreamConfig { partitions, fsync, segment_bytes, retain_bytes, retain_age })
+    // The first ones did not say.
+    let created = lines.next().map_or(Some(0), |line| line.strip_prefix("created ")?.parse().ok())?;
+    Some((StreamConfig { partitions, fsync, segment_bytes, retain_bytes, retain_age }, created))
 }
 
 #[cfg(test)]
@@ -65,8 +68,8 @@ mod tests {
         let kept =
             other.clone().fsync(Fsync::Never).retain_bytes(Some(7)).retain_age(Some(Duration::from_secs(9)));
         for config in [plain, other, kept] {
-            let bytes = encode(&config);
-            assert_eq!(decode(&bytes), Some(config));
+            let bytes = encode(&config, 77);
+            assert_eq!(decode(&bytes), Some((config, 77)));
             for at in 0..bytes.len() - 1 {
                 let mut bad = bytes.clone();
                 bad[at] ^= 1;

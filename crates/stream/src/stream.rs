@@ -18,6 +18,7 @@ pub struct Stream {
 
 struct Inner {
     name: Arc<str>,
+    created: u64,
     partitions: RwLock<Vec<Partition>>,
     /// Who is next, of what has no key.
     turn: AtomicU32,
@@ -28,14 +29,14 @@ impl Stream {
     /// Opens what is in the directory of a stream that is there. A partition that is not there any more is begun anew, and
     /// is a loss.
     pub(crate) fn open(
-        name: &str,
+        (name, created): (&str, u64),
         dir: PathBuf,
         pool: &Arc<Pool>,
         config: &StreamConfig,
     ) -> Result<(Self, Vec<Loss>), OpenError> {
         let name: Arc<str> = name.into();
         let (groups, mut losses) = Groups::open(name.clone(), dir.clone(), pool, config)?;
-        let inner = Inner { name, partitions: RwLock::default(), turn: AtomicU32::new(0), groups };
+        let inner = Inner { name, created, partitions: RwLock::default(), turn: AtomicU32::new(0), groups };
         let stream = Self { inner: Arc::new(inner) };
         losses.extend(stream.add_partitions(&dir, pool, config)?);
         Ok((stream, losses))
@@ -43,7 +44,7 @@ impl Stream {
 
     /// Begins a stream in a directory that is there.
     pub(crate) fn create(
-        name: &str,
+        name: (&str, u64),
         dir: PathBuf,
         pool: &Arc<Pool>,
         config: &StreamConfig,
@@ -85,6 +86,12 @@ impl Stream {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.inner.name
+    }
+
+    /// When it was created, in microseconds since 1970: what tells it from another one that had its name before. 0 if its
+    /// directory does not say.
+    pub fn created(&self) -> u64 {
+        self.inner.created
     }
 
     /// How many partitions it has.

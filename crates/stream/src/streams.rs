@@ -73,8 +73,8 @@ impl Streams {
             let Some(name) = name::decode(&directory) else { continue };
             let path = dir.join(&directory);
             // Without this file, the stream was being created when the process ended, and nobody was told of it.
-            let Some(config) = read_config(&*disk, &path)? else { continue };
-            let (stream, lost) = Stream::open(&name, path, &pool, &config)?;
+            let Some((config, created)) = read_config(&*disk, &path)? else { continue };
+            let (stream, lost) = Stream::open((&name, created), path, &pool, &config)?;
             streams.insert(name, stream);
             losses.extend(lost);
         }
@@ -118,16 +118,17 @@ impl Streams {
         }
         let path = inner.dir.join(directory);
         let disk = &*inner.pool.disk;
+        let since = there.as_ref().map_or_else(|| (inner.pool.clock)(), Stream::created);
         let created = match &there {
             Some(stream) => stream.configure(&path, &inner.pool, config),
             None => disk
                 .create_dir(&path)
                 .and_then(|()| disk.sync_dir(&inner.dir))
-                .and_then(|()| Stream::create(name, path.clone(), &inner.pool, config)),
+                .and_then(|()| Stream::create((name, since), path.clone(), &inner.pool, config)),
         };
         let stream = created.map_err(CreateError::Io)?;
         // Only when all its parts are there it is a stream.
-        disk::replace(disk, &path, meta::NAME, &meta::encode(config)).map_err(CreateError::Io)?;
+        disk::replace(disk, &path, meta::NAME, &meta::encode(config, since)).map_err(CreateError::Io)?;
         let mut state = inner.state();
         if state.lock.is_none() {
             stream.stop();
@@ -210,8 +211,8 @@ fn make_dir(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
     }
 }
 
-/// How a stream is kept; none, if its directory is not that of one.
-fn read_config(disk: &dyn Disk, dir: &Path) -> Result<Option<StreamConfig>, OpenError> {
+/// How a stream is kept, and since when; none, if its directory is not that of one.
+fn read_config(disk: &dyn Disk, dir: &Path) -> Result<Option<(StreamConfig, u64)>, OpenError> {
     let path = dir.join(meta::NAME);
     let content = match disk.open(&path) {
         Ok(file) => file.bytes().and_then(|bytes| file.lend(0..bytes)),
@@ -220,7 +221,7 @@ fn read_config(disk: &dyn Disk, dir: &Path) -> Result<Option<StreamConfig>, Open
     };
     let content = content.map_err(|error| OpenError::Io(path.clone(), error))?;
     match meta::decode(&content) {
-        Some(config) => Ok(Some(config)),
+        Some(found) => Ok(Some(found)),
         None => Err(OpenError::Unknown(path, "is damaged, or was written by a newer version".into())),
     }
 }

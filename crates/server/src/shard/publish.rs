@@ -96,8 +96,8 @@ impl Shard {
     fn deliver(&mut self, io: &mut Io, conn: ConnId, current: &UnderWay) {
         let now = self.time(io);
         if let Some((Protocol::WebSocket(websocket), mut lent)) = self.lend(conn, now) {
-            let Publication { topic, message, .. } = &current.publication;
-            websocket.deliver(*topic, current.rule, message, &mut lent);
+            let Publication { topic, message, sequence, .. } = &current.publication;
+            websocket.deliver((*topic, current.rule), (message, *sequence), &mut lent);
             self.settle_one(io, conn);
         }
     }

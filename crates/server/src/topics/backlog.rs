@@ -50,6 +50,8 @@ struct Waiting {
     order: u64,
     topic: Arc<str>,
     message: Prepared,
+    /// Where it stands in a topic that is kept; otherwise 0.
+    sequence: u64,
 }
 
 /// Messages that a connection was subscribed to and that were dropped, since it is too slow for them.
@@ -58,6 +60,7 @@ pub struct Missed {
     topic: Option<Arc<str>>,
     why: DropReason,
     messages: u64,
+    first: u64,
 }
 
 /// Which messages were dropped.
@@ -92,6 +95,14 @@ impl Missed {
     pub fn messages(&self) -> u64 {
         self.messages
     }
+
+    /// The sequence of the first of them, if their topic is kept ([`Position`](crate::Position)). What was published
+    /// before it is on its way, so a handler that can read on from here elsewhere leaves no gap: see
+    /// [`Context::subscribe_later`](crate::Context::subscribe_later).
+    #[must_use]
+    pub fn first(&self) -> Option<u64> {
+        Some(self.first).filter(|first| *first > 0)
+    }
 }
 
 /// Topics that a handler is told apart at once; beyond that it is told a sum.
@@ -103,6 +114,8 @@ pub(crate) struct Delivery<'a> {
     pub(crate) rule: RuleId,
     pub(crate) topic: &'a Arc<str>,
     pub(crate) message: &'a Prepared,
+    /// Where it stands in a topic that is kept; otherwise 0.
+    pub(crate) sequence: u64,
 }
 
 /// Whether a subscriber without a backlog gets a publication at once: this is where waiting begins.
@@ -129,7 +142,7 @@ impl Backlog {
         if self.overflown.is_some() || !tx.is_open() {
             return;
         }
-        let Delivery { rule, topic, message } = delivery;
+        let Delivery { rule, topic, message, sequence } = delivery;
         let of_route = of_route(tx.config());
         let limits = rules.limits(rule).unwrap_or_else(|| Limits {
             slow: &of_route,
@@ -142,13 +155,13 @@ impl Backlog {
         });
         let lane = &mut self.lanes[place];
         let conflates = *limits.slow == SlowConsumer::Conflate;
-        let is_replaced = conflates && lane.replace(topic, message);
+        let is_replaced = conflates && lane.replace(topic, message, sequence);
         counters.conflated += u64::from(is_replaced);
         if !is_replaced && !lane.has_room(&limits, message) {
             match limits.slow {
                 SlowConsumer::DropNewest => {
                     counters.dropped_newest += 1;
-                    return self.note(Some(topic.clone()), DropReason::Newest, 1);
+                    return self.note(Some(topic.clone()), DropReason::Newest, (1, sequence));
                 }
                 SlowConsumer::Close(..) => {
                     counters.closed_slow += 1;
@@ -159,24 +172,25 @@ impl Backlog {
             }
         }
         if !is_replaced {
-            lane.push(self.order, topic, message, conflates);
+            lane.push(self.order, (topic, message, sequence), conflates);
             self.order += 1;
         }
         while let Some(oldest) = self.lanes[place].pop_excess(&limits) {
             counters.dropped_oldest += 1;
-            self.note(Some(oldest.topic), DropReason::Oldest, 1);
+            self.note(Some(oldest.topic), DropReason::Oldest, (1, oldest.sequence));
         }
     }
 
-    /// Notes what the handler is to be told.
-    pub(crate) fn note(&mut self, topic: Option<Arc<str>>, why: DropReason, messages: u64) {
+    /// Notes what the handler is to be told: how many messages, and where the first of them stands.
+    pub(crate) fn note(&mut self, topic: Option<Arc<str>>, why: DropReason, (messages, first): (u64, u64)) {
         let known = self.untold.iter_mut().find(|told| told.why == why && told.topic == topic);
         if let Some(known) = known {
             known.messages += messages;
         } else if self.untold.len() < UNTOLD_MAX || topic.is_none() {
-            self.untold.push(Missed { topic, why, messages });
+            let first = if topic.is_some() { first } else { 0 };
+            self.untold.push(Missed { topic, why, messages, first });
         } else {
-            self.note(None, why, messages);
+            self.note(None, why, (messages, 0));
         }
     }
 
@@ -208,7 +222,7 @@ impl Backlog {
             };
             while let Some(gone) = self.lanes[place].pop() {
                 *count += 1;
-                self.note(Some(gone.topic), why, 1);
+                self.note(Some(gone.topic), why, (1, gone.sequence));
             }
         }
         let conflates =
@@ -293,21 +307,23 @@ impl Lane {
         fits && self.waiting.len() < limits.messages
     }
 
-    fn push(&mut self, order: u64, topic: &Arc<str>, message: &Prepared, conflates: bool) {
+    fn push(&mut self, order: u64, (topic, message, sequence): (&Arc<str>, &Prepared, u64), conflates: bool) {
         if conflates {
             self.places.insert(topic.clone(), self.gone + self.waiting.len() as u64);
         }
         self.bytes += message.payload().len();
-        self.waiting.push_back(Waiting { order, topic: topic.clone(), message: message.clone() });
+        let (topic, message) = (topic.clone(), message.clone());
+        self.waiting.push_back(Waiting { order, topic, message, sequence });
     }
 
     /// Puts a value into the place of the one before; `false` if none waits.
-    fn replace(&mut self, topic: &Arc<str>, message: &Prepared) -> bool {
+    fn replace(&mut self, topic: &Arc<str>, message: &Prepared, sequence: u64) -> bool {
         let Some(place) = self.places.get(topic) else { return false };
         let Some(waiting) = self.waiting.get_mut((place - self.gone) as usize) else { return false };
         self.bytes += message.payload().len();
         self.bytes -= waiting.message.payload().len();
         waiting.message = message.clone();
+        waiting.sequence = sequence;
         true
     }
 
@@ -376,10 +392,15 @@ mod tests {
         }
 
         fn offer(&mut self, topic: &str, text: &str) {
+            self.offer_at(topic, text, 0);
+        }
+
+        fn offer_at(&mut self, topic: &str, text: &str, sequence: u64) {
             let delivery = Delivery {
                 rule: self.rules.slow(topic),
                 topic: &topic.into(),
                 message: &Prepared::text(text),
+                sequence,
             };
             let tx = self.session.tx(&mut self.resources, Time::ZERO);
             assert!(!is_ready(&tx, delivery.rule));
@@ -436,6 +457,18 @@ mod tests {
         assert_eq!(slow.drains().concat(), ["0", "1", "2"]);
         assert_eq!((slow.counters.dropped_newest, slow.counters.delivered), (7, 3));
         assert!(slow.backlog.is_done());
+    }
+
+    #[test]
+    fn the_first_that_was_dropped_is_told_of_topics_that_are_kept() {
+        let mut slow = Slow::new(vec![rule(">", SlowConsumer::DropNewest)]);
+        for sequence in 11..20 {
+            slow.offer_at("a", "x", sequence);
+        }
+        (0..2).for_each(|_| slow.offer("b", "x"));
+        let told = slow.backlog.take_untold();
+        let firsts: Vec<_> = told.iter().map(|told| (told.topic().unwrap(), told.first())).collect();
+        assert_eq!(firsts, [("a", Some(14)), ("b", None)]);
     }
 
     #[test]

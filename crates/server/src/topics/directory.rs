@@ -164,6 +164,11 @@ impl Directory {
         }
     }
 
+    /// Whether publications wait on any thread, or have not come to it.
+    pub(super) fn is_any_behind(&self) -> bool {
+        self.behind.iter().chain(&self.missed).any(|behind| behind.load(Ordering::SeqCst))
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Entry>>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }

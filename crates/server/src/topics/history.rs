@@ -177,6 +177,19 @@ impl Log {
         KeptTopic { name: name.to_owned(), position: self.position(), messages }
     }
 
+    /// The next message comes behind this position, unless it comes behind a later one of the same epoch.
+    pub(super) fn go_on_behind(&mut self, position: Position) {
+        let is_same = position.epoch == self.epoch;
+        if is_same && position.sequence < self.next {
+            return;
+        }
+        if !is_same {
+            self.clear();
+            self.epoch = position.epoch;
+        }
+        self.skip_to(position.sequence.saturating_add(1));
+    }
+
     /// The next message is this one; if that leaves a gap, nothing before it is kept.
     pub(super) fn skip_to(&mut self, sequence: u64) {
         if sequence != self.next {
@@ -278,6 +291,22 @@ mod tests {
         let mut old = log(&History::new(3), 2);
         old.trim(&History::new(3).with_max_age(Duration::ZERO));
         assert_eq!((kept(&old, 0), old.first(), old.cost()), (vec![], 3, 0));
+    }
+
+    #[test]
+    fn who_knows_better_says_where_it_goes_on() {
+        let mut log = log(&History::new(3), 10);
+        let position = log.position();
+        let behind = |sequence| Position { sequence, ..position };
+        log.go_on_behind(behind(9));
+        log.go_on_behind(position);
+        assert_eq!((log.position(), kept(&log, 0)), (position, vec![8, 9, 10]));
+        log.go_on_behind(behind(20));
+        assert_eq!((log.position(), kept(&log, 0)), (behind(20), vec![]));
+        log.append(Prepared::text("21"), None, &History::new(3));
+        let other = Position { epoch: position.epoch ^ 1, sequence: 5 };
+        log.go_on_behind(other);
+        assert_eq!((log.position(), kept(&log, 0), log.cost()), (other, vec![], 0));
     }
 
     #[test]

@@ -100,6 +100,24 @@ impl Publisher {
         self.publish_unkept(topic, message)
     }
 
+    /// The next message of a topic that is kept comes behind this position: for whoever has what was published before
+    /// elsewhere, on a disk for instance. A history that goes as far or further in the same epoch stays as it is, any
+    /// other is forgotten. Answers whether the topic is kept.
+    ///
+    /// # Errors
+    /// [`InvalidTopic`]: a name that no topic has.
+    pub fn go_on_behind(&self, topic: &str, position: Position) -> Result<bool, InvalidTopic> {
+        name::check(topic)?;
+        Ok(self.directory.go_on_behind(topic, position))
+    }
+
+    /// Whether threads have more to deliver than they get done in a turn, or more mail than half of what their mailboxes
+    /// take: who publishes a lot, and can wait, waits until this is over.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.directory.is_any_behind() || self.posts.iter().any(Post::is_crowded)
+    }
+
     /// Every topic that is kept, with its messages, for another server to go on with: in a process that takes this one's
     /// place. Messages are shared, not copied. Topics without messages are among them, if anybody is subscribed: what
     /// they were told of its position is to hold there, too. What is published while this runs may be in it or not.

@@ -43,7 +43,9 @@ impl Heard {
         if log.epoch != epoch {
             return false;
         }
-        *self = Self { epoch, seen: 0, floor: log.first() - 1, joined: FxHashMap::default() };
+        // Who gets nothing yet has no place that could be of another epoch.
+        self.joined.retain(|_, from| *from == LATER);
+        (self.epoch, self.seen, self.floor) = (epoch, 0, log.first() - 1);
         true
     }
 }
@@ -89,6 +91,27 @@ impl Topics {
             backlog.get_or_insert_default().replays.push(Replay { topic, entry, next });
         }
         Ok(joined)
+    }
+
+    /// Subscribes to a topic that is kept, and gets nothing of it yet.
+    pub(crate) fn subscribe_later(
+        &mut self,
+        name: &str,
+        conn: ConnId,
+        backlog: &mut Option<Box<Backlog>>,
+    ) -> Result<(), InvalidTopic> {
+        name::check_subscription(name)?;
+        if name::is_pattern(name) || self.directory.rules.history(name).is_none() {
+            return Err(InvalidTopic::NotKept);
+        }
+        self.subscribe(name, conn)?;
+        let topic = *self.names.get(name).ok_or(InvalidTopic::NotKept)?;
+        let Topic { entry, heard, .. } = &mut self.topics[topic];
+        heard.as_mut().ok_or(InvalidTopic::NotKept)?.joined.insert(conn, LATER);
+        if let Some(backlog) = backlog {
+            backlog.replays.retain(|replay| !Arc::ptr_eq(&replay.entry, entry));
+        }
+        Ok(())
     }
 
     /// Somebody has subscribed to a topic on this thread as the first.
@@ -214,9 +237,10 @@ impl Topics {
                 let log = keep.lock();
                 let forgotten = log.first().saturating_sub(replay.next);
                 if forgotten > 0 {
-                    replay.next = log.first();
+                    let first = std::mem::replace(&mut replay.next, log.first());
                     self.counters.forgotten += forgotten;
-                    backlog.note(Some(replay.entry.name.clone()), DropReason::Forgotten, forgotten);
+                    let name = replay.entry.name.clone();
+                    backlog.note(Some(name), DropReason::Forgotten, (forgotten, first));
                 }
                 let kept = log.from(replay.next).take(REPLAY_STEP);
                 kept.map(|(sequence, message, _)| (sequence, message.clone())).collect()

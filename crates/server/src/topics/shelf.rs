@@ -183,6 +183,24 @@ impl Directory {
         }
     }
 
+    /// What follows comes behind this position. Answers whether the topic is kept.
+    pub(super) fn go_on_behind(&self, name: &str, position: Position) -> bool {
+        loop {
+            let entry = self.begin(name);
+            let Some(keep) = &entry.keep else { return false };
+            let mut log = keep.lock();
+            if log.gone {
+                continue;
+            }
+            let before = log.cost();
+            log.go_on_behind(position);
+            let after = log.cost();
+            drop(log);
+            self.shelf.account(before, after);
+            return true;
+        }
+    }
+
     fn tell(
         &self,
         audience: Audience<'_>,
