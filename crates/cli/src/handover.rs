@@ -265,6 +265,8 @@ impl Shared {
                     // The new process cannot have the streams as long as this one does, and clients come to it now.
                     if let Some(store) = &self.store {
                         store.close();
+                        // The new process publishes what comes behind it.
+                        store.topics().finish();
                     }
                     self.stop.hand_over();
                 }

@@ -197,6 +197,20 @@ impl Hub {
         reached + self.publish_plain(out, topic, content, include_self)
     }
 
+    /// Publishes what a stream that keeps a topic has at a place, here and in the process that was before this one.
+    pub(crate) fn relay(&self, out: &mut Publisher, topic: &str, content: &Content, position: Position) {
+        self.count(topic);
+        if let Some(former) = self.read_authority().former_of(Origin::Here) {
+            former.put_or_cut(published(topic, content, Some(position), Origin::Here));
+        }
+        // Who comes later begins in the stream.
+        if self.framed.load(Ordering::Acquire) > 0 {
+            let message = content.framed(topic, Some(position));
+            reached(out.publish_at(&Form::Framed.topic(topic), position, &message));
+        }
+        self.publish_plain(out, topic, content, true);
+    }
+
     fn publish_plain(
         &self,
         out: &mut impl Outlet,
@@ -369,6 +383,11 @@ impl Content {
     }
 
     fn framed(&self, topic: &str, position: Option<Position>) -> Prepared {
+        Prepared::text(self.framed_text(topic, position))
+    }
+
+    /// As a message of the protocol.
+    pub(crate) fn framed_text(&self, topic: &str, position: Option<Position>) -> String {
         let topic = json!(topic);
         let place = position.map_or_else(String::new, |Position { epoch, sequence }| {
             format!(",\"epoch\":{epoch},\"seq\":{sequence}")
@@ -378,7 +397,7 @@ impl Content {
             Self::Json(bytes) => ("data", String::from_utf8_lossy(bytes).into_owned()),
             Self::Binary(bytes) => ("b64", format!("\"{}\"", STANDARD.encode(bytes))),
         };
-        Prepared::text(format!("{{\"op\":\"message\",\"topic\":{topic}{place},\"{key}\":{value}}}"))
+        format!("{{\"op\":\"message\",\"topic\":{topic}{place},\"{key}\":{value}}}")
     }
 }
 

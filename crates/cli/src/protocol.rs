@@ -3,6 +3,7 @@
 mod incoming;
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Instant;
 
 use base64::Engine as _;
@@ -19,6 +20,8 @@ use crate::auth::{Denied, Rights, Want};
 use crate::hub::{self, Content, Form, Hub};
 use crate::live::Policy;
 use crate::routes::{TOKEN_EXPIRED, close};
+use crate::streams::Store;
+use crate::streams::follow::{self, Follow};
 use crate::streams::json::{self as streams, Side};
 
 /// The subprotocol, for clients that name one.
@@ -39,6 +42,8 @@ struct Subscription {
     topic: String,
     /// It is told how many are there, too.
     presence: bool,
+    /// Where it stands, if the topic is kept in a stream.
+    follow: Option<Follow>,
 }
 
 /// Why something was not done.
@@ -112,21 +117,15 @@ impl Client {
     /// Does what is asked; answers what the acknowledgement says beside the id.
     fn obey(&mut self, op: Op<'_>, id: &Option<Value>, cx: &mut Context<'_>) -> Result<Answer, Problem> {
         match op {
-            Op::Subscribe { topic, presence, start } => self.subscribe(&topic, presence, start, cx),
+            Op::Subscribe { topic, presence, start } => self.subscribe(&topic, presence, start, id, cx),
             Op::History { topic, start } => self.history(&topic, start, cx),
             Op::Unsubscribe { topic } => self.unsubscribe(&topic, cx),
-            Op::Publish { topic, data } => {
-                self.may_publish(&topic)?;
-                let reached = self.hub.publish(cx, &topic, &Content::json(data), true);
-                Ok(Answer::Ack(json!({ "reached": reached })))
-            }
+            Op::Publish { topic, data } => self.publish(&topic, &Content::json(data), id, cx),
             Op::PublishBinary { topic, b64 } => {
-                self.may_publish(&topic)?;
                 let bytes = STANDARD
                     .decode(b64.as_bytes())
                     .map_err(|error| problem(code::MALFORMED, format!("b64: {error}")))?;
-                let reached = self.hub.publish(cx, &topic, &Content::Binary(bytes.into()), true);
-                Ok(Answer::Ack(json!({ "reached": reached })))
+                self.publish(&topic, &Content::Binary(bytes.into()), id, cx)
             }
             Op::Presence { topic } => {
                 hub::check_name(&topic).map_err(|text| problem(code::TOPIC, text))?;
@@ -148,9 +147,26 @@ impl Client {
         }
     }
 
-    fn may_publish(&self, topic: &str) -> Result<(), Problem> {
+    fn publish(
+        &mut self,
+        topic: &str,
+        content: &Content,
+        id: &Option<Value>,
+        cx: &mut Context<'_>,
+    ) -> Result<Answer, Problem> {
         hub::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
-        Ok(self.rights.check(Want::Publish(topic))?)
+        self.rights.check(Want::Publish(topic))?;
+        if let Some(store) = self.store_of(topic) {
+            self.streams.publish_to_topic((&store, topic, content), id, &self.rights, cx)?;
+            return Ok(Answer::Later);
+        }
+        let reached = self.hub.publish(cx, topic, content, true);
+        Ok(Answer::Ack(json!({ "reached": reached })))
+    }
+
+    /// The streams, if a topic is kept there.
+    fn store_of(&self, topic: &str) -> Option<Arc<Store>> {
+        self.streams.store().filter(|store| store.topics().backs(topic)).cloned()
     }
 
     fn subscribe(
@@ -158,11 +174,15 @@ impl Client {
         topic: &str,
         presence: bool,
         start: Option<Start>,
+        id: &Option<Value>,
         cx: &mut Context<'_>,
     ) -> Result<Answer, Problem> {
         let check = if presence { hub::check_name } else { hub::check_subscription };
         check(topic).map_err(|text| problem(code::TOPIC, text))?;
         self.rights.check(Want::Subscribe(topic))?;
+        if let Some(store) = self.store_of(topic) {
+            return self.subscribe_to_stream((&store, topic), presence, start, id, cx);
+        }
         let mut ack = json!({ "topic": topic });
         let place = self.subscriptions.iter().position(|known| known.topic == topic);
         if place.is_none() || start.is_some() {
@@ -179,12 +199,28 @@ impl Client {
                 None => {}
             }
         }
-        let place = place.unwrap_or_else(|| {
-            self.hub.joined(cx, Form::Framed, topic);
-            self.subscriptions.push(Subscription { topic: topic.to_owned(), presence: false });
-            self.subscriptions.len() - 1
-        });
+        let place = place.unwrap_or_else(|| self.join(topic, None, cx));
+        self.tell_presence(place, presence, &mut ack, cx)?;
+        Ok(Answer::Ack(ack))
+    }
+
+    /// Notes a subscription that was made.
+    fn join(&mut self, topic: &str, follow: Option<Follow>, cx: &mut Context<'_>) -> usize {
+        self.hub.joined(cx, Form::Framed, topic);
+        self.subscriptions.push(Subscription { topic: topic.to_owned(), presence: false, follow });
+        self.subscriptions.len() - 1
+    }
+
+    /// Tells how many are there to those who want to know, now and from now on.
+    fn tell_presence(
+        &mut self,
+        place: usize,
+        presence: bool,
+        ack: &mut Value,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Problem> {
         let known = &mut self.subscriptions[place];
+        let topic = &*known.topic;
         if presence && !known.presence {
             cx.subscribe(&Form::Presence.topic(topic)).map_err(refused)?;
             self.hub.joined(cx, Form::Presence, topic);
@@ -195,12 +231,106 @@ impl Client {
             ack["subscribers"] = json!(subscribers);
             ack["at"] = json!(at);
         }
-        Ok(Answer::Ack(ack))
+        Ok(())
+    }
+
+    /// Subscribes to a topic that is kept in a stream, by its name.
+    fn subscribe_to_stream(
+        &mut self,
+        (store, topic): (&Store, &str),
+        presence: bool,
+        start: Option<Start>,
+        id: &Option<Value>,
+        cx: &mut Context<'_>,
+    ) -> Result<Answer, Problem> {
+        let mut ack = json!({ "topic": topic });
+        let known = self.subscriptions.iter().position(|known| known.topic == topic);
+        // It is counted first: what is published from here on is meant for it, too.
+        let place = known.unwrap_or_else(|| self.join(topic, None, cx));
+        if known.is_none() || start.is_some() {
+            match Follow::begin(store, topic, start, cx) {
+                Ok(Poll::Ready((follow, fields))) => {
+                    self.subscriptions[place].follow = Some(follow);
+                    ack = fields;
+                }
+                Ok(Poll::Pending) => {
+                    self.subscriptions[place].follow = Some(Follow::Opening { id: id.clone(), start });
+                }
+                Err(problem) => {
+                    self.leave(place, cx);
+                    return Err(problem);
+                }
+            }
+        }
+        self.tell_presence(place, presence, &mut ack, cx)?;
+        let waits = matches!(self.subscriptions[place].follow, Some(Follow::Opening { .. }));
+        Ok(if waits { Answer::Later } else { Answer::Ack(ack) })
+    }
+
+    /// Goes on with those who could not begin before, and feeds those who are being fed.
+    fn follow(&mut self, cx: &mut Context<'_>) {
+        let Some(store) = self.streams.store().cloned() else { return };
+        let mut place = 0;
+        while let Some(known) = self.subscriptions.get_mut(place) {
+            let mut id = None;
+            let result = match &mut known.follow {
+                Some(Follow::Opening { id: asked, .. }) => {
+                    id = asked.clone();
+                    self.open_followed(place, &store, cx).map(|()| true)
+                }
+                Some(follow) => follow.feed(&known.topic, cx),
+                None => Ok(true),
+            };
+            match result {
+                Ok(true) => place += 1,
+                Ok(false) => return,
+                Err(problem) => {
+                    let topic = self.leave(place, cx);
+                    let mut words = problem.words();
+                    words["topic"] = json!(topic);
+                    if let Some(id) = id {
+                        words["id"] = id;
+                    }
+                    say(cx, &words);
+                }
+            }
+        }
+    }
+
+    /// Whether what was dropped will be read from a stream instead.
+    fn goes_back(&mut self, missed: &Missed, cx: &mut Context<'_>) -> bool {
+        let topic = missed.topic().and_then(Form::name);
+        let (Some(topic), Some(first)) = (topic, missed.first()) else { return false };
+        let Some(store) = self.store_of(topic) else { return false };
+        let known = self.subscriptions.iter_mut().find(|known| known.topic == topic);
+        let Some(follow) = known.and_then(|known| known.follow.as_mut()) else { return false };
+        follow.go_back(&store, topic, first, cx).is_ok()
+    }
+
+    /// Acknowledges a subscription that had to wait for the streams.
+    fn open_followed(&mut self, place: usize, store: &Store, cx: &mut Context<'_>) -> Result<(), Problem> {
+        let known = &mut self.subscriptions[place];
+        let Some(Follow::Opening { id, start }) = &known.follow else { return Ok(()) };
+        let (id, start) = (id.clone(), *start);
+        let Poll::Ready((follow, mut ack)) = Follow::begin(store, &known.topic, start, cx)? else {
+            return Ok(());
+        };
+        known.follow = Some(follow);
+        self.tell_presence(place, false, &mut ack, cx)?;
+        if let Some(id) = id {
+            (ack["op"], ack["id"]) = (json!("ack"), id);
+            say(cx, &ack);
+        }
+        Ok(())
     }
 
     fn history(&self, topic: &str, start: Start, cx: &Context<'_>) -> Result<Answer, Problem> {
         hub::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
         self.rights.check(Want::Subscribe(topic))?;
+        if let Some(store) = self.store_of(topic) {
+            let messages = follow::history(&store, topic, start, HISTORY_MAX, HISTORY_BYTES_MAX)?;
+            return Ok(Answer::Own(json!({ "op": "history", "topic": topic, "messages": messages })));
+        }
         if !self.hub.keeps(topic) {
             return Err(problem(code::NOT_KEPT, format!("nothing is kept of {topic}")));
         }
@@ -227,12 +357,18 @@ impl Client {
         let Some(place) = self.subscriptions.iter().position(|known| known.topic == topic) else {
             return Err(problem(code::NOT_SUBSCRIBED, format!("not subscribed to {topic}")));
         };
+        self.leave(place, cx);
+        Ok(Answer::Ack(json!({ "topic": topic })))
+    }
+
+    /// Ends a subscription; answers of what.
+    fn leave(&mut self, place: usize, cx: &mut Context<'_>) -> String {
         let gone = self.subscriptions.swap_remove(place);
         for form in gone.forms() {
-            cx.unsubscribe(&form.topic(topic));
-            self.hub.left(cx, form, topic);
+            cx.unsubscribe(&form.topic(&gone.topic));
+            self.hub.left(cx, form, &gone.topic);
         }
-        Ok(Answer::Ack(json!({ "topic": topic })))
+        gone.topic
     }
 }
 
@@ -319,6 +455,9 @@ impl Handler for Client {
     }
 
     fn dropped(&mut self, missed: &Missed, cx: &mut Context<'_>) {
+        if self.goes_back(missed, cx) {
+            return;
+        }
         let mut words = json!({ "op": "dropped", "messages": missed.messages() });
         if let Some(topic) = missed.topic().and_then(Form::name) {
             words["topic"] = json!(topic);
@@ -328,10 +467,12 @@ impl Handler for Client {
 
     fn woken(&mut self, cx: &mut Context<'_>) {
         self.streams.woken(cx);
+        self.follow(cx);
     }
 
     fn drain(&mut self, cx: &mut Context<'_>) {
         self.streams.drain(cx);
+        self.follow(cx);
     }
 
     fn deadline(&self) -> Option<Instant> {

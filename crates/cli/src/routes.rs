@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use serde_json::json;
 use sinews_server::{
-    CloseCode, Closed, Config, Context, DeflateConfig, DeflateMode, Handler, Kind, MessageRoute,
+    Answer, CloseCode, Closed, Config, Context, DeflateConfig, DeflateMode, Handler, Kind, MessageRoute,
     OriginPolicy, Overflow, Payload, Refusal, Request, Response, Router, ServerOptions, WebSocketRoute,
 };
 
@@ -20,6 +20,7 @@ use crate::protocol::{self, Client};
 use crate::settings::Settings;
 use crate::streams::binary::{self, Binary};
 use crate::streams::json::Side;
+use crate::streams::raw::ToStream;
 use crate::streams::{self, Store};
 
 /// The routes.
@@ -30,7 +31,7 @@ pub(crate) fn router(settings: &Settings, live: &Live, hub: &Arc<Hub>, store: Op
     let (of_subscribers, of_publishers, of_clients, of_viewers) =
         (Arc::clone(hub), Arc::clone(hub), Arc::clone(hub), Arc::clone(hub));
     let max_message = settings.max_message;
-    let of_talkers = store.cloned();
+    let (of_talkers, of_raw, of_posts) = (store.cloned(), store.cloned(), store.cloned());
     let router = pages::add_to(Router::new())
         .healthz("/healthz")
         .readyz("/readyz")
@@ -45,7 +46,8 @@ pub(crate) fn router(settings: &Settings, live: &Live, hub: &Arc<Hub>, store: Op
         .websocket(
             "/topics/{name}",
             route(settings, RAW, move |request| {
-                Subscriber::new(request, &to_subscribe.policy(), Arc::clone(&of_subscribers))
+                let hub = Arc::clone(&of_subscribers);
+                Subscriber::new(request, &to_subscribe.policy(), hub, of_raw.clone())
             }),
         )
         .websocket(
@@ -62,7 +64,8 @@ pub(crate) fn router(settings: &Settings, live: &Live, hub: &Arc<Hub>, store: Op
             }),
         )
         .post("/topics/{name}", move |request| {
-            publish(&to_publish.policy(), &of_publishers, request).unwrap_or_else(|denied| denied.response())
+            publish(&to_publish.policy(), &of_publishers, of_posts.as_deref(), request)
+                .unwrap_or_else(|denied| denied.response().into())
         });
     add_streams(router, settings, live, hub, store)
 }
@@ -166,10 +169,17 @@ struct Subscriber {
     hub: Arc<Hub>,
     /// It is counted as a subscriber.
     joined: bool,
+    /// If the topic is kept in a stream.
+    stream: Option<ToStream>,
 }
 
 impl Subscriber {
-    fn new(request: &Request<'_>, policy: &Policy, hub: Arc<Hub>) -> Result<Self, Refusal> {
+    fn new(
+        request: &Request<'_>,
+        policy: &Policy,
+        hub: Arc<Hub>,
+        store: Option<Arc<Store>>,
+    ) -> Result<Self, Refusal> {
         policy.origin.check(request.head())?;
         let topic = topic_of(request, hub::check_subscription).map_err(|problem| bad_request(&problem))?;
         let include_self = match request.query("self") {
@@ -177,12 +187,19 @@ impl Subscriber {
             Some("false") => false,
             Some(_) => return Err(bad_request("the query's `self` is true or false")),
         };
+        let store = store.filter(|store| store.topics().backs(&topic));
+        if store.is_some() && !include_self {
+            return Err(bad_request(
+                "the topic is kept in a stream, which everybody hears all of: no self=false",
+            ));
+        }
         let allowed = |rights: Rights| {
             rights.check(Want::Subscribe(&topic))?;
             Ok(rights)
         };
         let rights = policy.rights(request).and_then(allowed).map_err(|denied| denied.refusal())?;
-        Ok(Self { topic, include_self, rights, hub, joined: false })
+        let stream = store.map(ToStream::new);
+        Ok(Self { topic, include_self, rights, hub, joined: false, stream })
     }
 }
 
@@ -207,7 +224,18 @@ impl Handler for Subscriber {
             return close(cx, FORBIDDEN, &denied.problem);
         }
         let content = Content::payload(payload.kind(), payload.detach());
-        self.hub.publish(cx, &self.topic, &content, self.include_self);
+        match &mut self.stream {
+            Some(stream) => stream.publish(&self.topic, &content, &self.rights, cx),
+            None => {
+                self.hub.publish(cx, &self.topic, &content, self.include_self);
+            }
+        }
+    }
+
+    fn woken(&mut self, cx: &mut Context<'_>) {
+        if let Some(stream) = &mut self.stream {
+            stream.woken(cx);
+        }
     }
 
     fn close(&mut self, _: &Closed, cx: &mut Context<'_>) {
@@ -248,21 +276,30 @@ pub(crate) fn close(cx: &mut Context<'_>, code: CloseCode, reason: &str) {
 }
 
 /// `POST /topics/{name}`: the body goes to every subscriber.
-fn publish(policy: &Policy, hub: &Hub, request: &mut Request<'_>) -> Result<Response, Denied> {
+fn publish(
+    policy: &Policy,
+    hub: &Hub,
+    store: Option<&Store>,
+    request: &mut Request<'_>,
+) -> Result<Answer, Denied> {
     // A page elsewhere can make a browser post here, too.
     if policy.origin.check(request.head()).is_err() {
-        return Ok(failure(403, "this origin may not publish here; see --origin"));
+        return Ok(failure(403, "this origin may not publish here; see --origin").into());
     }
     let topic = match topic_of(request, hub::check_name) {
         Ok(topic) => topic,
-        Err(problem) => return Ok(failure(400, &problem)),
+        Err(problem) => return Ok(failure(400, &problem).into()),
     };
-    policy.rights(request)?.check(Want::Publish(&topic))?;
+    let rights = policy.rights(request)?;
+    rights.check(Want::Publish(&topic))?;
     // Text if it is UTF-8, else binary.
     let kind = if std::str::from_utf8(request.body()).is_ok() { Kind::Text } else { Kind::Binary };
     let content = Content::payload(kind, Bytes::copy_from_slice(request.body()));
+    if let Some(store) = store.filter(|store| store.topics().backs(&topic)) {
+        return Ok(streams::http::publish_to_topic(store, topic, &content, &rights));
+    }
     let subscribers = hub.publish(request.topics(), &topic, &content, true);
-    Ok(Response::json(format!("{}\n", json!({ "topic": topic, "subscribers": subscribers }))))
+    Ok(Response::json(format!("{}\n", json!({ "topic": topic, "subscribers": subscribers }))).into())
 }
 
 fn topic_of(request: &Request<'_>, check: fn(&str) -> Result<(), String>) -> Result<String, String> {

@@ -21,6 +21,7 @@ use crate::hub::{Form, Hub};
 use crate::live::{Live, Policy};
 use crate::routes;
 use crate::settings::Settings;
+use crate::streams::follow;
 
 /// Serves until a signal stops it, or another process takes over.
 pub(crate) fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
@@ -56,6 +57,9 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
     if let Some(threads) = settings.threads {
         server = server.threads(threads.get());
     }
+    for pattern in settings.streams.topics() {
+        server = server.topic_rule(follow::rule(pattern));
+    }
     for keep in &settings.history {
         // Only in the form that can tell where each message stands.
         let pattern = Form::Framed.topic(&keep.pattern);
@@ -73,6 +77,9 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
     let server = server.bind().map_err(|error| explain(&error))?;
     let handover = Handover::new(Arc::clone(&hub), store.clone(), server.publisher(), server.stop_handle());
     feed::start(server.monitor(), server.publisher(), Arc::clone(&hub))?;
+    if let Some(store) = &store {
+        store.topics().start(Arc::clone(&hub), server.publisher())?;
+    }
     warn_if_open(server.addresses(), tls.is_some(), &live.policy());
     let table = table(server.addresses(), threads, server.backend(), &settings, descriptors);
     let reload = Reload { args, settings, live, tls, log };

@@ -6,18 +6,24 @@
 //!   HTTP ────────────────────┘   what is awaited,     └─▶ groups: who reads which partition
 //!                                who is to be fed
 //! ```
+//!
+//! Topics that are kept in streams are of [`backing`], and of [`follow`] for those who come to them.
 
+pub(crate) mod backing;
 pub(crate) mod binary;
 mod desk;
+pub(crate) mod follow;
 mod groups;
 pub(crate) mod http;
 pub(crate) mod json;
+pub(crate) mod raw;
 #[cfg(test)]
 mod tests;
 mod wire;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sinews_server::{Handler, Refusal, Request};
@@ -27,12 +33,13 @@ use sinews_stream::{
     Streams,
 };
 
+use self::backing::{Backing, Line};
 use self::binary::Binary;
 pub(crate) use self::desk::{Desk, Voice};
 use self::groups::Groups;
 use self::json::Side;
 use crate::auth::{Rights, Want};
-use crate::hub::{self, Hub};
+use crate::hub::{self, Content, Hub};
 use crate::live::Policy;
 use crate::protocol::{Client, Problem, code, problem};
 use crate::routes::bad_request;
@@ -45,6 +52,7 @@ pub(crate) struct Store {
     config: StreamConfig,
     limits: Limits,
     groups: Groups,
+    topics: Arc<Backing>,
     closed: AtomicBool,
 }
 
@@ -87,22 +95,54 @@ impl Ack {
 }
 
 impl Store {
-    /// Without streams at first; with the largest message that anybody may send.
-    pub(crate) fn new(config: StreamConfig, max_message: usize) -> Arc<Self> {
+    /// Without streams at first; with the patterns of topics that are kept in them, and the largest message that anybody
+    /// may send.
+    pub(crate) fn new(config: StreamConfig, topics: Vec<String>, max_message: usize) -> Arc<Self> {
         let limits = Limits::default().bytes(max_message);
         Arc::new(Self {
             streams: OnceLock::new(),
             config,
             limits,
             groups: Groups::default(),
+            topics: Arc::new(Backing::new(topics)),
             closed: AtomicBool::new(false),
         })
     }
 
     /// Has the streams from now on.
     pub(crate) fn begin(&self, streams: Streams) {
+        self.topics.begin(&streams.list());
         // Whoever comes second has opened nothing: the directory is locked.
         let _ = self.streams.set(streams);
+        self.topics.wake_all();
+    }
+
+    /// The topics that are kept here.
+    pub(crate) fn topics(&self) -> &Arc<Backing> {
+        &self.topics
+    }
+
+    /// The stream of a topic that is kept in one, and what is to be put into it.
+    pub(crate) fn to_publish_to_topic(
+        &self,
+        topic: &str,
+        content: &Content,
+        rights: &Rights,
+    ) -> Result<(Stream, Records), Problem> {
+        let stream = self.to_publish(topic, rights)?;
+        backing::check(&stream)?;
+        Ok((stream, backing::record_of(content, self.limits())?))
+    }
+
+    /// The way of a topic that is kept here, if there is a stream for it. Not yet while that is another process's.
+    pub(crate) fn line(&self, topic: &str) -> Result<Poll<Option<Arc<Line>>>, Problem> {
+        match self.streams.get() {
+            Some(streams) => {
+                let stream = streams.stream(topic);
+                Ok(Poll::Ready(stream.map(|stream| self.topics.line(&stream)).transpose()?))
+            }
+            None => Ok(Poll::Pending),
+        }
     }
 
     fn streams(&self) -> Result<&Streams, Problem> {
@@ -157,14 +197,22 @@ impl Store {
         if missing == Missing::Refused {
             return Err(problem(code::NO_STREAM, format!("there is no stream {name}")));
         }
-        self.streams()?.create(name, &self.config).map_err(|error| {
+        let is_topic = self.topics.backs(name);
+        // A topic has one order.
+        let config = if is_topic { self.config.clone().partitions(1) } else { self.config.clone() };
+        let created = self.streams()?.create(name, &config).map_err(|error| {
             let code = match error {
                 CreateError::Name => code::TOPIC,
                 CreateError::TooMany => code::TOO_MANY,
                 _ => code::STORE,
             };
             problem(code, format!("stream {name}: {error}"))
-        })
+        });
+        let stream = created?;
+        if is_topic {
+            self.topics.line(&stream)?;
+        }
+        Ok(stream)
     }
 
     /// Puts records behind the others. Answers the partition, too.

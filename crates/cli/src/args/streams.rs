@@ -22,6 +22,11 @@ pub(crate) struct StreamArgs {
     #[arg(long, value_name = "ADDRESS", env = "SINEWS_STREAMS_LISTEN", value_delimiter = ',')]
     pub(crate) streams_listen: Option<Vec<Place>>,
 
+    /// Topics that are kept in streams of their names, as a name or a pattern: `chat.>`. What is published to them is
+    /// heard when it is on disk, and read from there by those who come back; may be given several times
+    #[arg(long, value_name = "PATTERN", env = "SINEWS_STREAMS_TOPICS", value_delimiter = ',')]
+    pub(crate) streams_topics: Option<Vec<String>>,
+
     /// Partitions of a stream that comes into being by being published to [default: 1]
     #[arg(long, value_name = "N", env = "SINEWS_STREAMS_PARTITIONS")]
     pub(crate) streams_partitions: Option<NonZeroU32>,

@@ -270,6 +270,17 @@ pub(crate) const KEYS: &[Key] = &[
         reloads: false,
     },
     Key {
+        name: "streams.topics",
+        default: Some("[]"),
+        example: "",
+        expected: "a pattern of topics such as \"chat.>\", or a list of them",
+        about: &[
+            "Topics that are kept in streams of their names: what is published to them is heard when it is on disk, and",
+            "who comes back, or later, gets it from there, after a restart too. They need no `history`.",
+        ],
+        reloads: false,
+    },
+    Key {
         name: "streams.partitions",
         default: Some("1"),
         example: "",

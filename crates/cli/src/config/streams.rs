@@ -14,6 +14,7 @@ use super::units::{Bytes, FsyncWhen, OneOrMore, WaitOrOff};
 pub(crate) struct StreamValues {
     pub(crate) directory: Option<PathBuf>,
     pub(crate) listen: Option<OneOrMore<Place>>,
+    pub(crate) topics: Option<OneOrMore<String>>,
     pub(crate) partitions: Option<NonZeroU32>,
     pub(crate) fsync: Option<FsyncWhen>,
     pub(crate) retain_bytes: Option<Bytes>,

@@ -10,6 +10,7 @@ use sinews_stream::{Fsync, OpenError, StreamConfig, Streams, StreamsConfig};
 
 use super::Pick;
 use crate::args::StreamArgs;
+use crate::auth::pattern;
 use crate::config::StreamValues;
 use crate::config::network::Place;
 use crate::config::units::{Bytes, FsyncWhen, OneOrMore, WaitOrOff};
@@ -23,6 +24,8 @@ use crate::streams::Store;
 pub(crate) struct StreamSettings {
     directory: Option<PathBuf>,
     listen: Vec<Place>,
+    /// Patterns of topics that are kept in streams of their names.
+    topics: Vec<String>,
     partitions: u32,
     fsync: Fsync,
     retain_bytes: Option<usize>,
@@ -36,6 +39,9 @@ impl StreamSettings {
         let settings = Self {
             directory: pick.one("streams.directory", &args.streams_directory, file.directory.clone()),
             listen: pick.one(LISTEN, &args.streams_listen, places).unwrap_or_default(),
+            topics: pick
+                .one(TOPICS, &args.streams_topics, file.topics.clone().map(|OneOrMore(list)| list))
+                .unwrap_or_default(),
             partitions: pick
                 .one(PARTITIONS, &args.streams_partitions, file.partitions)
                 .map_or(1, |it| it.get()),
@@ -52,11 +58,16 @@ impl StreamSettings {
                 .one("streams.segment_bytes", &args.streams_segment_bytes, file.segment_bytes)
                 .map_or(256 << 20, |Bytes(bytes)| bytes),
         };
-        if settings.directory.is_none() && !settings.listen.is_empty() {
-            let name = pick.names.of(LISTEN);
+        let needs_one = [(LISTEN, settings.listen.is_empty()), (TOPICS, settings.topics.is_empty())];
+        if let (None, Some((name, _))) = (&settings.directory, needs_one.iter().find(|(_, empty)| !empty)) {
+            let name = pick.names.of(name);
             return Err(format!(
                 "{name}: there are no streams without streams.directory (--streams-directory)"
             ));
+        }
+        if let Some(wrong) = settings.topics.iter().find(|pattern| !pattern::is_valid(pattern)) {
+            let name = pick.names.of(TOPICS);
+            return Err(format!("{name}: {wrong:?} is no pattern of topics"));
         }
         if settings.partitions > StreamConfig::PARTITIONS_MAX {
             let name = pick.names.of(PARTITIONS);
@@ -72,7 +83,7 @@ impl StreamSettings {
     /// Why it cannot be used.
     pub(crate) fn open(&self, max_message: usize, has_former: bool) -> Result<Option<Arc<Store>>, String> {
         let Some(directory) = &self.directory else { return Ok(None) };
-        let store = Store::new(self.config(), max_message);
+        let store = Store::new(self.config(), self.topics.clone(), max_message);
         match Streams::open(directory, StreamsConfig::default()) {
             // What was lost is in the log.
             Ok((streams, _)) => store.begin(streams),
@@ -85,6 +96,11 @@ impl StreamSettings {
             Err(error) => return Err(format!("streams.directory: {error}")),
         }
         Ok(Some(store))
+    }
+
+    /// Patterns of topics that are kept in streams.
+    pub(crate) fn topics(&self) -> &[String] {
+        &self.topics
     }
 
     fn config(&self) -> StreamConfig {
@@ -119,10 +135,11 @@ impl StreamSettings {
         self.listen.iter().filter(|place| matches!(place, Place::Tcp(_))).count()
     }
 
-    pub(super) fn differs(&self, new: &Self) -> [(&'static str, bool); 7] {
+    pub(super) fn differs(&self, new: &Self) -> [(&'static str, bool); 8] {
         [
             ("streams.directory", self.directory != new.directory),
             (LISTEN, self.listen != new.listen),
+            (TOPICS, self.topics != new.topics),
             (PARTITIONS, self.partitions != new.partitions),
             ("streams.fsync", self.fsync != new.fsync),
             ("streams.retain_bytes", self.retain_bytes != new.retain_bytes),
@@ -150,6 +167,7 @@ fn take_over(directory: &Path, store: &Store) {
 const TAKE_OVER_INTERVAL: Duration = Duration::from_millis(5);
 
 const LISTEN: &str = "streams.listen";
+const TOPICS: &str = "streams.topics";
 const PARTITIONS: &str = "streams.partitions";
 
 /// Permissions of the sockets: the user and the group of the process.
@@ -167,6 +185,10 @@ mod tests {
         assert_eq!(plain.config(), StreamConfig::default());
         let alone = settings(&["--streams-listen", "127.0.0.1:0"], "").unwrap_err();
         assert!(alone.contains("--streams-listen") && alone.contains("streams.directory"), "{alone}");
+        let alone = settings(&["--streams-topics", "a"], "").unwrap_err();
+        assert!(alone.contains("--streams-topics") && alone.contains("streams.directory"), "{alone}");
+        let wrong = settings(&["--streams", "d", "--streams-topics", "a.>.b"], "").unwrap_err();
+        assert!(wrong.contains("--streams-topics") && wrong.contains("a.>.b"), "{wrong}");
     }
 
     #[test]

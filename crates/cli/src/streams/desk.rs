@@ -115,23 +115,24 @@ struct Feed {
     alarm: Arc<Alarm>,
 }
 
-/// Wakes a connection, and remembers that it has.
-struct Alarm {
+/// Wakes somebody, and remembers that it has.
+pub(super) struct Alarm {
     rung: AtomicBool,
-    connection: Waker,
+    whom: Waker,
 }
 
 impl Alarm {
-    fn new(cx: &Context<'_>) -> Arc<Self> {
-        Arc::new(Self { rung: AtomicBool::new(true), connection: cx.waker() })
+    /// One that has rung.
+    pub(super) fn new(whom: Waker) -> Arc<Self> {
+        Arc::new(Self { rung: AtomicBool::new(true), whom })
     }
 
-    fn has_rung(&self) -> bool {
+    pub(super) fn has_rung(&self) -> bool {
         self.rung.load(Ordering::Acquire)
     }
 
     /// Answers whether what is awaited has happened; rings otherwise when it does.
-    fn set(self: &Arc<Self>, partition: &Partition, past: Past) -> bool {
+    pub(super) fn set(self: &Arc<Self>, partition: &Partition, past: Past) -> bool {
         self.rung.store(false, Ordering::Release);
         let happened = partition.watch(past, &Waker::from(Arc::clone(self)));
         if happened {
@@ -144,7 +145,7 @@ impl Alarm {
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
         self.rung.store(true, Ordering::Release);
-        self.connection.wake_by_ref();
+        self.whom.wake_by_ref();
     }
 }
 
@@ -193,7 +194,8 @@ impl<I> Desk<I> {
                 Ok(())
             }
             Err(AppendError::Busy) => {
-                self.waiting = Some(Waiting { id, stream, partition, records, ack, room: Alarm::new(cx) });
+                self.waiting =
+                    Some(Waiting { id, stream, partition, records, ack, room: Alarm::new(cx.waker()) });
                 self.retry(store, voice, cx);
                 Ok(())
             }
@@ -435,7 +437,7 @@ impl<I> Subscription<I> {
         let Some(partition) = self.stream.partition(number) else { return };
         let stored = self.member.as_ref().and_then(|member| self.stream.committed(&member.group, number));
         let next = partition.seek(stored.map_or(self.start, Start::Offset));
-        self.feeds.push(Feed { number, partition, next, alarm: Alarm::new(cx) });
+        self.feeds.push(Feed { number, partition, next, alarm: Alarm::new(cx.waker()) });
     }
 
     /// Lets go of partitions that others of the group are to read, and takes over those that it is to.

@@ -11,7 +11,8 @@ use sinews_stream::{Durability, Start};
 
 use super::json::{counted, described, malformed, write_record};
 use super::{Ack, Store, Which, choose, find_partition};
-use crate::hub;
+use crate::auth::Rights;
+use crate::hub::{self, Content};
 use crate::live::Policy;
 use crate::protocol::{Problem, code, problem};
 use crate::routes::failure;
@@ -75,6 +76,27 @@ fn try_publish(
             Err(error) => refused(&error.into()),
         }
     }))
+}
+
+/// `POST /topics/{name}` of a topic that is kept in a stream: answers when it is as safe as the stream makes it.
+pub(crate) fn publish_to_topic(store: &Store, topic: String, content: &Content, rights: &Rights) -> Answer {
+    let appended = store.to_publish_to_topic(&topic, content, rights).and_then(|(stream, records)| {
+        let pending = store.append(&stream, 0, records)?;
+        Ok((stream.created(), pending))
+    });
+    let (epoch, mut pending) = match appended {
+        Ok(appended) => appended,
+        Err(problem) => return refused(&problem).into(),
+    };
+    Answer::later(async move {
+        match pending.wait(Durability::Broker).await {
+            Ok(appended) => {
+                let words = json!({ "topic": topic, "epoch": epoch, "seq": appended.first + 1 });
+                Response::json(format!("{words}\n"))
+            }
+            Err(error) => refused(&error.into()),
+        }
+    })
 }
 
 fn partition_of(request: &Request<'_>) -> Result<Which, Problem> {

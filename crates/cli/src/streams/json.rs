@@ -16,6 +16,7 @@ use sinews_stream::{Appended, Read, Stream};
 use super::desk::Place;
 use super::{Ack, Begin, Desk, Store, Voice, Which};
 use crate::auth::Rights;
+use crate::hub::Content;
 use crate::protocol::{Problem, code, problem};
 
 /// What a client says about streams. The stream may be left out where the path names it.
@@ -56,11 +57,21 @@ pub(crate) struct Side {
     store: Option<Arc<Store>>,
     /// The stream that is meant where none is named.
     here: Option<String>,
-    desk: Desk<Id>,
+    desk: Desk<Asked>,
 }
 
-/// What an answer is to be known by.
-type Id = Option<Value>;
+/// What an answer is to be known by, and whether it is that to a publication of a topic: then with the topic's epoch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Asked {
+    id: Option<Value>,
+    epoch: Option<u64>,
+}
+
+impl From<&Option<Value>> for Asked {
+    fn from(id: &Option<Value>) -> Self {
+        Self { id: id.clone(), epoch: None }
+    }
+}
 
 impl Side {
     pub(crate) fn new(store: Option<Arc<Store>>, here: Option<String>) -> Self {
@@ -71,7 +82,7 @@ impl Side {
     pub(crate) fn obey(
         &mut self,
         (stream, op): (Option<Cow<'_, str>>, Op<'_>),
-        id: &Id,
+        id: &Option<Value>,
         rights: &Rights,
         cx: &mut Context<'_>,
     ) -> Result<Answer, Problem> {
@@ -86,7 +97,7 @@ impl Side {
                 let ack = if id.is_none() { Ack::None } else { ack };
                 let at_once = (ack == Ack::None && id.is_some())
                     .then(|| json!({ "stream": name, "count": records.count() }));
-                self.desk.publish(to, partition, records, (id.clone(), ack), &Words, cx)?;
+                self.desk.publish(to, partition, records, (id.into(), ack), &Words, cx)?;
                 Ok(at_once.map_or(Answer::Later, Answer::Ack))
             }
             Op::Consume { partition, begin } => {
@@ -98,17 +109,17 @@ impl Side {
                     ));
                 }
                 let from = (&*store, stream);
-                let places = self.desk.subscribe(from, partition, begin, id.clone(), cx)?;
+                let places = self.desk.subscribe(from, partition, begin, id.into(), cx)?;
                 Ok(Answer::Ack(json!({ "stream": name, "partitions": listed(&places) })))
             }
             Op::Commit { partition, offset, group } => {
                 let to = (&*group, partition, offset);
-                self.desk.commit(store.to_read(name, rights)?, to, id.clone(), &Words, cx)?;
+                self.desk.commit(store.to_read(name, rights)?, to, id.into(), &Words, cx)?;
                 Ok(Answer::Later)
             }
             Op::Read { partition, offset, max } => {
                 let found = super::fetch(&store.to_read(name, rights)?, partition, offset, max)?;
-                let at = Place { id, stream: name, partition };
+                let at = Place { id: &id.into(), stream: name, partition };
                 Ok(Answer::Own(records_text(&at, found.from, found.end, &found.read)))
             }
             Op::Stop if self.desk.unsubscribe(|_, known| known == name) => {
@@ -124,6 +135,25 @@ impl Side {
                 Ok(Answer::Own(words.to_string()))
             }
         }
+    }
+
+    /// The streams behind topics, if there are any.
+    pub(crate) fn store(&self) -> Option<&Arc<Store>> {
+        self.store.as_ref()
+    }
+
+    /// Publishes to a topic that is kept in a stream, and answers when that is as safe as the stream makes it.
+    pub(crate) fn publish_to_topic(
+        &mut self,
+        (store, topic, content): (&Store, &str, &Content),
+        id: &Option<Value>,
+        rights: &Rights,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Problem> {
+        let (stream, records) = store.to_publish_to_topic(topic, content, rights)?;
+        let asked = Asked { id: id.clone(), epoch: Some(stream.created()) };
+        // Who gives no id is told if it fails, all the same.
+        self.desk.publish((store, stream), Which::This(0), records, (asked, Ack::Broker), &Words, cx)
     }
 
     pub(crate) fn woken(&mut self, cx: &mut Context<'_>) {
@@ -221,8 +251,8 @@ pub(super) fn write_record(record: &Record<'_>, prefix: &str, out: &mut String) 
 }
 
 /// What was read, as one message: pieces of it might meet the limit on what waits.
-fn records_text(at: &Place<'_, Id>, from: u64, end: u64, read: &Read) -> String {
-    let id = at.id.as_ref().map_or_else(String::new, |id| format!("\"id\":{id},"));
+fn records_text(at: &Place<'_, Asked>, from: u64, end: u64, read: &Read) -> String {
+    let id = at.id.id.as_ref().map_or_else(String::new, |id| format!("\"id\":{id},"));
     let (stream, partition) = (json!(at.stream), at.partition);
     let mut words =
         format!("{{\"op\":\"records\",{id}\"stream\":{stream},\"partition\":{partition},\"records\":[");
@@ -247,8 +277,8 @@ pub(super) fn counted(batches: &[u8], from: u64) -> impl Iterator<Item = Record<
 struct Words;
 
 impl Words {
-    fn say(mut words: Value, id: &Id, cx: &mut Context<'_>) -> Sent {
-        if let Some(id) = id {
+    fn say(mut words: Value, asked: &Asked, cx: &mut Context<'_>) -> Sent {
+        if let Some(id) = &asked.id {
             words["id"] = id.clone();
         }
         // Behind a Close there is nobody to hear it.
@@ -257,38 +287,48 @@ impl Words {
 }
 
 impl Voice for Words {
-    type Id = Id;
+    type Id = Asked;
 
-    fn published(&self, at: &Place<'_, Id>, appended: Appended, cx: &mut Context<'_>) {
+    fn published(&self, at: &Place<'_, Asked>, appended: Appended, cx: &mut Context<'_>) {
         let Appended { first, count, .. } = appended;
+        if let Some(epoch) = at.id.epoch {
+            if at.id.id.is_some() {
+                Self::say(json!({ "op": "ack", "epoch": epoch, "seq": first + 1 }), at.id, cx);
+            }
+            return;
+        }
         let words = json!({
             "op": "ack", "stream": at.stream, "partition": at.partition, "offset": first, "count": count,
         });
         Self::say(words, at.id, cx);
     }
 
-    fn committed(&self, at: &Place<'_, Id>, cx: &mut Context<'_>) {
-        if at.id.is_some() {
+    fn committed(&self, at: &Place<'_, Asked>, cx: &mut Context<'_>) {
+        if at.id.id.is_some() {
             Self::say(json!({ "op": "ack", "stream": at.stream, "partition": at.partition }), at.id, cx);
         }
     }
 
-    fn failed(&self, id: &Id, problem: Problem, cx: &mut Context<'_>) {
+    fn failed(&self, id: &Asked, problem: Problem, cx: &mut Context<'_>) {
         Self::say(problem.words(), id, cx);
     }
 
-    fn records(&self, at: &Place<'_, Id>, from: u64, end: u64, read: &Read, cx: &mut Context<'_>) -> Sent {
-        let unasked = Place { id: &None, ..*at };
+    fn records(&self, at: &Place<'_, Asked>, from: u64, end: u64, read: &Read, cx: &mut Context<'_>) -> Sent {
+        let unasked = Place { id: &Asked::default(), ..*at };
         cx.send_text(&records_text(&unasked, from, end, read)).unwrap_or(Sent::Dropped)
     }
 
-    fn gap(&self, at: &Place<'_, Id>, from: u64, to: u64, cx: &mut Context<'_>) -> Sent {
+    fn gap(&self, at: &Place<'_, Asked>, from: u64, to: u64, cx: &mut Context<'_>) -> Sent {
         let words =
             json!({ "op": "gap", "stream": at.stream, "partition": at.partition, "from": from, "to": to });
-        Self::say(words, &None, cx)
+        Self::say(words, &Asked::default(), cx)
     }
 
-    fn assigned(&self, _: &Id, stream: &str, places: &[(u32, u64)], cx: &mut Context<'_>) {
-        Self::say(json!({ "op": "assigned", "stream": stream, "partitions": listed(places) }), &None, cx);
+    fn assigned(&self, _: &Asked, stream: &str, places: &[(u32, u64)], cx: &mut Context<'_>) {
+        Self::say(
+            json!({ "op": "assigned", "stream": stream, "partitions": listed(places) }),
+            &Asked::default(),
+            cx,
+        );
     }
 }

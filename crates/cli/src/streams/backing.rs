@@ -1,0 +1,308 @@
+//! Topics that are kept in streams: what is published to one is appended to the stream of its name, and who is
+//! subscribed hears what can be read of it.
+//!
+//! ```text
+//!   publish ─▶ append ─▶ log ─┬─▶ relay, a thread ─▶ topics of the server below ─▶ who is subscribed
+//!                             └─▶ follow: who comes later reads until where the relay is, and is let in there
+//! ```
+//!
+//! The relay follows the log and not those who publish: so everybody hears the same order, nothing before it is as safe
+//! as the stream makes it, and what others put into the log as well.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Wake, Waker};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use sinews_server::{Position, Publisher};
+use sinews_stream::record::{Kind, Limits, Record, RecordBuilder, Records};
+use sinews_stream::{Partition, Past, ReadError, Stream};
+
+use super::desk::Alarm;
+use super::json::{counted, malformed};
+use crate::auth::pattern;
+use crate::hub::{Content, Hub};
+use crate::protocol::{Problem, code, problem};
+
+/// The topics that are kept in streams.
+pub(crate) struct Backing {
+    patterns: Vec<String>,
+    /// By name. A stream stays, and so does its line; there are no more than there may be streams.
+    lines: Mutex<HashMap<String, Arc<Line>>>,
+    bell: Arc<Bell>,
+    relay: Mutex<Option<JoinHandle<()>>>,
+    closing: AtomicBool,
+    /// Connections that wait for the streams to be there, at most one waker for each.
+    waiting: Mutex<Vec<Waker>>,
+}
+
+/// The way from a stream to those who are subscribed to its topic.
+pub(crate) struct Line {
+    name: String,
+    epoch: u64,
+    partition: Partition,
+    /// The first record that the relay has not published. Held while it publishes, and while somebody is let in.
+    relayed: Mutex<u64>,
+    alarm: Arc<Alarm>,
+}
+
+/// Wakes the relay.
+#[derive(Default)]
+struct Bell(OnceLock<Thread>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        if let Some(thread) = self.0.get() {
+            thread.unpark();
+        }
+    }
+}
+
+/// What a step of the relay came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Fed,
+    Idle,
+    Failed,
+}
+
+/// Bytes that the relay reads of a stream at a time, about; then others have their turn.
+const RELAY_BYTES: usize = 64 << 10;
+
+/// Records that it publishes before it looks whether threads fall behind.
+pub(super) const RELAY_RECORDS: usize = 128;
+
+/// How long the relay waits for threads that have more to deliver than they get done.
+const PACE: Duration = Duration::from_millis(1);
+
+/// How long it waits before it reads again what could not be read.
+const RETRY: Duration = Duration::from_secs(1);
+
+impl Backing {
+    pub(super) fn new(patterns: Vec<String>) -> Self {
+        Self {
+            patterns,
+            lines: Mutex::default(),
+            bell: Arc::default(),
+            relay: Mutex::default(),
+            closing: AtomicBool::new(false),
+            waiting: Mutex::default(),
+        }
+    }
+
+    /// Whether a topic is kept in a stream.
+    pub(crate) fn backs(&self, topic: &str) -> bool {
+        !pattern::is_pattern(topic) && self.patterns.iter().any(|pattern| pattern::covers(pattern, topic))
+    }
+
+    /// These streams are there. What they hold has been published, or is found there by those who come back.
+    pub(super) fn begin(&self, streams: &[Stream]) {
+        for stream in streams.iter().filter(|stream| self.backs(stream.name())) {
+            match check(stream) {
+                Ok(partition) => {
+                    let end = partition.ends().readable;
+                    self.insert(stream, partition, end);
+                }
+                Err(problem) => tracing::warn!("{}", problem.text),
+            }
+        }
+    }
+
+    /// The line of a stream. One that was not there at the [beginning](Self::begin) is new, so all of it is to be published.
+    pub(super) fn line(&self, stream: &Stream) -> Result<Arc<Line>, Problem> {
+        if let Some(line) = self.lock().get(stream.name()) {
+            return Ok(line.clone());
+        }
+        Ok(self.insert(stream, check(stream)?, 0))
+    }
+
+    fn insert(&self, stream: &Stream, partition: Partition, relayed: u64) -> Arc<Line> {
+        let mut lines = self.lock();
+        let line = lines.entry(stream.name().to_owned()).or_insert_with(|| {
+            Arc::new(Line {
+                name: stream.name().to_owned(),
+                epoch: stream.created(),
+                partition,
+                relayed: Mutex::new(relayed),
+                alarm: Alarm::new(Waker::from(self.bell.clone())),
+            })
+        });
+        let line = line.clone();
+        drop(lines);
+        self.bell.clone().wake();
+        line
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Line>>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes somebody when the streams are there.
+    pub(super) fn wait(&self, waker: Waker) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if !waiting.iter().any(|known| known.will_wake(&waker)) {
+            waiting.push(waker);
+        }
+    }
+
+    pub(super) fn wake_all(&self) {
+        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Starts the relay, if any topic is kept.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub(crate) fn start(self: &Arc<Self>, hub: Arc<Hub>, publisher: Publisher) -> io::Result<()> {
+        if self.patterns.is_empty() {
+            return Ok(());
+        }
+        let backing = Arc::clone(self);
+        let thread = thread::Builder::new().name("topics".to_owned());
+        let thread = thread.spawn(move || backing.run(&hub, publisher))?;
+        *self.relay.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(())
+    }
+
+    /// The streams are closed: waits until all that is in them has been published here.
+    pub(crate) fn finish(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        self.bell.clone().wake();
+        if let Some(relay) = self.relay.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // One that has panicked has published what it could.
+            let _ = relay.join();
+        }
+    }
+
+    fn run(&self, hub: &Hub, mut publisher: Publisher) {
+        // The first to set it.
+        let _ = self.bell.0.set(thread::current());
+        let mut lines = Vec::new();
+        loop {
+            let closing = self.closing.load(Ordering::SeqCst);
+            let known = self.lock();
+            if known.len() != lines.len() {
+                lines = known.values().cloned().collect();
+            }
+            drop(known);
+            let mut step = Step::Idle;
+            for line in lines.iter().filter(|line| closing || line.alarm.has_rung()) {
+                match line.step(hub, &mut publisher, |publisher| self.pace(publisher)) {
+                    Step::Fed => step = Step::Fed,
+                    Step::Failed if step == Step::Idle => step = Step::Failed,
+                    Step::Failed | Step::Idle => {}
+                }
+            }
+            match step {
+                Step::Fed => {}
+                _ if closing => return,
+                Step::Failed => thread::park_timeout(RETRY),
+                Step::Idle => thread::park(),
+            }
+        }
+    }
+}
+
+impl Backing {
+    /// Waits while threads have more to deliver than they get done.
+    fn pace(&self, publisher: &Publisher) {
+        while publisher.is_behind() && !self.closing.load(Ordering::SeqCst) {
+            thread::park_timeout(PACE);
+        }
+    }
+}
+
+impl Line {
+    pub(super) fn partition(&self) -> &Partition {
+        &self.partition
+    }
+
+    pub(super) fn relayed(&self) -> MutexGuard<'_, u64> {
+        self.relayed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a topic stands whose next record is this one.
+    pub(super) fn position(&self, next: u64) -> Position {
+        Position { epoch: self.epoch, sequence: next }
+    }
+
+    /// Publishes what can be read, once, and waits in between for threads that fall behind.
+    fn step(&self, hub: &Hub, publisher: &mut Publisher, pace: impl Fn(&Publisher)) -> Step {
+        let from = *self.relayed();
+        match self.partition.read(from, RELAY_BYTES) {
+            Ok(read) if read.batches.is_empty() => self.follow(from),
+            Ok(read) => {
+                let mut records = counted(&read.batches, from).peekable();
+                while records.peek().is_some() {
+                    let mut relayed = self.relayed();
+                    for record in records.by_ref().take(RELAY_RECORDS) {
+                        let position = self.position(record.offset + 1);
+                        hub.relay(publisher, &self.name, &content_of(&record), position);
+                        *relayed = position.sequence;
+                    }
+                    // Those who are waited for may want it.
+                    drop(relayed);
+                    pace(publisher);
+                }
+                // Offsets that nobody has.
+                *self.relayed() = read.next;
+                Step::Fed
+            }
+            Err(ReadError::Gone { earliest: to } | ReadError::Damaged { resume: to, .. }) if to > from => {
+                tracing::error!(topic = self.name, from, to, "records are gone before they were heard");
+                *self.relayed() = to;
+                Step::Fed
+            }
+            Err(error) => {
+                tracing::error!(topic = self.name, %error, "what is kept of a topic cannot be read");
+                Step::Failed
+            }
+        }
+    }
+
+    fn follow(&self, next: u64) -> Step {
+        if self.alarm.set(&self.partition, Past::Readable(next)) { Step::Fed } else { Step::Idle }
+    }
+}
+
+/// The partition of a stream that keeps a topic.
+pub(super) fn check(stream: &Stream) -> Result<Partition, Problem> {
+    let (name, count) = (stream.name(), stream.partitions());
+    stream.partition(0).filter(|_| count == 1).ok_or_else(|| {
+        let words =
+            format!("the stream {name} has {count} partitions: it keeps no topic, which has one order");
+        problem(code::NOT_SUBSCRIBED, words)
+    })
+}
+
+/// One record of what is published.
+pub(super) fn record_of(content: &Content, limits: &Limits) -> Result<Records, Problem> {
+    let (value, kind) = match content {
+        Content::Text(bytes) => (Cow::Borrowed(&**bytes), Kind::Text),
+        Content::Binary(bytes) => (Cow::Borrowed(&**bytes), Kind::Bytes),
+        Content::Json(bytes) => match serde_json::from_slice::<String>(bytes) {
+            Ok(text) => (Cow::Owned(text.into_bytes()), Kind::Text),
+            Err(_) => (Cow::Borrowed(&**bytes), Kind::Json),
+        },
+    };
+    let mut builder = RecordBuilder::with_limits(*limits);
+    builder.push(super::now(), b"", &value, kind).map_err(malformed)?;
+    builder.finish().ok_or_else(|| problem(code::MALFORMED, "nothing is to be published"))
+}
+
+/// What a record holds. What it is said to be was not checked.
+pub(super) fn content_of(record: &Record<'_>) -> Content {
+    let bytes = Bytes::copy_from_slice(record.value);
+    match (record.kind, std::str::from_utf8(record.value)) {
+        (Kind::Text, Ok(_)) => Content::Text(bytes),
+        (Kind::Json, Ok(text)) if serde_json::from_str::<&RawValue>(text).is_ok() => Content::Json(bytes),
+        _ => Content::Binary(bytes),
+    }
+}

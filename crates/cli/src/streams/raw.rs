@@ -1,0 +1,66 @@
+//! `WS /topics/{name}` of a topic that is kept in a stream: what comes is appended.
+
+use std::sync::Arc;
+
+use sinews_server::{CloseCode, Context, Sent};
+use sinews_stream::{Appended, Read};
+
+use super::desk::Place;
+use super::{Ack, Desk, Store, Voice, Which};
+use crate::auth::Rights;
+use crate::hub::Content;
+use crate::protocol::Problem;
+use crate::routes::close;
+
+/// One publisher's way into the stream.
+pub(crate) struct ToStream {
+    store: Arc<Store>,
+    desk: Desk<()>,
+}
+
+impl ToStream {
+    pub(crate) fn new(store: Arc<Store>) -> Self {
+        Self { store, desk: Desk::default() }
+    }
+
+    /// Appends a message. If there is no room, the connection is held until there is; if it fails, it closes, since
+    /// nothing else could be told here.
+    pub(crate) fn publish(&mut self, topic: &str, content: &Content, rights: &Rights, cx: &mut Context<'_>) {
+        let result = self.store.to_publish_to_topic(topic, content, rights).and_then(|(stream, records)| {
+            let to = (&*self.store, stream);
+            self.desk.publish(to, Which::This(0), records, ((), Ack::Broker), &Silent, cx)
+        });
+        if let Err(problem) = result {
+            Silent.failed(&(), problem, cx);
+        }
+    }
+
+    pub(crate) fn woken(&mut self, cx: &mut Context<'_>) {
+        self.desk.woken(Some(&*self.store), &Silent, cx);
+    }
+}
+
+/// Says nothing but the last word.
+struct Silent;
+
+impl Voice for Silent {
+    type Id = ();
+
+    fn published(&self, _: &Place<'_, ()>, _: Appended, _: &mut Context<'_>) {}
+
+    fn committed(&self, _: &Place<'_, ()>, _: &mut Context<'_>) {}
+
+    fn failed(&self, (): &(), problem: Problem, cx: &mut Context<'_>) {
+        close(cx, CloseCode::TRY_AGAIN_LATER, &problem.text);
+    }
+
+    fn records(&self, _: &Place<'_, ()>, _: u64, _: u64, _: &Read, _: &mut Context<'_>) -> Sent {
+        Sent::Queued
+    }
+
+    fn gap(&self, _: &Place<'_, ()>, _: u64, _: u64, _: &mut Context<'_>) -> Sent {
+        Sent::Queued
+    }
+
+    fn assigned(&self, (): &(), _: &str, _: &[(u32, u64)], _: &mut Context<'_>) {}
+}
