@@ -1,0 +1,218 @@
+//! Topics that are kept in streams: one order, from the disk, whoever comes when.
+
+use serde_json::{Value, json};
+use sinews_testkit::{Frame, Reply};
+
+use super::{Json, Server, body};
+use crate::config::Directory;
+use crate::support::Running;
+
+fn topics(arguments: &[&str]) -> Server {
+    Server::start(&[&["--streams-topics", "chat,news.>"], arguments].concat())
+}
+
+impl Json {
+    /// The next so many messages of topics: where they stand, and what they hold.
+    fn messages(&mut self, count: usize) -> Vec<(u64, u64, Value)> {
+        let mut messages = Vec::new();
+        for _ in 0..count {
+            let words = self.hear();
+            assert_eq!(words["op"], "message", "{words}");
+            let held = if words["data"].is_null() { &words["b64"] } else { &words["data"] };
+            messages.push((words["epoch"].as_u64().unwrap(), words["seq"].as_u64().unwrap(), held.clone()));
+        }
+        messages
+    }
+
+    /// Subscribes; answers the acknowledgement.
+    fn subscribe(&mut self, topic: &str, more: &Value) -> Value {
+        let mut words = json!({ "op": "subscribe", "id": "s", "topic": topic });
+        words.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let ack = self.ask(words);
+        assert_eq!(ack["op"], "ack", "{ack}");
+        ack
+    }
+}
+
+fn post(server: &Running, topic: &str, text: &str) -> Value {
+    let answer = server.request(&format!("POST /topics/{topic} HTTP/1.1"), text);
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    body(&answer)
+}
+
+/// Publishes numbers by a socket of its own, each acknowledged.
+fn publish(server: &Running, topic: &str, numbers: std::ops::Range<u64>) {
+    let mut client = Json::connect(server, "/ws");
+    for number in numbers {
+        let ack = client.ask(json!({ "op": "publish", "id": number, "topic": topic, "data": number }));
+        assert_eq!((&ack["op"], &ack["id"]), (&json!("ack"), &json!(number)), "{ack}");
+    }
+}
+
+#[test]
+fn whatever_way_it_is_published_everybody_hears_one_order_which_is_that_of_the_stream() {
+    let server = topics(&["--threads", "2"]);
+    let mut early = Json::connect(&server.running, "/ws");
+    let ack = early.subscribe("news.a", &json!({ "presence": true }));
+    assert_eq!((&ack["seq"], &ack["complete"], &ack["subscribers"]), (&json!(0), &json!(true), &json!(1)));
+    let mut pattern = Json::connect(&server.running, "/ws");
+    pattern.subscribe("news.*", &json!({}));
+    let mut raw = server.running.websocket("/topics/news.a");
+    assert_eq!(early.hear()["subscribers"], 2);
+
+    let mut client = Json::connect(&server.running, "/ws");
+    let ack = client.ask(json!({ "op": "publish", "id": 1, "topic": "news.a", "data": "one" }));
+    let epoch = ack["epoch"].as_u64().unwrap();
+    assert_eq!(ack, json!({ "op": "ack", "id": 1, "epoch": epoch, "seq": 1 }));
+    let answer = post(&server.running, "news.a", "two");
+    assert_eq!(answer, json!({ "topic": "news.a", "epoch": epoch, "seq": 2 }));
+    let appended = client.ask(json!({ "op": "append", "id": 2, "stream": "news.a", "data": { "n": 3 } }));
+    assert_eq!(appended["offset"], 2);
+    raw.send(&Frame::binary(b"four".to_vec()));
+    let heard: Vec<Reply> = (0..4).map(|_| raw.next().unwrap()).collect();
+    assert_eq!(heard[..3], ["one", "two", "{\"n\":3}"].map(Reply::text));
+    assert!(matches!(&heard[3], Reply::Message(sinews_proto::Kind::Binary, bytes) if bytes == b"four"));
+
+    let expected: Vec<_> = [json!("one"), json!("two"), json!({ "n": 3 }), json!("Zm91cg==")].into();
+    let expected: Vec<_> = (1_u64..).zip(expected).map(|(sequence, held)| (epoch, sequence, held)).collect();
+    assert_eq!(early.messages(4), expected);
+    assert_eq!(pattern.messages(4), expected);
+    let mut late = Json::connect(&server.running, "/ws");
+    let ack = late.subscribe("news.a", &json!({ "last": 3 }));
+    let told = json!({ "op": "ack", "id": "s", "topic": "news.a", "epoch": epoch, "seq": 4, "replayed": 3,
+        "complete": true });
+    assert_eq!(ack, told);
+    assert_eq!(late.messages(3), expected[1..]);
+    let kept = late
+        .ask(json!({ "op": "history", "id": 7, "topic": "news.a", "from": { "epoch": epoch, "seq": 1 } }));
+    assert_eq!(kept["messages"].as_array().unwrap().len(), 3);
+    assert_eq!(
+        kept["messages"][0],
+        json!({ "op": "message", "topic": "news.a", "epoch": epoch, "seq": 2, "data": "two" })
+    );
+    let lines = server.running.get("/streams/news.a");
+    assert_eq!(lines.lines().filter(|line| line.starts_with("{\"partition\"")).count(), 4);
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_the_server_was_killed_and_who_resumes_hears_it_once() {
+    let directory = Directory::new();
+    let path = directory.path("streams");
+    let start = || Running::serve(&["--streams", &path, "--streams-topics", "chat"]);
+    let (mut heard, mut from) = (Vec::new(), json!({ "last": 0 }));
+    for round in 0..4_u64 {
+        let server = start();
+        let mut subscriber = Json::connect(&server, "/ws");
+        let ack = subscriber.subscribe("chat", &from);
+        assert_eq!(ack["complete"], true, "{ack}");
+        assert_eq!(ack["replayed"].as_u64().unwrap(), 30 * round - heard.len() as u64, "{ack}");
+        publish(&server, "chat", round * 30..round * 30 + 30);
+        // It goes before it has heard all.
+        heard.extend(subscriber.messages(20));
+        let last: &(u64, u64, Value) = heard.last().unwrap();
+        from = json!({ "from": { "epoch": last.0, "seq": last.1 } });
+        server.signal("KILL");
+    }
+    let server = start();
+    let mut subscriber = Json::connect(&server, "/ws");
+    subscriber.subscribe("chat", &from);
+    heard.extend(subscriber.messages(40));
+    let epoch = heard[0].0;
+    for (at, message) in (0..120_u64).zip(&heard) {
+        assert_eq!(*message, (epoch, at + 1, json!(at)));
+    }
+    // And goes on.
+    publish(&server, "chat", 120..121);
+    assert_eq!(subscriber.messages(1), [(epoch, 121, json!(120))]);
+    // Somebody of another run, and somebody who has heard nothing.
+    let mut other = Json::connect(&server, "/ws");
+    let ack = other.subscribe("chat", &json!({ "from": { "epoch": 1, "seq": 5 } }));
+    assert_eq!((&ack["complete"], &ack["replayed"]), (&json!(false), &json!(121)), "{ack}");
+    let ack = Json::connect(&server, "/ws").subscribe("chat", &json!({ "from": { "epoch": 1, "seq": 0 } }));
+    assert_eq!((&ack["complete"], &ack["replayed"]), (&json!(true), &json!(121)), "{ack}");
+}
+
+#[test]
+fn history_goes_over_into_what_is_published_without_a_gap() {
+    const EACH: u64 = 1_500;
+    let server = topics(&["--threads", "2"]);
+    std::thread::scope(|scope| {
+        let publishers = [0, EACH].map(|first| {
+            let server = &server.running;
+            scope.spawn(move || publish(server, "chat", first..first + EACH))
+        });
+        // While they publish, and behind it.
+        let mut heard = Vec::new();
+        for round in 0..6 {
+            if round == 5 {
+                while publishers.iter().any(|publisher| !publisher.is_finished()) {
+                    std::thread::yield_now();
+                }
+            }
+            let mut late = Json::connect(&server.running, "/ws");
+            late.subscribe("news.other", &json!({}));
+            late.subscribe("chat", &json!({ "from": { "epoch": 1, "seq": 0 } }));
+            heard.push(late.messages(2 * EACH as usize));
+        }
+        assert!(heard.iter().all(|one| *one == heard[0]), "all hear the same");
+        for (at, (_, sequence, _)) in (1..).zip(&heard[0]) {
+            assert_eq!(*sequence, at, "each once, in order");
+        }
+    });
+}
+
+#[test]
+fn one_who_is_slow_reads_on_from_the_disk() {
+    let server =
+        topics(&["--threads", "2", "--websocket-max-outbound", "128k", "--websocket-high-water", "16k"]);
+    let mut slow = Json::connect(&server.running, "/ws");
+    slow.subscribe("chat", &json!({}));
+    // By a pattern, too, which must not let it in before its time.
+    slow.subscribe("*", &json!({}));
+    let mut quick = Json::connect(&server.running, "/ws");
+    quick.subscribe("chat", &json!({}));
+    const COUNT: u64 = 3_000;
+    let filler = "x".repeat(10_000);
+    let mut client = Json::connect(&server.running, "/ws");
+    for number in 0..COUNT {
+        client.say(&json!({ "op": "publish", "id": number, "topic": "chat", "data": [number, filler] }));
+        if number % 64 == 63 {
+            (0..64).for_each(|_| assert_eq!(client.hear()["op"], "ack"));
+        }
+        let (_, sequence, held) = quick.messages(1).remove(0);
+        assert_eq!((sequence, &held[0]), (number + 1, &json!(number)));
+    }
+    for number in 0..COUNT {
+        let (_, sequence, held) = slow.messages(1).remove(0);
+        assert_eq!((sequence, &held[0]), (number + 1, &json!(number)), "each once, in order");
+    }
+    client.say(&json!({ "op": "publish", "topic": "chat", "data": "last" }));
+    assert_eq!(slow.messages(1)[0].1, COUNT + 1);
+}
+
+#[test]
+fn what_is_not_possible_is_told() {
+    let server = topics(&["--streams-partitions", "3"]);
+    let refused = server.running.try_websocket("/topics/chat?self=false", "").map(drop).unwrap_err();
+    assert!(refused.starts_with("HTTP/1.1 400 "), "{refused}");
+    // A topic gets a stream with one partition, whoever is first; others have three.
+    let mut client = Json::connect(&server.running, "/ws");
+    for (stream, partitions) in [("chat", 1), ("other", 3)] {
+        client.ask(json!({ "op": "append", "id": 1, "stream": stream, "data": 1 }));
+        let told = client.ask(json!({ "op": "stream", "id": 2, "stream": stream }));
+        assert_eq!(told["partitions"].as_array().unwrap().len(), partitions);
+    }
+    // One that was there before as something else keeps no topic.
+    let directory = Directory::new();
+    let path = directory.path("streams");
+    let before = Running::serve(&["--streams", &path, "--streams-partitions", "2"]);
+    assert!(before.request("POST /streams/chat HTTP/1.1", "x").starts_with("HTTP/1.1 200 "));
+    before.signal("TERM");
+    assert!(before.wait().0.success());
+    let server = Running::serve(&["--streams", &path, "--streams-topics", "chat"]);
+    let answer = server.request("POST /topics/chat HTTP/1.1", "x");
+    assert!(answer.starts_with("HTTP/1.1 409 ") && answer.contains("2 partitions"), "{answer}");
+    let mut client = Json::connect(&server, "/ws");
+    let error = client.ask(json!({ "op": "subscribe", "id": 1, "topic": "chat" }));
+    assert_eq!((&error["op"], &error["code"]), (&json!("error"), &json!(409)), "{error}");
+}
