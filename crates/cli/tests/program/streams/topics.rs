@@ -1,5 +1,7 @@
 //! Topics that are kept in streams: one order, from the disk, whoever comes when.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use serde_json::{Value, json};
 use sinews_testkit::{Frame, Reply};
 
@@ -135,25 +137,30 @@ fn what_was_acknowledged_is_there_after_the_server_was_killed_and_who_resumes_he
 #[test]
 fn history_goes_over_into_what_is_published_without_a_gap() {
     const EACH: u64 = 1_500;
-    let server = topics(&["--threads", "2"]);
+    let server = topics(&["--threads", "2", "--websocket-high-water", "4k"]);
+    let published = AtomicU64::new(0);
+    let (server, published) = (&server.running, &published);
     std::thread::scope(|scope| {
-        let publishers = [0, EACH].map(|first| {
-            let server = &server.running;
-            scope.spawn(move || publish(server, "chat", first..first + EACH))
-        });
-        // While they publish, and behind it.
-        let mut heard = Vec::new();
-        for round in 0..6 {
-            if round == 5 {
-                while publishers.iter().any(|publisher| !publisher.is_finished()) {
+        for first in [0, EACH] {
+            scope.spawn(move || {
+                for number in (first..first + EACH).step_by(50) {
+                    publish(server, "chat", number..number + 50);
+                    published.fetch_add(50, Ordering::SeqCst);
+                }
+            });
+        }
+        // They come while others publish, and read faster than those do.
+        let late = [200, 500, 1_000, 1_500, 2_000, 2_500, 2_800].map(|begin| {
+            scope.spawn(move || {
+                while published.load(Ordering::SeqCst) < begin {
                     std::thread::yield_now();
                 }
-            }
-            let mut late = Json::connect(&server.running, "/ws");
-            late.subscribe("news.other", &json!({}));
-            late.subscribe("chat", &json!({ "from": { "epoch": 1, "seq": 0 } }));
-            heard.push(late.messages(2 * EACH as usize));
-        }
+                let mut late = Json::connect(server, "/ws");
+                late.subscribe("chat", &json!({ "from": { "epoch": 1, "seq": 0 } }));
+                late.messages(2 * EACH as usize)
+            })
+        });
+        let heard = late.map(|late| late.join().unwrap());
         assert!(heard.iter().all(|one| *one == heard[0]), "all hear the same");
         for (at, (_, sequence, _)) in (1..).zip(&heard[0]) {
             assert_eq!(*sequence, at, "each once, in order");
@@ -163,29 +170,34 @@ fn history_goes_over_into_what_is_published_without_a_gap() {
 
 #[test]
 fn one_who_is_slow_reads_on_from_the_disk() {
-    let server =
-        topics(&["--threads", "2", "--websocket-max-outbound", "128k", "--websocket-high-water", "16k"]);
+    const COUNT: u64 = 1_500;
+    let limits = ["--websocket-max-outbound", "128k", "--websocket-high-water", "16k"];
+    let server = topics(&[&["--threads", "2"][..], &limits].concat());
     let mut slow = Json::connect(&server.running, "/ws");
     slow.subscribe("chat", &json!({}));
     // By a pattern, too, which must not let it in before its time.
     slow.subscribe("*", &json!({}));
     let mut quick = Json::connect(&server.running, "/ws");
     quick.subscribe("chat", &json!({}));
-    const COUNT: u64 = 3_000;
     let filler = "x".repeat(10_000);
     let mut client = Json::connect(&server.running, "/ws");
-    for number in 0..COUNT {
-        client.say(&json!({ "op": "publish", "id": number, "topic": "chat", "data": [number, filler] }));
-        if number % 64 == 63 {
-            (0..64).for_each(|_| assert_eq!(client.hear()["op"], "ack"));
+    let mut read = 0..COUNT;
+    let mut read_on = |count: usize| {
+        for number in read.by_ref().take(count) {
+            let (_, sequence, held) = slow.messages(1).remove(0);
+            assert_eq!((sequence, &held[0]), (number + 1, &json!(number)), "each once, in order");
         }
+    };
+    for number in 0..COUNT {
+        client.say(&json!({ "op": "publish", "topic": "chat", "data": [number, filler] }));
         let (_, sequence, held) = quick.messages(1).remove(0);
         assert_eq!((sequence, &held[0]), (number + 1, &json!(number)));
+        // More than sockets hold is between them.
+        if number > COUNT / 3 && number % 2 == 0 {
+            read_on(1);
+        }
     }
-    for number in 0..COUNT {
-        let (_, sequence, held) = slow.messages(1).remove(0);
-        assert_eq!((sequence, &held[0]), (number + 1, &json!(number)), "each once, in order");
-    }
+    read_on(COUNT as usize);
     client.say(&json!({ "op": "publish", "topic": "chat", "data": "last" }));
     assert_eq!(slow.messages(1)[0].1, COUNT + 1);
 }
