@@ -100,6 +100,56 @@ function rates(topics) {
   document.getElementById("rates-none").hidden = topics.length > 0;
 }
 
+const plain = new Intl.NumberFormat();
+const plural = (count, one, many) => `${plain.format(count)} ${count === 1 ? one : many}`;
+
+/** One row of the table of streams; `before` is what was told of it the last time. */
+function streamRow(now, before, seconds) {
+  const per = (key) => (before && seconds > 0 ? Math.max(0, now[key] - before[key]) / seconds : 0);
+  const row = document.createElement("tr");
+  const cell = (title, main, ...small) => {
+    const made = row.insertCell();
+    made.dataset.title = title;
+    made.append(main);
+    for (const words of small) made.append(Object.assign(document.createElement("small"), { textContent: words }));
+    return made;
+  };
+  const name = cell("Stream", now.stream, ...(now.partitions > 1 ? [plural(now.partitions, "partition", "partitions")] : []));
+  if (now.failure) {
+    const fault = document.createElement("small");
+    fault.className = "fault";
+    fault.textContent = `takes nothing more: ${now.failure}`;
+    name.append(fault);
+  }
+  cell("In", rate(per("records")), `${bytes(per("bytes"))}/s`);
+  cell("Out", rate(per("read_records")), `${bytes(per("read_bytes"))}/s`);
+  const waiting = now.pending_bytes ? [`${bytes(now.pending_bytes)} waiting`] : [];
+  cell("On disk", bytes(now.disk_bytes), plural(now.segments, "file", "files"), ...waiting);
+  const offsets = "next" in now && now.kept ? [`offsets ${plain.format(now.earliest)} to ${plain.format(now.next - 1)}`] : [];
+  cell("Records", plain.format(now.kept), ...offsets);
+  const syncs = before ? now.syncs - before.syncs : 0;
+  if (syncs > 0) cell("Sync", ms((now.sync_us - before.sync_us) / syncs / 1000), rate(per("syncs")));
+  else cell("Sync", "–");
+  const [first, ...others] = now.groups.map(([group, lag]) =>
+    `${group}: ${lag ? `${plain.format(lag)} behind` : "up to date"}`);
+  const rest = now.group_count - now.groups.length;
+  cell("Groups", Object.assign(document.createElement("span"), { textContent: first ?? "–" }), ...others,
+    ...(rest > 0 ? [`and ${plain.format(rest)} more`] : []));
+  return row;
+}
+
+function streams(now, before, seconds) {
+  document.getElementById("streams-section").hidden = !now;
+  if (!now) return;
+  const known = new Map((before?.shown ?? []).map((stream) => [stream.stream, stream]));
+  document.getElementById("streams").replaceChildren(
+    ...now.shown.map((stream) => streamRow(stream, known.get(stream.stream), seconds)));
+  document.getElementById("streams-none").hidden = now.count > 0;
+  const more = document.getElementById("streams-more");
+  more.hidden = now.count <= now.shown.length;
+  more.textContent = `and ${plural(now.count - now.shown.length, "stream", "streams")} with less traffic`;
+}
+
 const state = document.getElementById("state");
 const token = new URLSearchParams(location.hash.slice(1)).get("token");
 let attempts = 0;
@@ -125,6 +175,7 @@ function open() {
     if (last) {
       for (const chart of charts) chart.add(now, difference);
       rates(now.topics);
+      streams(now.streams, last.streams, seconds);
     }
     last = now;
     asked = performance.now();

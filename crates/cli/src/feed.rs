@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sinews_server::{
     CloseCode, Closed, Context, Handler, Metrics, Monitor, Payload, Prepared, Publisher, Refusal, Request,
 };
@@ -14,6 +14,7 @@ use crate::auth::{Rights, Want};
 use crate::hub::Hub;
 use crate::live::Policy;
 use crate::routes::{TOKEN_EXPIRED, close};
+use crate::streams::{Store, report};
 
 /// The right to subscribe to this is the right to look: the numbers name topics.
 const TOPIC: &str = "sinews.dashboard";
@@ -79,7 +80,12 @@ impl Handler for Viewer {
 ///
 /// # Errors
 /// If no thread can be started.
-pub(crate) fn start(monitor: Monitor, publisher: Publisher, hub: Arc<Hub>) -> io::Result<()> {
+pub(crate) fn start(
+    monitor: Monitor,
+    publisher: Publisher,
+    hub: Arc<Hub>,
+    store: Option<Arc<Store>>,
+) -> io::Result<()> {
     let thread = thread::Builder::new().name("dashboard".to_owned());
     let begin = Instant::now();
     thread.spawn(move || {
@@ -90,7 +96,11 @@ pub(crate) fn start(monitor: Monitor, publisher: Publisher, hub: Arc<Hub>) -> io
                 continue;
             }
             let metrics = monitor.metrics();
-            let words = words(&metrics, busiest(&metrics, &mut busy), &hub.take_rates(TOPICS_MAX), begin);
+            let mut words = words(&metrics, busiest(&metrics, &mut busy), &hub.take_rates(TOPICS_MAX), begin);
+            if let Some(store) = &store {
+                words["streams"] = report::words(store);
+            }
+            let words = words.to_string();
             // A server that stops has nobody left to tell.
             let _ = publisher.publish(FEED, &Prepared::text(words));
         }
@@ -112,7 +122,7 @@ fn busiest(metrics: &Metrics, last: &mut Vec<(Duration, Duration)>) -> f64 {
     most
 }
 
-fn words(metrics: &Metrics, busy: f64, topics: &[(String, u64)], begin: Instant) -> String {
+fn words(metrics: &Metrics, busy: f64, topics: &[(String, u64)], begin: Instant) -> Value {
     let refused: u64 = metrics.handshakes_refused.iter().map(|(_, count)| count).sum();
     json!({
         "at": begin.elapsed().as_millis() as u64,
@@ -129,5 +139,4 @@ fn words(metrics: &Metrics, busy: f64, topics: &[(String, u64)], begin: Instant)
         "busy": busy,
         "topics": topics,
     })
-    .to_string()
 }

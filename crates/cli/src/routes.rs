@@ -21,7 +21,7 @@ use crate::settings::Settings;
 use crate::streams::binary::{self, Binary};
 use crate::streams::json::Side;
 use crate::streams::raw::ToStream;
-use crate::streams::{self, Store};
+use crate::streams::{self, Store, report};
 
 /// The routes.
 pub(crate) fn router(settings: &Settings, live: &Live, hub: &Arc<Hub>, store: Option<&Arc<Store>>) -> Router {
@@ -32,10 +32,10 @@ pub(crate) fn router(settings: &Settings, live: &Live, hub: &Arc<Hub>, store: Op
         (Arc::clone(hub), Arc::clone(hub), Arc::clone(hub), Arc::clone(hub));
     let max_message = settings.max_message;
     let (of_talkers, of_raw, of_posts) = (store.cloned(), store.cloned(), store.cloned());
-    let router = pages::add_to(Router::new())
+    let router = report::add_metrics(Router::new(), store);
+    let router = pages::add_to(router)
         .healthz("/healthz")
         .readyz("/readyz")
-        .metrics("/metrics")
         .websocket(
             "/echo",
             route(settings, RAW, move |request| {

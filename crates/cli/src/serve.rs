@@ -76,7 +76,7 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
     }
     let server = server.bind().map_err(|error| explain(&error))?;
     let handover = Handover::new(Arc::clone(&hub), store.clone(), server.publisher(), server.stop_handle());
-    feed::start(server.monitor(), server.publisher(), Arc::clone(&hub))?;
+    feed::start(server.monitor(), server.publisher(), Arc::clone(&hub), store.clone())?;
     if let Some(store) = &store {
         store.topics().start(Arc::clone(&hub), server.publisher())?;
     }

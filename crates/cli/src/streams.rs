@@ -17,6 +17,7 @@ mod groups;
 pub(crate) mod http;
 pub(crate) mod json;
 pub(crate) mod raw;
+pub(crate) mod report;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -166,6 +167,13 @@ impl Store {
 
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    /// All of them, the oldest first; none, as long as another process has them.
+    fn all(&self) -> Vec<Stream> {
+        let mut all = self.streams.get().map(Streams::list).unwrap_or_default();
+        all.sort_by_key(Stream::created);
+        all
     }
 
     /// Those that may be read with these rights, by name.

@@ -9,8 +9,10 @@ mod write;
 use std::collections::VecDeque;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -90,8 +92,14 @@ pub struct Statistics {
     pub written: u64,
     /// Calls that wrote.
     pub writes: u64,
-    /// Syncs.
+    /// Writes that were synced: groups of batches, or what was written before.
     pub syncs: u64,
+    /// How long those took, from the first byte written to the end of the sync.
+    pub sync_time: Duration,
+    /// Records read, by all readers.
+    pub read_records: u64,
+    /// Bytes read, by all readers.
+    pub read_bytes: u64,
     /// Wakers that wait.
     pub waiters: u64,
     /// Whether it has failed.
@@ -116,6 +124,8 @@ struct Core {
     state: Mutex<State>,
     /// What was lent last of the end of the log: many readers want the same.
     window: Mutex<Option<Window>>,
+    read_records: AtomicU64,
+    read_bytes: AtomicU64,
 }
 
 impl Partition {
@@ -158,6 +168,8 @@ impl Partition {
             clock: pool.clock.clone(),
             state: Mutex::new(state),
             window: Mutex::default(),
+            read_records: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
         });
         let mut state = core.state();
         let last = state.last().summary;
@@ -208,7 +220,10 @@ impl Partition {
     ///
     /// [`ReadError`]
     pub fn read(&self, from: u64, max_bytes: usize) -> Result<Read, ReadError> {
-        self.core.read(from, max_bytes)
+        let read = self.core.read(from, max_bytes)?;
+        self.core.read_records.fetch_add(read.next.saturating_sub(from), Ordering::Relaxed);
+        self.core.read_bytes.fetch_add(read.batches.len() as u64, Ordering::Relaxed);
+        Ok(read)
     }
 
     /// Whether it has happened already. If not, the waker is called once when it has. If the partition fails or is closed
@@ -244,6 +259,9 @@ impl Partition {
             written: state.counters.written,
             writes: state.counters.writes,
             syncs: state.counters.syncs,
+            sync_time: state.counters.sync_time,
+            read_records: self.core.read_records.load(Ordering::Relaxed),
+            read_bytes: self.core.read_bytes.load(Ordering::Relaxed),
             waiters: state.waiters.len() as u64,
             failed: state.failed.is_some(),
         }

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     host::{Failure, Server, Tools, go_through, until},
+    notes,
     webdriver::{Driver, Session},
 };
 
@@ -46,29 +47,16 @@ pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
 }
 
 impl World<'_> {
-    /// Runs script that may wait for something; what it logs with `note` can be waited for.
     fn run(&self, script: &str) -> Result<(), Failure> {
-        let wrapped = format!(
-            "window.notes ??= []; window.note = (words) => notes.push(words);
-             (async () => {{ {script} }})().catch((error) => note('threw ' + error));"
-        );
-        self.session.script(&wrapped, &[]).map(drop)
+        notes::run(&self.session, script)
     }
 
     fn notes(&self) -> Result<Vec<String>, Failure> {
-        let Value::Array(notes) = self.session.script("return window.notes", &[])? else {
-            return Ok(Vec::new());
-        };
-        Ok(notes.iter().filter_map(|note| note.as_str().map(str::to_owned)).collect())
+        notes::all(&self.session)
     }
 
     fn until_noted(&self, words: &str) -> Result<(), Failure> {
-        let noted = until(&format!("the page notes {words:?}"), || {
-            Ok(self.notes()?.iter().any(|note| note == words))
-        });
-        noted.map_err(|failure| {
-            Failure::new(format!("{failure}; it noted {:?}", self.notes().unwrap_or_default()))
-        })
+        notes::until_noted(&self.session, words)
     }
 }
 

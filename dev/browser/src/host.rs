@@ -169,6 +169,11 @@ impl Server {
         Ok(server)
     }
 
+    /// Another one of the same program.
+    pub(crate) fn beside(&self, options: &[&str]) -> Result<Self, Failure> {
+        Self::start_with(&self.binary, options)
+    }
+
     pub(crate) fn restart(&mut self) -> Result<(), Failure> {
         let mut command = Command::new(&self.binary);
         let mut program =

@@ -15,9 +15,11 @@ mod checks;
 mod client;
 mod guests;
 mod host;
+mod notes;
 mod page;
 mod pictures;
 mod report;
+mod streams;
 mod webdriver;
 
 use std::{env, path::PathBuf, process::ExitCode};
@@ -57,6 +59,7 @@ fn run(arguments: &Arguments, tools: &Tools) -> Result<usize, Failure> {
             let all = [
                 report::run(server, tools)?,
                 client::run(server, tools)?,
+                streams::run(server, tools)?,
                 guests::run(server, tools)?,
                 checks::run(server, tools)?,
             ];

@@ -6,7 +6,9 @@ use serde_json::json;
 
 use crate::{
     host::{Failure, Server, Tools},
+    notes,
     page::{ENTER, Page},
+    streams::Directory,
     webdriver::{Driver, Session},
 };
 
@@ -26,7 +28,8 @@ const TALK: &[(&str, &str)] = &[
 /// open, an empty room, and the page without its server.
 pub(crate) fn take(binary: &Path, tools: &Tools, directory: &Path) -> Result<(), Failure> {
     fs::create_dir_all(directory)?;
-    let server = Server::start(binary)?;
+    let streams = Directory::new("pictures")?;
+    let server = Server::start_with(binary, &["--streams", &streams.path(), "--streams-topics", "prices.>"])?;
     let driver = Driver::start(tools)?;
     pages(&server, &driver, directory)?;
     let url = server.url("chat#harbour");
@@ -93,9 +96,12 @@ fn pages(server: &Server, driver: &Driver, directory: &Path) -> Result<(), Failu
             }
         }
         if name == "dashboard" {
+            notes::run(&page.session, WORKERS)?;
+            notes::until_noted(&page.session, "ready")?;
             // Until there is a curve to see; each round of a different size.
             page.until("there is a curve", || {
                 for _ in 0..40 {
+                    server.publish(&server.url("streams/orders"), ORDER)?;
                     server.publish(&server.url("topics/prices.gold"), "1")?;
                     server.publish(&server.url("topics/weather"), "2")?;
                     server.publish(&server.url("topics/prices.gold"), "3")?;
@@ -122,6 +128,22 @@ fn show_both(page: &Page<'_>, directory: &Path, name: &str) -> Result<(), Failur
     }
     show_on(page, DESKTOP)
 }
+
+const ORDER: &str = "{\"order\": 4711, \"item\": \"rope, 12 mm\", \"metres\": 30, \"to\": \"Pier 3\"}";
+
+/// Two groups of a stream: one keeps up, one does not.
+const WORKERS: &str = "
+    const url = location.href.replace(/^http/, 'ws').replace('dashboard', 'streams/orders');
+    for (const [group, keeps] of [['billing', true], ['warehouse', false]]) {
+        const socket = new WebSocket(url);
+        const say = (words) => socket.send(JSON.stringify({ group, ...words }));
+        socket.onmessage = ({ data }) => {
+            const { op, next } = JSON.parse(data);
+            if (op === 'welcome') say({ op: 'consume', id: 1 }), say({ op: 'commit', id: 2, offset: 0 });
+            if (op === 'records' && keeps) say({ op: 'commit', id: 3, offset: next });
+            if (op === 'ack') note('ready');
+        };
+    }";
 
 /// Width, height, whether fingers touch it.
 const DESKTOP: (u32, u32, bool) = (1180, 740, false);

@@ -12,6 +12,7 @@ use crate::support::{PATIENCE, Running, Socket};
 
 mod crash;
 mod groups;
+mod report;
 mod topics;
 
 /// A server with streams in a directory of its own.

@@ -99,6 +99,7 @@ pub(super) struct Counters {
     pub(super) written: u64,
     pub(super) writes: u64,
     pub(super) syncs: u64,
+    pub(super) sync_time: Duration,
 }
 
 /// How long nothing is tried after there was no room.

@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Instant;
 
 use bytes::Bytes;
 
@@ -32,6 +33,7 @@ pub(super) struct Write {
     sync: bool,
     /// Nobody sees it before it is synced.
     takes_back: bool,
+    begun: Instant,
 }
 
 /// How a write went.
@@ -134,6 +136,7 @@ impl Core {
         let is_synced = write.sync && !matches!(written.end, End::Failed(_));
         if is_synced {
             state.counters.syncs += 1;
+            state.counters.sync_time += write.begun.elapsed();
             state.dirty_since = None;
             state.durable = state.last().summary.end;
         } else if written.whole > 0 {
@@ -163,7 +166,6 @@ impl Core {
                 state.file = file;
                 state.dirty_since = None;
                 state.durable = roll.summary.end;
-                state.counters.syncs += u64::from(roll.dirty);
                 None
             }
             Err(error) => {
@@ -222,7 +224,8 @@ fn begin_write(state: &mut State, sync_due: bool) -> Write {
     let (batches, pieces) = state.queue.take(first.max(state.room().min(WRITE_MOST)));
     let takes_back = state.config.fsync == Fsync::Batch;
     let (file, start) = (state.file.clone(), state.last().summary.bytes);
-    Write { file, start, batches, pieces, sync: sync_due || takes_back, takes_back }
+    let (sync, begun) = (sync_due || takes_back, Instant::now());
+    Write { file, start, batches, pieces, sync, takes_back, begun }
 }
 
 impl Write {

@@ -70,7 +70,7 @@ fn whatever_way_it_is_published_everybody_hears_one_order_which_is_that_of_the_s
     assert_eq!(answer, json!({ "topic": "news.a", "epoch": epoch, "seq": 2 }));
     let appended = client.ask(json!({ "op": "append", "id": 2, "stream": "news.a", "data": { "n": 3 } }));
     assert_eq!(appended["offset"], 2);
-    raw.send(&Frame::binary(b"four".to_vec()));
+    raw.send(&Frame::binary(b"four"));
     let heard: Vec<Reply> = (0..4).map(|_| raw.next().unwrap()).collect();
     assert_eq!(heard[..3], ["one", "two", "{\"n\":3}"].map(Reply::text));
     assert!(matches!(&heard[3], Reply::Message(sinews_proto::Kind::Binary, bytes) if bytes == b"four"));

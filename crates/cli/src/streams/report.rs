@@ -1,0 +1,260 @@
+//! What streams tell of themselves: to the dashboard, and to Prometheus.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use serde_json::{Value, json};
+use sinews_server::{Metrics, Response, Router};
+use sinews_stream::{Ends, Partition, Statistics, Stream};
+
+use super::Store;
+
+/// Streams that the dashboard is told of: those that have failed first, then those with the most traffic so far.
+const STREAMS_SHOWN: usize = 20;
+
+/// Groups of each that the dashboard is told of: those that are furthest behind.
+const GROUPS_SHOWN: usize = 8;
+
+/// Partitions that Prometheus is told of, of all streams, the oldest streams first: which ones these are does not change.
+const PARTITIONS_TOLD: usize = 256;
+
+/// Groups that Prometheus is told of, in the same order.
+const GROUPS_TOLD: usize = 256;
+
+/// All partitions of one stream together.
+#[derive(Default)]
+struct Sum {
+    statistics: Statistics,
+    /// Records that are there.
+    kept: u64,
+    failure: Option<Arc<str>>,
+}
+
+impl Sum {
+    fn of(stream: &Stream) -> Self {
+        let mut sum = Self::default();
+        for partition in partitions(stream) {
+            let one = partition.statistics();
+            let all = &mut sum.statistics;
+            all.bytes += one.bytes;
+            all.segments += one.segments;
+            all.pending += one.pending;
+            all.records += one.records;
+            all.written += one.written;
+            all.read_records += one.read_records;
+            all.read_bytes += one.read_bytes;
+            all.syncs += one.syncs;
+            all.sync_time += one.sync_time;
+            sum.kept += kept(&partition.ends());
+            sum.failure = sum.failure.or_else(|| partition.failure());
+        }
+        sum
+    }
+}
+
+fn partitions(stream: &Stream) -> impl Iterator<Item = Partition> {
+    (0..stream.partitions()).filter_map(|number| stream.partition(number))
+}
+
+fn kept(ends: &Ends) -> u64 {
+    ends.next.saturating_sub(ends.earliest)
+}
+
+/// How many records each group has before it, by name. Of a partition of which it has stored nothing: all.
+fn lags(stream: &Stream) -> Vec<(String, u64)> {
+    let lag = |group: &str| {
+        let before = |(number, partition): (u32, Partition)| {
+            let ends = partition.ends();
+            let begun = stream.committed(group, number).unwrap_or(0).max(ends.earliest);
+            ends.next.saturating_sub(begun)
+        };
+        (0..).zip(partitions(stream)).map(before).sum()
+    };
+    stream.groups().into_iter().map(|group| (lag(&group), group)).map(|(lag, group)| (group, lag)).collect()
+}
+
+/// What the dashboard is told.
+pub(crate) fn words(store: &Store) -> Value {
+    let mut all: Vec<(Stream, Sum)> =
+        store.all().into_iter().map(|stream| (Sum::of(&stream), stream)).map(|(sum, it)| (it, sum)).collect();
+    all.sort_by_key(|(_, sum)| {
+        let traffic = sum.statistics.written + sum.statistics.read_bytes;
+        (sum.failure.is_none(), std::cmp::Reverse(traffic))
+    });
+    let count = all.len();
+    let mut shown = all;
+    shown.truncate(STREAMS_SHOWN);
+    shown.sort_by(|a, b| a.0.name().cmp(b.0.name()));
+    let list: Vec<Value> = shown.iter().map(|(stream, sum)| described(stream, sum)).collect();
+    json!({ "count": count, "shown": list })
+}
+
+fn described(stream: &Stream, sum: &Sum) -> Value {
+    let statistics = &sum.statistics;
+    let mut groups = lags(stream);
+    groups.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let group_count = groups.len();
+    groups.truncate(GROUPS_SHOWN);
+    let mut words = json!({
+        "stream": stream.name(),
+        "partitions": stream.partitions(),
+        "records": statistics.records,
+        "bytes": statistics.written,
+        "read_records": statistics.read_records,
+        "read_bytes": statistics.read_bytes,
+        "disk_bytes": statistics.bytes,
+        "segments": statistics.segments,
+        "pending_bytes": statistics.pending,
+        "kept": sum.kept,
+        "syncs": statistics.syncs,
+        "sync_us": micros(statistics.sync_time),
+        "groups": groups,
+        "group_count": group_count,
+    });
+    if let (1, Some(partition)) = (stream.partitions(), stream.partition(0)) {
+        let ends = partition.ends();
+        (words["earliest"], words["next"]) = (json!(ends.earliest), json!(ends.next));
+    }
+    if let Some(failure) = &sum.failure {
+        words["failure"] = json!(&**failure);
+    }
+    words
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Answers at `/metrics`: with what the server tells, and the streams.
+pub(crate) fn add_metrics(router: Router, store: Option<&Arc<Store>>) -> Router {
+    let (monitor, store) = (router.monitor(), store.cloned());
+    router.get("/metrics", move |_| {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(monitor.metrics()));
+        if let Some(store) = &store {
+            registry.register_collector(Box::new(Told::of(store)));
+        }
+        let mut body = String::new();
+        // Writing to a string never fails.
+        let _ = text::encode(&mut body, &registry);
+        Response::new(200).with_header("Content-Type", Metrics::CONTENT_TYPE).with_body(body)
+    })
+}
+
+/// What Prometheus is told.
+#[derive(Debug)]
+struct Told {
+    streams: u64,
+    partitions: Vec<One>,
+    groups: Vec<([(&'static str, String); 2], u64)>,
+}
+
+#[derive(Debug)]
+struct One {
+    labels: [(&'static str, String); 2],
+    statistics: Statistics,
+    ends: Ends,
+}
+
+impl Told {
+    fn of(store: &Store) -> Self {
+        let all = store.all();
+        let each = all.iter().flat_map(|stream| {
+            (0_u32..).zip(partitions(stream)).map(|(number, partition)| One {
+                labels: [("stream", stream.name().to_owned()), ("partition", number.to_string())],
+                statistics: partition.statistics(),
+                ends: partition.ends(),
+            })
+        });
+        let groups = all.iter().flat_map(|stream| {
+            lags(stream)
+                .into_iter()
+                .map(|(group, lag)| ([("stream", stream.name().to_owned()), ("group", group)], lag))
+        });
+        Self {
+            streams: all.len() as u64,
+            partitions: each.take(PARTITIONS_TOLD).collect(),
+            groups: groups.take(GROUPS_TOLD).collect(),
+        }
+    }
+
+    fn counters<T>(
+        &self,
+        out: &mut DescriptorEncoder<'_>,
+        (name, help, unit): (&str, &str, Option<Unit>),
+        count: impl Fn(&Statistics) -> T,
+    ) -> fmt::Result
+    where
+        ConstCounter<T>: EncodeMetric,
+    {
+        let mut encoder = out.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+        self.partitions.iter().try_for_each(|one| {
+            ConstCounter::new(count(&one.statistics)).encode(encoder.encode_family(&one.labels)?)
+        })
+    }
+
+    fn gauges(
+        &self,
+        out: &mut DescriptorEncoder<'_>,
+        (name, help, unit): (&str, &str, Option<Unit>),
+        value: impl Fn(&One) -> u64,
+    ) -> fmt::Result {
+        let mut encoder = out.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+        self.partitions
+            .iter()
+            .try_for_each(|one| ConstGauge::new(value(one)).encode(encoder.encode_family(&one.labels)?))
+    }
+
+    fn counters_to(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (bytes, seconds) = (|| Some(Unit::Bytes), Some(Unit::Seconds));
+        self.counters(out, ("sinews_stream_records", "Records appended", None), |it| it.records)?;
+        self.counters(out, ("sinews_stream_written", "Written to streams", bytes()), |it| it.written)?;
+        let help = "Records read, by all readers";
+        self.counters(out, ("sinews_stream_read_records", help, None), |it| it.read_records)?;
+        let help = "Read from streams, by all readers";
+        self.counters(out, ("sinews_stream_read", help, bytes()), |it| it.read_bytes)?;
+        self.counters(out, ("sinews_stream_syncs", "Writes that were synced", None), |it| it.syncs)?;
+        let help = "Time of the writes that were synced, sync included";
+        self.counters(out, ("sinews_stream_sync", help, seconds), |it| it.sync_time.as_secs_f64())
+    }
+
+    fn gauges_to(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let bytes = || Some(Unit::Bytes);
+        self.gauges(out, ("sinews_stream_disk", "What a partition takes on disk", bytes()), |it| {
+            it.statistics.bytes
+        })?;
+        self.gauges(out, ("sinews_stream_segments", "Its files", None), |it| it.statistics.segments)?;
+        self.gauges(out, ("sinews_stream_pending", "What waits to be written", bytes()), |it| {
+            it.statistics.pending
+        })?;
+        self.gauges(out, ("sinews_stream_earliest_offset", "The first record that is there", None), |it| {
+            it.ends.earliest
+        })?;
+        self.gauges(out, ("sinews_stream_next_offset", "The offset that comes next", None), |it| {
+            it.ends.next
+        })?;
+        let help = "1 if the partition has failed, and takes nothing more until the server is started again";
+        self.gauges(out, ("sinews_stream_failed", help, None), |it| u64::from(it.statistics.failed))
+    }
+}
+
+impl Collector for Told {
+    fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
+        let encoder = out.encode_descriptor("sinews_streams", "Streams", None, MetricType::Gauge)?;
+        ConstGauge::new(self.streams).encode(encoder)?;
+        self.counters_to(&mut out)?;
+        self.gauges_to(&mut out)?;
+        let help = "Records that a group has before it";
+        let mut encoder = out.encode_descriptor("sinews_stream_group_lag", help, None, MetricType::Gauge)?;
+        self.groups
+            .iter()
+            .try_for_each(|(labels, lag)| ConstGauge::new(*lag).encode(encoder.encode_family(labels)?))
+    }
+}
