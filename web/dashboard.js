@@ -121,20 +121,21 @@ function streamRow(now, before, seconds) {
     fault.textContent = `takes nothing more: ${now.failure}`;
     name.append(fault);
   }
-  cell("In", rate(per("records")), `${bytes(per("bytes"))}/s`);
-  cell("Out", rate(per("read_records")), `${bytes(per("read_bytes"))}/s`);
+  cell("Records in", rate(per("records")), `${bytes(per("bytes"))}/s`);
+  cell("Records out", rate(per("read_records")), `${bytes(per("read_bytes"))}/s`);
   const waiting = now.pending_bytes ? [`${bytes(now.pending_bytes)} waiting`] : [];
   cell("On disk", bytes(now.disk_bytes), plural(now.segments, "file", "files"), ...waiting);
   const offsets = "next" in now && now.kept ? [`offsets ${plain.format(now.earliest)} to ${plain.format(now.next - 1)}`] : [];
-  cell("Records", plain.format(now.kept), ...offsets);
+  cell("Kept", plain.format(now.kept), ...offsets);
   const syncs = before ? now.syncs - before.syncs : 0;
-  if (syncs > 0) cell("Sync", ms((now.sync_us - before.sync_us) / syncs / 1000), rate(per("syncs")));
-  else cell("Sync", "–");
-  const [first, ...others] = now.groups.map(([group, lag]) =>
-    `${group}: ${lag ? `${plain.format(lag)} behind` : "up to date"}`);
+  if (syncs > 0) cell("Disk sync", ms((now.sync_us - before.sync_us) / syncs / 1000), `${number.format(per("syncs"))} syncs/s`);
+  else cell("Disk sync", "–");
+  const groups = cell("Groups", now.groups.length ? "" : "–");
   const rest = now.group_count - now.groups.length;
-  cell("Groups", Object.assign(document.createElement("span"), { textContent: first ?? "–" }), ...others,
-    ...(rest > 0 ? [`and ${plain.format(rest)} more`] : []));
+  const lines = now.groups.map(([group, lag]) => `${group}: ${lag ? `${plain.format(lag)} behind` : "up to date"}`);
+  for (const line of rest > 0 ? [...lines, `and ${plain.format(rest)} more`] : lines) {
+    groups.append(Object.assign(document.createElement("div"), { textContent: line }));
+  }
   return row;
 }
 

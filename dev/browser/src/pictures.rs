@@ -101,7 +101,6 @@ fn pages(server: &Server, driver: &Driver, directory: &Path) -> Result<(), Failu
             // Until there is a curve to see; each round of a different size.
             page.until("there is a curve", || {
                 for _ in 0..40 {
-                    server.publish(&server.url("streams/orders"), ORDER)?;
                     server.publish(&server.url("topics/prices.gold"), "1")?;
                     server.publish(&server.url("topics/weather"), "2")?;
                     server.publish(&server.url("topics/prices.gold"), "3")?;
@@ -114,7 +113,13 @@ fn pages(server: &Server, driver: &Driver, directory: &Path) -> Result<(), Failu
         }
         show_both(&page, directory, name)?;
     }
-    Ok(())
+    // Further down.
+    page.session.script("document.getElementById('streams-section').scrollIntoView()", &[])?;
+    write(&page, directory, "dashboard-streams")?;
+    show_on(&page, PHONE)?;
+    page.session.script("document.getElementById('streams-section').scrollIntoView()", &[])?;
+    write(&page, directory, "phone-dashboard-streams")?;
+    show_on(&page, DESKTOP)
 }
 
 /// On a desktop and on a phone, light and dark.
@@ -129,21 +134,25 @@ fn show_both(page: &Page<'_>, directory: &Path, name: &str) -> Result<(), Failur
     show_on(page, DESKTOP)
 }
 
-const ORDER: &str = "{\"order\": 4711, \"item\": \"rope, 12 mm\", \"metres\": 30, \"to\": \"Pier 3\"}";
-
-/// Two groups of a stream: one keeps up, one does not.
+/// A stream that is written to all the time, and two groups of it: one keeps up, one does not.
 const WORKERS: &str = "
     const url = location.href.replace(/^http/, 'ws').replace('dashboard', 'streams/orders');
-    for (const [group, keeps] of [['billing', true], ['warehouse', false]]) {
+    for (const group of ['billing', 'warehouse']) {
         const socket = new WebSocket(url);
-        const say = (words) => socket.send(JSON.stringify({ group, ...words }));
+        const say = (words) => socket.send(JSON.stringify(words));
         socket.onmessage = ({ data }) => {
             const { op, next } = JSON.parse(data);
-            if (op === 'welcome') say({ op: 'consume', id: 1 }), say({ op: 'commit', id: 2, offset: 0 });
-            if (op === 'records' && keeps) say({ op: 'commit', id: 3, offset: next });
+            if (op === 'welcome') {
+                say({ op: 'consume', id: 1, group });
+                say({ op: 'commit', id: 2, group, offset: 0 });
+            }
+            if (op === 'records' && group === 'billing') say({ op: 'commit', group, offset: next });
             if (op === 'ack') note('ready');
         };
-    }";
+    }
+    const shop = new WebSocket(url);
+    const order = { item: 'rope, 12 mm', metres: 30, to: 'Pier 3' };
+    shop.onopen = () => setInterval(() => shop.send(JSON.stringify({ op: 'append', data: order })), 20);";
 
 /// Width, height, whether fingers touch it.
 const DESKTOP: (u32, u32, bool) = (1180, 740, false);

@@ -24,6 +24,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("a topic in a stream is resumed after a crash, without loss or repetition", topic_survives),
     ("the dashboard says that there are no streams yet", dashboard_is_empty),
     ("the dashboard shows a stream, what it holds and who is behind", dashboard_shows),
+    ("a stream that takes nothing more says so, and why", failure_is_told),
     ("a phone shows streams without sideways scrolling", phone_fits),
 ];
 
@@ -137,6 +138,25 @@ fn dashboard_shows(w: &mut World<'_>) -> Result<(), Failure> {
         };
         Ok(shows(1, "/s") && shows(5, " ms"))
     })
+}
+
+fn failure_is_told(w: &mut World<'_>) -> Result<(), Failure> {
+    let directory = Directory::new("fails")?;
+    let server = w.server.beside(&["--streams", &directory.path(), "--streams-segment-bytes", "64k"])?;
+    let url = server.url("streams/orders");
+    server.publish(&url, "x")?;
+    // The next file of the stream has nowhere to be.
+    fs::remove_dir_all(directory.0.join("streams"))?;
+    let large = "x".repeat(40_000);
+    while server.publish(&url, &large).is_ok() {}
+    w.session.open(&server.url("dashboard"))?;
+    until("the stream says that it has failed", || {
+        let words = "return document.querySelector('#streams .fault')?.innerText ?? ''";
+        let words = w.session.script(words, &[])?;
+        let words = words.as_str().unwrap_or_default();
+        Ok(words.starts_with("takes nothing more: ") && words.contains("orders"))
+    })?;
+    w.session.open(&w.server.url("dashboard"))
 }
 
 fn phone_fits(w: &mut World<'_>) -> Result<(), Failure> {
