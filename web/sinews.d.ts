@@ -58,6 +58,63 @@ export interface Subscription {
   unsubscribe(): void;
 }
 
+/** A record of a stream. */
+export interface StreamRecord {
+  partition: number;
+  offset: number;
+  /** The producer's clock, in microseconds since 1970. */
+  at: number;
+  key?: string;
+  /** A key that is not UTF-8, in base64. */
+  key_b64?: string;
+  data: Json | Uint8Array;
+}
+
+export interface AppendOptions {
+  /** Records of one key go to one partition. */
+  key?: string;
+  partition?: number;
+  /** What is waited for; "disk" unless told. */
+  ack?: "memory" | "disk" | "broker";
+}
+
+export interface ConsumeOptions {
+  /** Where to begin; "latest" unless told, for a group that has stored nothing "earliest". */
+  from?: "earliest" | "latest" | { offset: number } | { time: number };
+  /** Shares the partitions with the group's other members, and begins where it has committed. */
+  group?: string;
+  partition?: number;
+  /** Called with the partitions that this member of a group reads now. */
+  onassigned?: (partitions: number[]) => void;
+  /** Called if records are not there any more. */
+  ongap?: (gap: { partition: number; from: number; to: number }) => void;
+  /** Called if the server refuses it, at first or after a reconnect. */
+  onerror?: (error: SinewsError) => void;
+}
+
+export interface Consumption {
+  readonly stream: string;
+  /** Resolves when the server has it for the first time; rejects if it refuses. */
+  readonly ready: Promise<unknown>;
+  /** Stores that the group goes on behind the records that were heard so far. */
+  commit(): Promise<unknown>;
+  stop(): void;
+}
+
+export interface Stream {
+  readonly name: string;
+  /** Appends JSON or bytes; resolves when it is on disk, or as safe as `ack` says. */
+  append(data: Json | ArrayBuffer | ArrayBufferView, options?: AppendOptions): Promise<{ partition: number; offset: number; count: number }>;
+  /** Hears each record once, in the order of its partition, over reconnects. */
+  consume(onrecord: (record: StreamRecord) => void, options?: ConsumeOptions): Consumption;
+  /** Records once, from an offset on, about `max` bytes. */
+  read(offset: number, options?: { partition?: number; max?: number }): Promise<{ records: Omit<StreamRecord, "partition">[]; next: number; end: number }>;
+  info(): Promise<{
+    partitions: { partition: number; earliest: number; end: number; bytes: number }[];
+    groups: { group: string; partitions: { partition: number; offset: number }[] }[];
+  }>;
+}
+
 /** What the server says went wrong: a code of docs/protocol.md; or this client: "lost", "full" or "closed". */
 export class SinewsError extends Error {
   readonly code: number | "lost" | "full" | "closed";
@@ -72,7 +129,9 @@ export class Client {
   /** Hears a topic, or all that match a pattern, from now on and after every reconnect. */
   subscribe(topic: string, onmessage: (message: Message) => void, options?: SubscribeOptions): Subscription;
   /** Publishes JSON or bytes; resolves when the server has it. */
-  publish(topic: string, data: Json | ArrayBuffer | ArrayBufferView): Promise<{ reached: number }>;
+  publish(topic: string, data: Json | ArrayBuffer | ArrayBufferView): Promise<{ reached?: number; epoch?: number; seq?: number }>;
+  /** A stream that the server keeps on disk (docs/streams.md). */
+  stream(name: string): Stream;
   /** What the server keeps of a topic: the last so many messages, 100 if that is not told. */
   history(topic: string, last?: number): Promise<Message[]>;
   /** How many are subscribed to a topic by its name. */

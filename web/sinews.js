@@ -16,6 +16,9 @@ const AWAITED_MAX = 4096;
 /** Close codes after which the same attempt would end the same way. */
 const FORBIDDEN = 4403;
 const TOKEN_EXPIRED = 4401;
+/** Error code of what keeps streams and cannot just now, and milliseconds until it is asked again. */
+const STORE = 503;
+const AGAIN = 1_000;
 
 /** What the server, or this client, says went wrong; `code` is that of docs/protocol.md, or a word. */
 export class SinewsError extends Error {
@@ -47,6 +50,7 @@ export class Client {
   #awaited = new Map();
   #queue = [];
   #subscriptions = new Set();
+  #consumptions = new Set();
   #welcome = null;
 
   /** Called with each change of state: `{ status, attempt, delay, code, reason }`. */
@@ -98,6 +102,22 @@ export class Client {
     const { messages } = await this.#request({ op: "history", topic, last });
     for (const message of messages) if ("b64" in message) message.data = fromBase64(message.b64);
     return messages;
+  }
+
+  /** A stream of the server (docs/streams.md): what is appended to it stays, and is read from any place on. */
+  stream(name) {
+    return new Stream(name, {
+      request: (words) => this.#request(words),
+      begin: (consumption) => {
+        this.#consumptions.add(consumption);
+        if (this.#status === "open") this.#consume(consumption);
+        else if (this.#status === "closed") this.#refuse(consumption, new SinewsError("closed", "the client is closed"));
+      },
+      end: (consumption) => {
+        const was = this.#consumptions.delete(consumption);
+        if (was && this.#status === "open") this.#send({ op: "stop", stream: name }, () => {}, () => {});
+      },
+    });
   }
 
   /** How many are subscribed to a topic by its name. */
@@ -172,7 +192,7 @@ export class Client {
     clearTimeout(this.#welcome);
     const error = new SinewsError("closed", reason || "the client is closed");
     for (const { reject } of [...this.#awaited.values(), ...this.#queue]) reject(error);
-    for (const subscription of this.#subscriptions) subscription._refuse(error);
+    for (const subscription of [...this.#subscriptions, ...this.#consumptions]) subscription._refuse(error);
     this.#awaited.clear();
     this.#queue = [];
     this.#become(status, { code, reason });
@@ -198,9 +218,19 @@ export class Client {
         return;
       case "presence":
         for (const subscription of this.#subscriptions) subscription._present(message);
+        break;
+      case "records":
+      case "gap":
+      case "assigned":
+        if (message.id !== undefined) break;
+        for (const consumption of this.#consumptions) consumption._hear(message);
+        return;
     }
     const awaited = this.#awaited.get(message.id);
-    if (!awaited) return;
+    if (!awaited) {
+      if (message.op === "error") this.#ended(message);
+      return;
+    }
     this.#awaited.delete(message.id);
     if (message.op === "error") awaited.reject(new SinewsError(message.code, message.error, message.needs));
     else awaited.resolve(message);
@@ -212,6 +242,7 @@ export class Client {
     this.#become("open");
     this.#listen();
     for (const subscription of this.#subscriptions) this.#ask(subscription);
+    for (const consumption of this.#consumptions) this.#consume(consumption);
     const queue = this.#queue;
     this.#queue = [];
     for (const { words, resolve, reject } of queue) this.#send(words, resolve, reject);
@@ -240,6 +271,40 @@ export class Client {
     });
   }
 
+  /** Asks for a stream from where this client has come to. */
+  #consume(consumption) {
+    const id = this.#send(consumption._wishes(), (ack) => consumption._settle(ack), (error) => {
+      if (error.code === STORE) this.#later(() => this.#consumptions.has(consumption) && this.#consume(consumption));
+      else if (error.code !== "lost") this.#refuse(consumption, error);
+    });
+    consumption._id = id;
+  }
+
+  #refuse(consumption, error) {
+    this.#consumptions.delete(consumption);
+    consumption._refuse(error);
+  }
+
+  /** The server could not go on with something that it had acknowledged: it is asked again. */
+  #ended({ id, topic }) {
+    for (const consumption of this.#consumptions) {
+      if (id !== undefined && consumption._id === id) {
+        this.#later(() => this.#consumptions.has(consumption) && this.#consume(consumption));
+      }
+    }
+    for (const subscription of this.#subscriptions) {
+      if (topic !== undefined && subscription.topic === topic) {
+        this.#later(() => this.#subscriptions.has(subscription) && this.#ask(subscription));
+      }
+    }
+  }
+
+  /** In a while, if this connection is still there; with another one everything is asked again anyway. */
+  #later(again) {
+    const socket = this.#socket;
+    setTimeout(() => socket && socket === this.#socket && this.#status === "open" && again(), AGAIN);
+  }
+
   #others(subscription) {
     return [...this.#subscriptions].some((other) => other !== subscription && other.topic === subscription.topic);
   }
@@ -265,6 +330,7 @@ export class Client {
     const id = this.#nextId++;
     this.#awaited.set(id, { resolve, reject });
     this.#socket.send(JSON.stringify({ ...words, id }));
+    return id;
   }
 }
 
@@ -335,6 +401,134 @@ class Subscription {
     this.#reject(error);
     this.#options.onerror?.(error);
   }
+}
+
+/** What `stream` answers. */
+class Stream {
+  #client;
+
+  constructor(name, client) {
+    this.name = name;
+    this.#client = client;
+  }
+
+  /**
+   * Appends JSON, or bytes. Resolves with `{ partition, offset }` when it is on disk, or with the option `ack: "memory"`
+   * when it has its place. Without a connection, and when one is lost, as `publish`.
+   */
+  append(data, { key, partition, ack } = {}) {
+    const bytes = toBytes(data);
+    const record = bytes ? { b64: toBase64(bytes) } : { data };
+    return this.#client.request({ op: "append", stream: this.name, key, partition, ack, ...record });
+  }
+
+  /**
+   * Hears each record once, in the order of its partition: from `from` on ("earliest", "latest", `{ offset }` or `{ time }`
+   * in microseconds since 1970; "latest" unless told), or as a member of a `group` from where that has come to. After a
+   * reconnect it goes on behind the last one. A client has one consumption of each stream.
+   */
+  consume(onrecord, options = {}) {
+    const consumption = new Consumption(this.name, onrecord, options, this.#client);
+    this.#client.begin(consumption);
+    return consumption;
+  }
+
+  /** Records once, from an offset on, about so many bytes: `{ records, next, end }`. */
+  async read(offset, { partition = 0, max } = {}) {
+    const answer = await this.#client.request({ op: "read", stream: this.name, partition, offset, max });
+    return { records: answer.records.map(readable), next: answer.next, end: answer.end };
+  }
+
+  /** Where its partitions begin and end, and how far its groups have come. */
+  async info() {
+    const { partitions, groups } = await this.#client.request({ op: "stream", stream: this.name });
+    return { partitions, groups };
+  }
+}
+
+/** What `consume` answers. */
+class Consumption {
+  #onrecord;
+  #options;
+  #client;
+  #next = new Map();
+  /** The server has acknowledged it: what came before that is of another one. */
+  #begun = false;
+  #resolve;
+  #reject;
+
+  constructor(stream, onrecord, options, client) {
+    this.stream = stream;
+    this.#onrecord = onrecord;
+    this.#options = options;
+    this.#client = client;
+    /** Resolves when the server has it for the first time; rejects if it refuses. */
+    this.ready = new Promise((resolve, reject) => ([this.#resolve, this.#reject] = [resolve, reject]));
+    // Whoever does not ask does not have to catch.
+    this.ready.catch(() => {});
+  }
+
+  /** Stores that the group goes on behind the records that were heard so far. */
+  commit() {
+    const { group } = this.#options;
+    const stored = [...this.#next].map(([partition, offset]) =>
+      this.#client.request({ op: "commit", stream: this.stream, group, partition, offset }));
+    return Promise.all(stored);
+  }
+
+  /** Ends it. A group goes on without it from where it has committed. */
+  stop() {
+    this.#client.end(this);
+  }
+
+  _wishes() {
+    this.#begun = false;
+    const { from, group, partition } = this.#options;
+    const words = { op: "consume", stream: this.stream, from, group, partition };
+    // One offset for all partitions: what comes again of one that is further is not heard again.
+    if (!group && this.#next.size > 0) words.from = { offset: Math.min(...this.#next.values()) };
+    return words;
+  }
+
+  _settle(ack) {
+    this.#begun = true;
+    for (const { partition, offset } of ack.partitions) {
+      if (!this.#next.has(partition)) this.#next.set(partition, offset);
+    }
+    this.#resolve(ack);
+  }
+
+  _hear(message) {
+    if (!this.#begun || message.stream !== this.stream) return;
+    const { partition } = message;
+    switch (message.op) {
+      case "assigned":
+        // What another member has read meanwhile is not asked of this one.
+        this.#next = new Map(message.partitions.map(({ partition, offset }) =>
+          [partition, Math.max(offset, this.#next.get(partition) ?? 0)]));
+        this.#options.onassigned?.([...this.#next.keys()]);
+        return;
+      case "gap":
+        this.#next.set(partition, Math.max(message.to, this.#next.get(partition) ?? 0));
+        this.#options.ongap?.({ partition, from: message.from, to: message.to });
+        return;
+      default:
+        for (const record of message.records) {
+          if (record.offset < (this.#next.get(partition) ?? 0)) continue;
+          this.#next.set(partition, record.offset + 1);
+          this.#onrecord({ partition, ...readable(record) });
+        }
+    }
+  }
+
+  _refuse(error) {
+    this.#reject(error);
+    this.#options.onerror?.(error);
+  }
+}
+
+function readable(record) {
+  return "b64" in record ? { ...record, data: fromBase64(record.b64) } : record;
 }
 
 /** `*` stands for one token between dots, `>` at the end for one or more. */

@@ -22,6 +22,9 @@ type Check = fn(&mut World<'_>) -> Result<(), Failure>;
 
 const CHECKS: &[(&str, Check)] = &[
     ("a topic in a stream is resumed after a crash, without loss or repetition", topic_survives),
+    ("the client appends, and reads from any place on", client_appends_and_reads),
+    ("a consumption goes on after a crash, without loss or repetition", consumption_survives),
+    ("a member of a group goes on from what was committed", group_goes_on),
     ("the dashboard says that there are no streams yet", dashboard_is_empty),
     ("the dashboard shows a stream, what it holds and who is behind", dashboard_shows),
     ("a stream that takes nothing more says so, and why", failure_is_told),
@@ -90,6 +93,84 @@ fn topic_survives(w: &mut World<'_>) -> Result<(), Failure> {
     ensure(heard == "1 one|2 round 0|3 round 1|4 round 2", || format!("it heard {heard}"))?;
     let gap = notes::all(&w.session)?.iter().any(|note| note == "gap");
     ensure(!gap, || "it was told of a gap".to_owned())
+}
+
+fn client_appends_and_reads(w: &mut World<'_>) -> Result<(), Failure> {
+    notes::run(
+        &w.session,
+        "window.stream = client.stream('parcels');
+         const first = await stream.append({ n: 0 }, { key: 'k' });
+         await stream.append(new Uint8Array([0, 255]), { ack: 'memory' });
+         await stream.append('two');
+         note('appended at ' + first.offset);
+         const { records, next } = await stream.read(0);
+         note('read ' + records.map(({ offset, key, data }) => `${offset} ${key} ${JSON.stringify(data)}`).join(' ') + ' ' + next);
+         const { partitions } = await stream.info();
+         note('ends at ' + partitions[0].end);
+         await stream.append(1, { partition: 7 }).catch(({ code }) => note('refused ' + code));
+         stream.consume(() => {}, { group: 'g', partition: 0, onerror: ({ code }) => note('onerror ' + code) });",
+    )?;
+    for words in ["appended at 0", "ends at 3", "refused 404", "onerror 422"] {
+        notes::until_noted(&w.session, words)?;
+    }
+    let read = r#"read 0 k {"n":0} 1 undefined {"0":0,"1":255} 2 undefined "two" 3"#;
+    notes::until_noted(&w.session, read)
+}
+
+fn consumption_survives(w: &mut World<'_>) -> Result<(), Failure> {
+    notes::run(
+        &w.session,
+        "window.records = [];
+         const consumption = stream.consume(({ offset, data }) => {
+             records.push(`${offset} ${data}`);
+             note('record ' + data);
+         }, { from: { offset: 2 }, ongap: () => note('gap of a stream') });
+         await consumption.ready;",
+    )?;
+    notes::until_noted(&w.session, "record two")?;
+    for round in 0..3 {
+        w.server.kill();
+        w.server.restart()?;
+        let words = format!("crash {round}");
+        w.server.publish(&w.server.url("streams/parcels"), &words)?;
+        notes::until_noted(&w.session, &format!("record {words}"))?;
+    }
+    let records = w.session.script("return records.join('|')", &[])?;
+    ensure(records == "2 two|3 crash 0|4 crash 1|5 crash 2", || format!("it heard {records}"))?;
+    let gap = notes::all(&w.session)?.iter().any(|note| note == "gap of a stream");
+    ensure(!gap, || "it was told of a gap".to_owned())
+}
+
+fn group_goes_on(w: &mut World<'_>) -> Result<(), Failure> {
+    notes::run(
+        &w.session,
+        "const jobs = client.stream('jobs');
+         for (const n of [0, 1, 2, 3]) await jobs.append(n);
+         const heard = [];
+         const first = jobs.consume(async ({ data }) => {
+             heard.push(data);
+             if (data !== 1) return;
+             // Those behind it were heard and not committed.
+             await first.commit();
+             first.stop();
+             note('committed with ' + data);
+             const second = jobs.consume(({ data }) => note('second member: ' + data), { group: 'workers' });
+             await second.ready;
+             note('shared');
+         }, { group: 'workers', onassigned: (partitions) => note('assigned ' + partitions) });",
+    )?;
+    for words in ["assigned 0", "committed with 1", "shared"] {
+        notes::until_noted(&w.session, words)?;
+    }
+    w.server.publish(&w.server.url("streams/jobs"), "later")?;
+    for words in ["second member: 2", "second member: 3", "second member: later"] {
+        notes::until_noted(&w.session, words)?;
+    }
+    let again = notes::all(&w.session)?.iter().any(|note| note == "second member: 1");
+    ensure(!again, || "what was committed came again".to_owned())?;
+    let info = "client.stream('jobs').info().then(({ groups }) => note('stored ' + groups[0].partitions[0].offset));";
+    notes::run(&w.session, info)?;
+    notes::until_noted(&w.session, "stored 2")
 }
 
 fn dashboard_is_empty(w: &mut World<'_>) -> Result<(), Failure> {
