@@ -75,6 +75,9 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
         server = server.inherit(former.take_listeners());
     }
     let server = server.bind().map_err(|error| explain(&error))?;
+    if let (Some(store), Some(appender)) = (&store, server.appender()) {
+        store.carried_by(appender);
+    }
     let handover = Handover::new(Arc::clone(&hub), store.clone(), server.publisher(), server.stop_handle());
     feed::start(server.monitor(), server.publisher(), Arc::clone(&hub), store.clone())?;
     if let Some(store) = &store {

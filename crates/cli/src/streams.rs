@@ -11,6 +11,7 @@
 
 pub(crate) mod backing;
 pub(crate) mod binary;
+mod carrier;
 mod desk;
 pub(crate) mod follow;
 mod groups;
@@ -27,7 +28,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use sinews_server::{Handler, Refusal, Request};
+use sinews_server::{Appender, Handler, Refusal, Request};
 use sinews_stream::record::{Limits, Records};
 use sinews_stream::{
     AppendError, CommitError, CreateError, Durability, Partition, Pending, Read, Start, Stream, StreamConfig,
@@ -36,6 +37,7 @@ use sinews_stream::{
 
 use self::backing::{Backing, Line};
 use self::binary::Binary;
+use self::carrier::Loops;
 pub(crate) use self::desk::{Desk, Voice};
 use self::groups::Groups;
 use self::json::Side;
@@ -49,6 +51,8 @@ use crate::routes::bad_request;
 pub(crate) struct Store {
     /// Not there as long as the process whose place this one takes has them.
     streams: OnceLock<Streams>,
+    /// Who writes in place of the log's threads.
+    loops: OnceLock<Arc<Loops>>,
     /// How streams are kept that come into being by being published to.
     config: StreamConfig,
     limits: Limits,
@@ -102,6 +106,7 @@ impl Store {
         let limits = Limits::default().bytes(max_message);
         Arc::new(Self {
             streams: OnceLock::new(),
+            loops: OnceLock::new(),
             config,
             limits,
             groups: Groups::default(),
@@ -115,6 +120,7 @@ impl Store {
         self.topics.begin(&streams.list());
         // Whoever comes second has opened nothing: the directory is locked.
         let _ = self.streams.set(streams);
+        self.carry();
         self.topics.wake_all();
     }
 
@@ -143,6 +149,20 @@ impl Store {
                 Ok(Poll::Ready(stream.map(|stream| self.topics.line(&stream)).transpose()?))
             }
             None => Ok(Poll::Pending),
+        }
+    }
+
+    /// Has the server's loops write from now on.
+    pub(crate) fn carried_by(&self, appender: Appender) {
+        // Called once.
+        let _ = self.loops.set(Loops::new(appender));
+        self.carry();
+    }
+
+    /// Called behind either, whichever comes first.
+    fn carry(&self) {
+        if let (Some(streams), Some(loops)) = (self.streams.get(), self.loops.get()) {
+            streams.carried_by(loops.clone());
         }
     }
 

@@ -57,6 +57,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod appends;
 mod chunked;
 mod client;
 mod compress;
@@ -83,6 +84,7 @@ mod topics;
 mod websocket;
 
 pub use answer::Answer;
+pub use appends::{AppendJob, Appender};
 pub use client::TrustedProxies;
 pub use files::Files;
 pub use handler::{Context, Handler};

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use sinews_engine::{self as engine, BackendChoice, Engine, Listener, Post};
 
+use crate::appends::{Appender, Queue};
 use crate::client::TrustedProxies;
 use crate::http::HttpConfig;
 use crate::inherit::{Doors, Listeners};
@@ -243,6 +244,7 @@ impl Server {
                 let (stop_times, gate) = (self.stop_times, Arc::clone(&gate));
                 let proxies = Arc::clone(&proxies);
                 let tasks = Tasks::new(engine.post(), pool.clone());
+                let appends = Queue::new(engine.post());
                 let parts = ShardParts {
                     router,
                     http,
@@ -254,6 +256,8 @@ impl Server {
                     expects,
                     proxies,
                     tasks,
+                    appends,
+                    number: at,
                 };
                 (engine, parts)
             })
@@ -362,6 +366,14 @@ impl BoundServer {
     #[must_use]
     pub fn stop_handle(&self) -> StopHandle {
         self.stop.clone()
+    }
+
+    /// A handle that has the threads append to files, from any thread; none where they cannot, since they run by
+    /// readiness, in which files have no part.
+    #[must_use]
+    pub fn appender(&self) -> Option<Appender> {
+        let all = self.shards.iter().all(|(engine, _)| engine.backend() == BackendChoice::Uring);
+        all.then(|| Appender::new(self.shards.iter().map(|(_, parts)| Arc::clone(&parts.appends))))
     }
 
     /// A handle that publishes from any thread.

@@ -12,13 +12,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sinews_engine::{self as engine, Accepted, App, ConnId, Io, Large};
+use sinews_engine::{self as engine, Accepted, App, Append, ConnId, Io, Large};
 use sinews_proto::Time;
 use sinews_session::{Chain, Fate, Flow, Resources, Session};
 
 use self::publish::UnderWay;
 use self::stop::Phase;
 pub(crate) use self::stop::StopTimes;
+use crate::appends::{Appends, Queue};
 use crate::client::TrustedProxies;
 use crate::date::Date;
 use crate::http::{Handled, Http, HttpConfig, Rest, Service, Upgrade};
@@ -43,6 +44,9 @@ pub(crate) struct Shard {
     conns: Vec<Option<Conn>>,
     topics: Topics,
     tasks: Tasks,
+    appends: Appends,
+    /// Which of the threads this is.
+    number: usize,
     /// A publication that the budget cut short.
     under_way: Option<UnderWay>,
     /// Deliveries that this turn may still make.
@@ -84,6 +88,8 @@ pub(crate) struct ShardParts {
     pub(crate) counters: Arc<Counters>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) tasks: Tasks,
+    pub(crate) appends: Arc<Queue>,
+    pub(crate) number: usize,
     pub(crate) expects: Arc<[Expects]>,
     pub(crate) proxies: Arc<TrustedProxies>,
 }
@@ -139,8 +145,20 @@ impl engine::Chain for Outgoing {
 
 impl Shard {
     pub(crate) fn new(parts: ShardParts) -> Self {
-        let ShardParts { router, http, stop_times, stop, topics, counters, gate, expects, proxies, tasks } =
-            parts;
+        let ShardParts {
+            router,
+            http,
+            stop_times,
+            stop,
+            topics,
+            counters,
+            gate,
+            expects,
+            proxies,
+            tasks,
+            appends,
+            number,
+        } = parts;
         let epoch = Instant::now();
         Self {
             router,
@@ -150,6 +168,8 @@ impl Shard {
             conns: Vec::new(),
             topics,
             tasks,
+            appends: Appends::new(appends),
+            number,
             under_way: None,
             deliveries_left: 0,
             held_back: VecDeque::new(),
@@ -552,6 +572,14 @@ impl App for Shard {
     type Chain = Outgoing;
     type Mail = Mail;
 
+    fn started(&mut self, _: &mut Io) {
+        self.appends.begin(self.number);
+    }
+
+    fn appended(&mut self, io: &mut Io, append: Append, result: std::io::Result<()>) {
+        self.appends.appended(io, &append, result);
+    }
+
     fn accepted(&mut self, io: &mut Io, conn: ConnId, from: Accepted) {
         let now = self.time(io);
         let (protocol, tls) = if self.expects.get(from.listener).is_some_and(|expects| expects.proxy) {
@@ -729,6 +757,7 @@ impl App for Shard {
             self.topics.take_changes(conn);
         }
         self.go_on(io);
+        self.appends.take_new(io);
         for conn in self.tasks.take_woken() {
             self.woken(io, conn);
         }

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use sinews_engine::AppendFile;
 
 pub(crate) use real::RealDisk;
 
@@ -48,6 +49,10 @@ pub(crate) trait File: Send + Sync {
     fn bytes(&self) -> io::Result<u64>;
     /// Shares what is there.
     fn lend(&self, range: Range<u64>) -> io::Result<Bytes>;
+    /// As the system's, if it is one.
+    fn real(self: Arc<Self>) -> Option<Arc<AppendFile>> {
+        None
+    }
 }
 
 /// Whether the disk, a quota or the table of open files is full: it may pass by itself.

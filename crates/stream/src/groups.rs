@@ -322,7 +322,7 @@ impl Groups {
 }
 
 impl Work for Groups {
-    fn work(&self) -> bool {
+    fn work(self: Arc<Self>) -> bool {
         match self.begin() {
             Some(Job::Write(write)) => self.write(write),
             Some(Job::Compact(content)) => self.compact(&content),

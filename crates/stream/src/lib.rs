@@ -35,6 +35,7 @@
 #![forbid(unsafe_code)]
 
 pub mod broker;
+mod carry;
 mod config;
 mod disk;
 mod error;
@@ -52,6 +53,7 @@ mod streams;
 mod tests;
 mod writer;
 
+pub use carry::{Carried, Carrier, Task};
 pub use config::{Fsync, StreamConfig, StreamsConfig};
 pub use error::{AppendError, CommitError, CreateError, Loss, OpenError, ReadError};
 pub use partition::{Ends, Partition, Past, Read, Start, Statistics};

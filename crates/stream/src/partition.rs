@@ -6,6 +6,8 @@ mod recover;
 mod state;
 mod write;
 
+pub(crate) use write::Write;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::path::PathBuf;
@@ -19,7 +21,7 @@ use bytes::Bytes;
 use crate::disk::Disk;
 use crate::record::{BatchHeader, Records};
 use crate::writer::{Clock, Pool, Work};
-use crate::{AppendError, Fsync, Loss, OpenError, Pending, ReadError, StreamConfig, StreamsConfig};
+use crate::{AppendError, Fsync, Loss, OpenError, Pending, ReadError, StreamConfig, StreamsConfig, Task};
 use read::Window;
 use state::{Counters, Recent, State};
 
@@ -113,7 +115,7 @@ pub struct Partition {
 }
 
 /// What all clones share.
-struct Core {
+pub(crate) struct Core {
     stream: Arc<str>,
     number: u32,
     dir: PathBuf,
@@ -152,6 +154,7 @@ impl Partition {
             queue: queue::Queue::default(),
             pending: 0,
             busy: false,
+            left: None,
             closed: false,
             failed: None,
             full_since: None,
@@ -353,9 +356,17 @@ impl Core {
         let was_busy = std::mem::replace(&mut state.busy, true);
         drop(state);
         if !was_busy {
-            self.pool.push(self.clone());
+            match self.pool.carrier() {
+                Some(carrier) => carrier.carry(Task::new(self.clone())),
+                None => self.push(),
+            }
         }
         Ok(answer)
+    }
+
+    /// The log's threads are to do what there is to do.
+    pub(crate) fn push(self: &Arc<Self>) {
+        self.pool.push(self.clone());
     }
 
     /// Nothing panics while it is held but where a comment says why it cannot.
@@ -365,13 +376,16 @@ impl Core {
 }
 
 impl Work for Core {
-    fn work(&self) -> bool {
-        let job = self.begin();
-        let is_some = job.is_some();
-        if let Some(job) = job {
-            self.carry_out(job);
+    fn work(self: Arc<Self>) -> bool {
+        let Some(job) = self.begin() else { return false };
+        self.carry_out(job);
+        match self.pool.carrier() {
+            Some(carrier) => {
+                carrier.carry(Task::new(self));
+                false
+            }
+            None => true,
         }
-        is_some
     }
 
     fn tick(&self, now: u64) -> bool {

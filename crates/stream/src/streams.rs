@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::disk::{self, Disk, Lock, RealDisk};
 use crate::writer::{Clock, Pool, system_clock};
-use crate::{CreateError, Loss, OpenError, Stream, StreamConfig, StreamsConfig, meta, name};
+use crate::{Carrier, CreateError, Loss, OpenError, Stream, StreamConfig, StreamsConfig, meta, name};
 
 /// All streams below one directory, which is locked against other processes. Cheap to clone; with the last clone
 /// everything is closed.
@@ -143,6 +143,13 @@ impl Streams {
         self.inner.state().streams.values().cloned().collect()
     }
 
+    /// Has somebody else carry out what the log's threads would write: a loop that appends to files, for instance. The
+    /// threads go on doing everything else, and take over again with [`close`](Self::close). Before the process ends,
+    /// whoever carries must have given back or finished what it has.
+    pub fn carried_by(&self, carrier: Arc<dyn Carrier>) {
+        self.inner.pool.set_carrier(Some(carrier));
+    }
+
     /// Does one thing that a writer would, here: for a program that has no threads for it
     /// ([`StreamsConfig::writers`] of 0) and calls this in a loop of its own. False: there is nothing to do now. Waits
     /// for the disk.
@@ -168,6 +175,7 @@ impl Inner {
         let Some(lock) = state.lock.take() else { return };
         let streams: Vec<Stream> = state.streams.values().cloned().collect();
         drop(state);
+        self.pool.set_carrier(None);
         streams.iter().for_each(Stream::stop);
         self.pool.stop();
         streams.iter().for_each(Stream::close);

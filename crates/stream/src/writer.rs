@@ -1,12 +1,12 @@
 //! The threads that write, and the clock that reminds them.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::StreamsConfig;
 use crate::disk::Disk;
+use crate::{Carrier, StreamsConfig};
 
 /// Microseconds since 1970.
 pub(crate) type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -15,7 +15,7 @@ pub(crate) type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 /// most, since it knows whether it is; so the line is as long as there are of these.
 pub(crate) trait Work: Send + Sync {
     /// Does one thing. Whether there may be more; if not, it is in the line no longer.
-    fn work(&self) -> bool;
+    fn work(self: Arc<Self>) -> bool;
     /// Looks at the clock. Whether there is something to do, and it is not in the line yet: now it is.
     fn tick(&self, now: u64) -> bool;
     /// Gives back what was not used since the last time.
@@ -29,6 +29,8 @@ pub(crate) struct Pool {
     pub(crate) clock: Clock,
     line: Mutex<Line>,
     wake: Condvar,
+    /// Who writes in place of the threads.
+    carrier: RwLock<Option<Arc<dyn Carrier>>>,
 }
 
 struct Line {
@@ -62,7 +64,7 @@ impl Pool {
             next_tick: now + TICK,
             next_rest: now + REST,
         };
-        Self { disk, limits, clock, line: Mutex::new(line), wake: Condvar::new() }
+        Self { disk, limits, clock, line: Mutex::new(line), wake: Condvar::new(), carrier: RwLock::new(None) }
     }
 
     /// Starts the threads.
@@ -90,6 +92,15 @@ impl Pool {
         self.wake.notify_one();
     }
 
+    /// From now on partitions that have something to write are given to it; `None`: to the threads.
+    pub(crate) fn set_carrier(&self, carrier: Option<Arc<dyn Carrier>>) {
+        *self.carrier.write().unwrap_or_else(PoisonError::into_inner) = carrier;
+    }
+
+    pub(crate) fn carrier(&self) -> Option<Arc<dyn Carrier>> {
+        self.carrier.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Puts it in the line.
     pub(crate) fn push(&self, work: Arc<dyn Work>) {
         self.line().ready.push_back(work);
@@ -101,7 +112,7 @@ impl Pool {
         self.look_at_clock();
         let work = self.line().ready.pop_front();
         let Some(work) = work else { return false };
-        if work.work() {
+        if work.clone().work() {
             self.push(work);
         }
         true
@@ -139,7 +150,7 @@ impl Pool {
                 continue;
             };
             drop(line);
-            if work.work() {
+            if work.clone().work() {
                 self.push_again(work);
             }
         }

@@ -60,6 +60,8 @@ impl Host {
             stop_times: StopTimes { grace: Duration::from_secs(60), ..StopTimes::default() },
             stop: Arc::default(),
             tasks: Tasks::new(engine.post(), BlockingPool::new(Default::default())),
+            appends: Queue::new(engine.post()),
+            number: 0,
             topics: Topics::new(0, config, Directory::new(1, Rules::default()), Arc::new([engine.post()])),
             counters: Arc::default(),
             proxies: Arc::default(),

@@ -78,4 +78,8 @@ impl File for AppendFile {
     fn lend(&self, range: Range<u64>) -> io::Result<Bytes> {
         self.lend(range)
     }
+
+    fn real(self: Arc<Self>) -> Option<Arc<AppendFile>> {
+        Some(self)
+    }
 }

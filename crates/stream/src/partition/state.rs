@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::Past;
 use super::queue::{Queue, Queued};
+use super::write::Job;
 use crate::disk::File;
 use crate::index::{Index, Summary};
 use crate::segment::Segment;
@@ -56,6 +57,8 @@ pub(super) struct State {
     pub(super) pending: usize,
     /// A writer has the partition, or will. Whoever sets it puts the partition in line.
     pub(super) busy: bool,
+    /// Begun by somebody who could not carry it out.
+    pub(super) left: Option<Job>,
     pub(super) closed: bool,
     pub(super) failed: Option<Arc<str>>,
     /// When there was no room the last time.

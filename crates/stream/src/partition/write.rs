@@ -7,6 +7,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use bytes::Bytes;
+use sinews_engine::AppendFile;
 
 use super::queue::{Queued, WRITE_MOST};
 use super::state::{Entry, State};
@@ -24,12 +25,12 @@ pub(super) enum Job {
 }
 
 /// Bytes to write at the end of a file, and whether to sync it then.
-pub(super) struct Write {
+pub(crate) struct Write {
     file: Arc<dyn File>,
     /// The file's length before.
     start: u64,
     batches: Vec<Queued>,
-    pieces: Vec<Bytes>,
+    pub(crate) pieces: Vec<Bytes>,
     sync: bool,
     /// Nobody sees it before it is synced.
     takes_back: bool,
@@ -65,6 +66,9 @@ impl Core {
     pub(super) fn begin(&self) -> Option<Job> {
         let now = (self.clock)();
         let mut state = self.state();
+        if let Some(job) = state.left.take() {
+            return Some(job);
+        }
         if state.failed.is_none() {
             if state.should_remove(now)
                 && let Some(segment) = state.take_first()
@@ -115,6 +119,35 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// A write for somebody else to carry out; everything else is left to the threads.
+    pub(crate) fn begin_carried(self: &Arc<Self>) -> Option<(Write, Arc<AppendFile>)> {
+        match self.begin()? {
+            Job::Write(write) => match write.file.clone().real() {
+                Some(file) => return Some((write, file)),
+                None => self.state().left = Some(Job::Write(write)),
+            },
+            other => self.state().left = Some(other),
+        }
+        self.push();
+        None
+    }
+
+    /// How that went.
+    pub(crate) fn finish_carried(&self, write: Write, written: u64, result: io::Result<()>) {
+        let bytes: u64 = write.pieces.iter().map(|piece| piece.len() as u64).sum();
+        let written = match result {
+            Ok(()) => Written { whole: write.batches.len(), end: End::Done },
+            // All of it is in the file, so it was the sync.
+            Err(error) if written == bytes => write.not_synced(&error),
+            Err(error) if is_shortage(&error) => {
+                let cut = write.cut_back(written);
+                write.synced(cut)
+            }
+            Err(error) => Written::failed("writing", &error),
+        };
+        self.finish_write(write, written);
     }
 
     fn finish_write(&self, write: Write, written: Written) {
@@ -236,21 +269,30 @@ impl Write {
             Err(error) if is_shortage(&error) => self.cut_back(count),
             Err(error) => Written::failed("writing", &error),
         };
+        self.synced(written)
+    }
+
+    /// Whether the disk must have it.
+    pub(crate) fn syncs(&self) -> bool {
+        self.sync
+    }
+
+    /// What was written, and the disk has it if it must.
+    fn synced(&self, written: Written) -> Written {
         if !self.sync || matches!(written.end, End::Failed(_)) {
             return written;
         }
-        // What could not be synced once may be lost without a second sync saying so: it is never tried again.
-        match self.file.sync() {
-            Ok(()) => written,
-            Err(error) => {
-                if self.takes_back {
-                    // The system may keep what it could not sync, and show it to the next process as if it were
-                    // durable. Nobody has seen it yet, so it goes; if it cannot, the disk is worse off than that.
-                    let _ = self.file.truncate(self.start);
-                }
-                Written::failed("syncing", &error)
-            }
+        self.file.sync().map_or_else(|error| self.not_synced(&error), |()| written)
+    }
+
+    /// What could not be synced once may be lost without a second sync saying so: it is never tried again.
+    fn not_synced(&self, error: &io::Error) -> Written {
+        if self.takes_back {
+            // The system may keep what it could not sync, and show it to the next process as if it were durable.
+            // Nobody has seen it yet, so it goes; if it cannot, the disk is worse off than that.
+            let _ = self.file.truncate(self.start);
         }
+        Written::failed("syncing", error)
     }
 
     /// Leaves the batches that are whole.

@@ -1,0 +1,42 @@
+//! The log's writes, carried out by the server's own loops where these are rings: what is published leaves with the call
+//! of the system that the loop makes anyway, and no other thread has to be woken for it.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sinews_engine::AppendFile;
+use sinews_server::{AppendJob, Appender};
+use sinews_stream::{Carried, Carrier, Task};
+
+pub(crate) struct Loops(Appender);
+
+impl Loops {
+    pub(crate) fn new(appender: Appender) -> Arc<Self> {
+        Arc::new(Self(appender))
+    }
+}
+
+impl Carrier for Loops {
+    fn carry(&self, task: Task) {
+        // Mostly called by the loop whose connection has published; whoever else it is has no loop of its own.
+        self.0.run(0, Box::new(Job { task: Some(task), carried: None }));
+    }
+}
+
+/// One partition, as long as it has something to write.
+struct Job {
+    task: Option<Task>,
+    carried: Option<Carried>,
+}
+
+impl AppendJob for Job {
+    fn next(&mut self) -> Option<(Arc<AppendFile>, Vec<Bytes>, bool)> {
+        let carried = self.carried.insert(self.task.take()?.begin()?);
+        Some((carried.file().clone(), carried.pieces().to_vec(), carried.syncs()))
+    }
+
+    fn done(&mut self, written: u64, result: io::Result<()>) {
+        self.task = self.carried.take().map(|carried| carried.finish(written, result));
+    }
+}

@@ -1,0 +1,104 @@
+//! Writing by somebody else than the log's own threads: a loop that appends to files beside its connections.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sinews_engine::AppendFile;
+
+use crate::partition::{Core, Write};
+
+/// Carries out the writes of a log's partitions in place of its threads, see [`Streams::carried_by`](crate::Streams::carried_by).
+pub trait Carrier: Send + Sync {
+    /// A partition has something to write. Called on the thread that has appended it, which it must not block. A task
+    /// that is dropped goes to the log's threads.
+    fn carry(&self, task: Task);
+}
+
+/// A partition that has something to do. It does one thing at a time, so there is one of these for it at most.
+pub struct Task {
+    core: Option<Arc<Core>>,
+}
+
+impl Task {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        Self { core: Some(core) }
+    }
+
+    /// What is to be written next. `None`: nothing, or something that only the log's threads do, such as beginning a
+    /// segment; they have it now.
+    #[must_use]
+    pub fn begin(mut self) -> Option<Carried> {
+        let core = self.core.take()?;
+        let (write, file) = core.begin_carried()?;
+        Some(Carried { core, file, write: Some(write) })
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if let Some(core) = self.core.take() {
+            core.push();
+        }
+    }
+}
+
+impl std::fmt::Debug for Task {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Task").finish_non_exhaustive()
+    }
+}
+
+/// A write of a partition: [`pieces`](Self::pieces) to the end of [`file`](Self::file), and then a sync if
+/// [`syncs`](Self::syncs). If it is dropped in place of [`finish`](Self::finish), the partition fails, since nobody
+/// knows what is in its file.
+pub struct Carried {
+    core: Arc<Core>,
+    file: Arc<AppendFile>,
+    write: Option<Write>,
+}
+
+impl Carried {
+    /// To append to.
+    #[must_use]
+    pub fn file(&self) -> &Arc<AppendFile> {
+        &self.file
+    }
+
+    /// What to append, one behind the other; none, if only a sync is due.
+    #[must_use]
+    pub fn pieces(&self) -> &[Bytes] {
+        self.write.as_ref().map_or(&[], |write| &write.pieces)
+    }
+
+    /// Whether the disk must have all of it then.
+    #[must_use]
+    pub fn syncs(&self) -> bool {
+        self.write.as_ref().is_some_and(Write::syncs)
+    }
+
+    /// How it went: so many bytes are in the file, and what went wrong then. Whoever waits is told. There may be more to
+    /// do.
+    #[must_use]
+    pub fn finish(mut self, written: u64, result: io::Result<()>) -> Task {
+        if let Some(write) = self.write.take() {
+            self.core.finish_carried(write, written, result);
+        }
+        Task::new(self.core.clone())
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        if let Some(write) = self.write.take() {
+            self.core.finish_carried(write, 0, Err(io::Error::other("whoever wrote it has gone")));
+            self.core.push();
+        }
+    }
+}
+
+impl std::fmt::Debug for Carried {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Carried").field("syncs", &self.syncs()).finish_non_exhaustive()
+    }
+}
