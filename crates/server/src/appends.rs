@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -14,9 +14,9 @@ use crate::mail::Mail;
 
 /// Somebody who appends to a file, one write after the other.
 pub trait AppendJob: Send {
-    /// What is to be written next: the file, what to put at its end, and whether to sync it then. `None`: nothing, and
-    /// the job is over. Called on a thread of the server, which it must not block.
-    fn next(&mut self) -> Option<(Arc<AppendFile>, Vec<Bytes>, bool)>;
+    /// What is to be written next: the file, and what to put at its end. `None`: nothing, and the job is over. Called on
+    /// a thread of the server, which it must not block.
+    fn next(&mut self) -> Option<(Arc<AppendFile>, Vec<Bytes>)>;
 
     /// How it went: so many bytes are in the file, and what went wrong then.
     fn done(&mut self, written: u64, result: io::Result<()>);
@@ -26,14 +26,23 @@ pub trait AppendJob: Send {
 #[derive(Clone)]
 pub struct Appender {
     queues: Arc<[Arc<Queue>]>,
+    /// Whose turn it is.
+    next: Arc<AtomicUsize>,
 }
 
 /// Jobs that a thread has not begun. Each comes from somebody who has one at a time, so there are no more than those.
 pub(crate) struct Queue {
-    jobs: Mutex<Vec<Box<dyn AppendJob>>>,
+    jobs: Mutex<Jobs>,
     /// Looked at without the lock.
     any: AtomicBool,
     post: Post<Mail>,
+}
+
+#[derive(Default)]
+struct Jobs {
+    waiting: Vec<Box<dyn AppendJob>>,
+    /// The thread has ended.
+    ended: bool,
 }
 
 thread_local! {
@@ -43,16 +52,23 @@ thread_local! {
 
 impl Appender {
     pub(crate) fn new(queues: impl Iterator<Item = Arc<Queue>>) -> Self {
-        Self { queues: queues.collect() }
+        Self { queues: queues.collect(), next: Arc::default() }
     }
 
-    /// Has a job carried out: by the calling thread, if it is one of the server's, and otherwise by the one that the
-    /// key falls on. If that thread ends before it begins, the job is dropped.
-    pub fn run(&self, key: usize, job: Box<dyn AppendJob>) {
-        let at = HERE.get().filter(|at| *at < self.queues.len()).unwrap_or(key % self.queues.len());
+    /// Has a job carried out: by the calling thread, if it is one of the server's, and otherwise by any of them. If that
+    /// thread ends before it begins, the job is dropped.
+    pub fn run(&self, job: Box<dyn AppendJob>) {
+        let in_turn = || self.next.fetch_add(1, Ordering::Relaxed) % self.queues.len();
+        let at = HERE.get().filter(|at| *at < self.queues.len()).unwrap_or_else(in_turn);
         let queue = &self.queues[at];
         let mut jobs = queue.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        jobs.push(job);
+        if jobs.ended {
+            // Dropping it may lead here again.
+            drop(jobs);
+            drop(job);
+            return;
+        }
+        jobs.waiting.push(job);
         queue.any.store(true, Ordering::SeqCst);
         drop(jobs);
         // A thread that is awake is told without a system call.
@@ -77,15 +93,15 @@ impl Queue {
         }
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         self.any.store(false, Ordering::SeqCst);
-        std::mem::take(&mut *jobs)
+        std::mem::take(&mut jobs.waiting)
     }
-}
 
-impl Drop for Appends {
-    /// What nobody begins any more goes back to who wants it written.
-    fn drop(&mut self) {
-        HERE.set(None);
-        drop(self.queue.take());
+    fn end(&self) {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.ended = true;
+        let left = std::mem::take(&mut jobs.waiting);
+        drop(jobs);
+        drop(left);
     }
 }
 
@@ -94,6 +110,14 @@ pub(crate) struct Appends {
     queue: Arc<Queue>,
     /// Of which something is with the loop.
     jobs: Slab<Box<dyn AppendJob>>,
+}
+
+impl Drop for Appends {
+    /// What nobody begins any more goes back to who wants it written.
+    fn drop(&mut self) {
+        HERE.set(None);
+        self.queue.end();
+    }
 }
 
 impl Appends {
@@ -124,11 +148,11 @@ impl Appends {
 
     fn step(&mut self, io: &mut Io, place: usize) {
         let Some(job) = self.jobs.get_mut(place) else { return };
-        let Some((file, pieces, sync)) = job.next() else {
+        let Some((file, pieces)) = job.next() else {
             self.jobs.remove(place);
             return;
         };
-        if io.append(Append::new(file, pieces, sync, place as u64)).is_err() {
+        if io.append(Append::new(file, pieces, false, place as u64)).is_err() {
             // There is an `Appender` only where all threads have a ring.
             self.jobs.remove(place);
         }

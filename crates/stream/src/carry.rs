@@ -1,4 +1,6 @@
 //! Writing by somebody else than the log's own threads: a loop that appends to files beside its connections.
+//!
+//! Only what need not be synced is: a ring gives a sync to a thread of the kernel, which costs more than a thread of ours.
 
 use std::io;
 use std::sync::Arc;
@@ -38,7 +40,7 @@ impl Task {
 impl Drop for Task {
     fn drop(&mut self) {
         if let Some(core) = self.core.take() {
-            core.push();
+            core.give_back();
         }
     }
 }
@@ -49,8 +51,7 @@ impl std::fmt::Debug for Task {
     }
 }
 
-/// A write of a partition: [`pieces`](Self::pieces) to the end of [`file`](Self::file), and then a sync if
-/// [`syncs`](Self::syncs). If it is dropped in place of [`finish`](Self::finish), the partition fails, since nobody
+/// A write of a partition: [`pieces`](Self::pieces) to the end of [`file`](Self::file). If it is dropped in place of [`finish`](Self::finish), the partition fails, since nobody
 /// knows what is in its file.
 pub struct Carried {
     core: Arc<Core>,
@@ -65,40 +66,34 @@ impl Carried {
         &self.file
     }
 
-    /// What to append, one behind the other; none, if only a sync is due.
+    /// What to append, one behind the other.
     #[must_use]
     pub fn pieces(&self) -> &[Bytes] {
         self.write.as_ref().map_or(&[], |write| &write.pieces)
     }
 
-    /// Whether the disk must have all of it then.
+    /// How it went: so many bytes are in the file, and what went wrong then. Whoever waits is told. `None`: there is
+    /// nothing more to do for the carrier.
     #[must_use]
-    pub fn syncs(&self) -> bool {
-        self.write.as_ref().is_some_and(Write::syncs)
-    }
-
-    /// How it went: so many bytes are in the file, and what went wrong then. Whoever waits is told. There may be more to
-    /// do.
-    #[must_use]
-    pub fn finish(mut self, written: u64, result: io::Result<()>) -> Task {
-        if let Some(write) = self.write.take() {
-            self.core.finish_carried(write, written, result);
-        }
-        Task::new(self.core.clone())
+    pub fn finish(mut self, written: u64, result: io::Result<()>) -> Option<Task> {
+        let write = self.write.take()?;
+        self.core.finish_carried(write, written, result).then(|| Task::new(self.core.clone()))
     }
 }
 
 impl Drop for Carried {
     fn drop(&mut self) {
         if let Some(write) = self.write.take() {
-            self.core.finish_carried(write, 0, Err(io::Error::other("whoever wrote it has gone")));
-            self.core.push();
+            let gone = io::Error::other("whoever wrote it has gone");
+            if self.core.finish_carried(write, 0, Err(gone)) {
+                self.core.give_back();
+            }
         }
     }
 }
 
 impl std::fmt::Debug for Carried {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Carried").field("syncs", &self.syncs()).finish_non_exhaustive()
+        f.debug_struct("Carried").field("pieces", &self.pieces().len()).finish_non_exhaustive()
     }
 }

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -128,6 +128,8 @@ pub(crate) struct Core {
     window: Mutex<Option<Window>>,
     read_records: AtomicU64,
     read_bytes: AtomicU64,
+    /// Tells that a carrier has given it back.
+    carriers: Condvar,
 }
 
 impl Partition {
@@ -155,6 +157,8 @@ impl Partition {
             pending: 0,
             busy: false,
             left: None,
+            carried: 0,
+            telling: None,
             closed: false,
             failed: None,
             full_since: None,
@@ -173,6 +177,7 @@ impl Partition {
             window: Mutex::default(),
             read_records: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
+            carriers: Condvar::new(),
         });
         let mut state = core.state();
         let last = state.last().summary;
@@ -285,6 +290,11 @@ impl Partition {
         self.core.state().closed = true;
     }
 
+    /// Waits for who writes in place of the threads.
+    pub(crate) fn wait_for_carrier(&self) {
+        self.core.wait_for_carrier();
+    }
+
     /// Syncs what was written, and notes how far that is, so that opening need not look. The writers have ended.
     pub(crate) fn close(&self) {
         let mut state = self.core.state();
@@ -353,15 +363,22 @@ impl Core {
         state.queue.push(header, records, completer);
         state.pending = pending;
         (state.next, state.time) = (header.end(), header.appended);
-        let was_busy = std::mem::replace(&mut state.busy, true);
-        drop(state);
-        if !was_busy {
-            match self.pool.carrier() {
-                Some(carrier) => carrier.carry(Task::new(self.clone())),
-                None => self.push(),
-            }
+        if !std::mem::replace(&mut state.busy, true) && !self.carry(state) {
+            self.push();
         }
         Ok(answer)
+    }
+
+    /// Gives it to who writes in place of the threads, if there is somebody and it can be something for him.
+    fn carry(self: &Arc<Self>, mut state: MutexGuard<'_, State>) -> bool {
+        if state.closed || state.config.fsync == Fsync::Batch {
+            return false;
+        }
+        let Some(carrier) = self.pool.carrier() else { return false };
+        state.carried += 1;
+        drop(state);
+        carrier.carry(Task::new(self.clone()));
+        true
     }
 
     /// The log's threads are to do what there is to do.
@@ -379,13 +396,7 @@ impl Work for Core {
     fn work(self: Arc<Self>) -> bool {
         let Some(job) = self.begin() else { return false };
         self.carry_out(job);
-        match self.pool.carrier() {
-            Some(carrier) => {
-                carrier.carry(Task::new(self));
-                false
-            }
-            None => true,
-        }
+        !self.carry(self.state())
     }
 
     fn tick(&self, now: u64) -> bool {

@@ -157,6 +157,7 @@ impl Stream {
     pub(crate) fn stop(&self) {
         self.inner.groups.stop();
         self.all().iter().for_each(Partition::stop);
+        self.all().iter().for_each(Partition::wait_for_carrier);
     }
 
     pub(crate) fn close(&self) {

@@ -1,5 +1,5 @@
 //! The log's writes, carried out by the server's own loops where these are rings: what is published leaves with the call
-//! of the system that the loop makes anyway, and no other thread has to be woken for it.
+//! of the system that the loop makes anyway, and no other thread has to be woken for it. Syncs are for the log's threads.
 
 use std::io;
 use std::sync::Arc;
@@ -19,8 +19,7 @@ impl Loops {
 
 impl Carrier for Loops {
     fn carry(&self, task: Task) {
-        // Mostly called by the loop whose connection has published; whoever else it is has no loop of its own.
-        self.0.run(0, Box::new(Job { task: Some(task), carried: None }));
+        self.0.run(Box::new(Job { task: Some(task), carried: None }));
     }
 }
 
@@ -31,12 +30,12 @@ struct Job {
 }
 
 impl AppendJob for Job {
-    fn next(&mut self) -> Option<(Arc<AppendFile>, Vec<Bytes>, bool)> {
+    fn next(&mut self) -> Option<(Arc<AppendFile>, Vec<Bytes>)> {
         let carried = self.carried.insert(self.task.take()?.begin()?);
-        Some((carried.file().clone(), carried.pieces().to_vec(), carried.syncs()))
+        Some((carried.file().clone(), carried.pieces().to_vec()))
     }
 
     fn done(&mut self, written: u64, result: io::Result<()>) {
-        self.task = self.carried.take().map(|carried| carried.finish(written, result));
+        self.task = self.carried.take().and_then(|carried| carried.finish(written, result));
     }
 }

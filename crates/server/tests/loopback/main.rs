@@ -1,5 +1,6 @@
 //! The server over real sockets of the loopback.
 
+mod appends;
 mod attacks;
 #[path = "../shared/backend.rs"]
 mod backend;

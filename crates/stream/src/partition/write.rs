@@ -2,8 +2,9 @@
 //! a thread can carry it out, or a loop that waits for completions.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
+use std::thread;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -121,33 +122,65 @@ impl Core {
         }
     }
 
-    /// A write for somebody else to carry out; everything else is left to the threads.
+    /// A write for somebody else to carry out. What blocks, a sync above all, is left to the threads.
     pub(crate) fn begin_carried(self: &Arc<Self>) -> Option<(Write, Arc<AppendFile>)> {
-        match self.begin()? {
-            Job::Write(write) => match write.file.clone().real() {
+        let Some(job) = self.begin() else {
+            self.returned();
+            return None;
+        };
+        match job {
+            Job::Write(write) if !write.sync => match write.file.clone().real() {
                 Some(file) => return Some((write, file)),
                 None => self.state().left = Some(Job::Write(write)),
             },
             other => self.state().left = Some(other),
         }
-        self.push();
+        self.give_back();
         None
     }
 
-    /// How that went.
-    pub(crate) fn finish_carried(&self, write: Write, written: u64, result: io::Result<()>) {
-        let bytes: u64 = write.pieces.iter().map(|piece| piece.len() as u64).sum();
+    /// The log's threads have it again.
+    pub(crate) fn give_back(self: &Arc<Self>) {
+        self.push();
+        self.returned();
+    }
+
+    fn returned(&self) {
+        self.state().carried -= 1;
+        self.carriers.notify_all();
+    }
+
+    /// Waits until nobody but the log's threads has the partition, which takes no more. Whoever comes from a waker that
+    /// a carrier calls cannot wait for that carrier.
+    pub(super) fn wait_for_carrier(&self) {
+        let mut state = self.state();
+        while state.carried > 0 && state.telling != Some(thread::current().id()) {
+            state = self.carriers.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// How that went. Whether there may be more to do, which is for who has carried this.
+    pub(crate) fn finish_carried(
+        self: &Arc<Self>,
+        write: Write,
+        written: u64,
+        result: io::Result<()>,
+    ) -> bool {
         let written = match result {
             Ok(()) => Written { whole: write.batches.len(), end: End::Done },
-            // All of it is in the file, so it was the sync.
-            Err(error) if written == bytes => write.not_synced(&error),
-            Err(error) if is_shortage(&error) => {
-                let cut = write.cut_back(written);
-                write.synced(cut)
-            }
+            Err(error) if is_shortage(&error) => write.cut_back(written),
             Err(error) => Written::failed("writing", &error),
         };
+        self.state().telling = Some(thread::current().id());
         self.finish_write(write, written);
+        let mut state = self.state();
+        state.telling = None;
+        let is_closed = state.closed;
+        drop(state);
+        if is_closed {
+            self.give_back();
+        }
+        !is_closed
     }
 
     fn finish_write(&self, write: Write, written: Written) {
@@ -269,30 +302,21 @@ impl Write {
             Err(error) if is_shortage(&error) => self.cut_back(count),
             Err(error) => Written::failed("writing", &error),
         };
-        self.synced(written)
-    }
-
-    /// Whether the disk must have it.
-    pub(crate) fn syncs(&self) -> bool {
-        self.sync
-    }
-
-    /// What was written, and the disk has it if it must.
-    fn synced(&self, written: Written) -> Written {
         if !self.sync || matches!(written.end, End::Failed(_)) {
             return written;
         }
-        self.file.sync().map_or_else(|error| self.not_synced(&error), |()| written)
-    }
-
-    /// What could not be synced once may be lost without a second sync saying so: it is never tried again.
-    fn not_synced(&self, error: &io::Error) -> Written {
-        if self.takes_back {
-            // The system may keep what it could not sync, and show it to the next process as if it were durable.
-            // Nobody has seen it yet, so it goes; if it cannot, the disk is worse off than that.
-            let _ = self.file.truncate(self.start);
+        // What could not be synced once may be lost without a second sync saying so: it is never tried again.
+        match self.file.sync() {
+            Ok(()) => written,
+            Err(error) => {
+                if self.takes_back {
+                    // The system may keep what it could not sync, and show it to the next process as if it were
+                    // durable. Nobody has seen it yet, so it goes; if it cannot, the disk is worse off than that.
+                    let _ = self.file.truncate(self.start);
+                }
+                Written::failed("syncing", &error)
+            }
         }
-        Written::failed("syncing", error)
     }
 
     /// Leaves the batches that are whole.

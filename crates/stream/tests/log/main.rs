@@ -1,5 +1,7 @@
 //! The log on a real disk, with its threads.
 
+mod carried;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;

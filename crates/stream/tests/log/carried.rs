@@ -1,0 +1,190 @@
+//! Somebody else writes in place of the threads: here a test does, whenever it wants to.
+
+use std::io::{self, IoSlice};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use sinews_stream::{
+    AppendError, Carried, Carrier, Durability, Fsync, Pending, StreamConfig, Streams, StreamsConfig, Task,
+};
+
+use super::{Directory, follow, records};
+
+/// Leaves what it is given to the test.
+struct Desk(Mutex<Sender<Task>>);
+
+impl Carrier for Desk {
+    fn carry(&self, task: Task) {
+        // Who has left the desk drops it.
+        let _ = self.0.lock().unwrap().send(task);
+    }
+}
+
+fn open(directory: &Directory, writers: usize, fsync: Fsync) -> (Streams, Receiver<Task>) {
+    let (streams, losses) =
+        Streams::open(&directory.0, StreamsConfig::default().writers(writers)).expect("an empty directory");
+    assert_eq!(losses, []);
+    let (sender, tasks) = channel();
+    streams.carried_by(Arc::new(Desk(Mutex::new(sender))));
+    streams.create("s", &StreamConfig::default().fsync(fsync)).expect("a new stream");
+    (streams, tasks)
+}
+
+fn append(streams: &Streams, number: u64) -> Pending {
+    let partition = streams.stream("s").and_then(|stream| stream.partition(0)).expect("it was made");
+    partition.append(records(number..number + 1, 100)).expect("there is room")
+}
+
+fn poll(pending: &mut Pending) -> Poll<Result<u64, AppendError>> {
+    let mut cx = Context::from_waker(Waker::noop());
+    pending.poll(Durability::Disk, &mut cx).map(|result| result.map(|appended| appended.first))
+}
+
+/// As a loop would.
+fn write(carried: Carried) -> Option<Task> {
+    let mut written = 0;
+    for piece in carried.pieces() {
+        assert_eq!(carried.file().append(&[IoSlice::new(piece)]).expect("a disk"), piece.len());
+        written += piece.len() as u64;
+    }
+    carried.finish(written, Ok(()))
+}
+
+#[test]
+fn what_comes_while_it_is_written_is_the_next_write() {
+    let directory = Directory::new("carried");
+    let (streams, tasks) = open(&directory, 0, Fsync::Never);
+    let mut first = append(&streams, 0);
+    let carried = tasks.try_recv().expect("a task").begin().expect("a write");
+    let mut others = [append(&streams, 1), append(&streams, 2)];
+    assert!(tasks.try_recv().is_err(), "one thing at a time");
+    assert!(poll(&mut first).is_pending());
+    let task = write(carried).expect("there is more");
+    assert_eq!(poll(&mut first), Poll::Ready(Ok(0)));
+    assert!(poll(&mut others[0]).is_pending());
+    let task = write(task.begin().expect("two more")).expect("perhaps there is more");
+    assert_eq!(others.each_mut().map(poll), [Poll::Ready(Ok(1)), Poll::Ready(Ok(2))]);
+    assert!(task.begin().is_none(), "that was all");
+    assert!(!streams.work(), "nothing is left to the threads");
+    let partition = streams.stream("s").unwrap().partition(0).unwrap();
+    assert_eq!(follow(&partition, 0, 3), [0, 1, 2]);
+    append(&streams, 3);
+    assert!(tasks.try_recv().is_ok(), "it begins anew");
+}
+
+#[test]
+fn syncs_are_for_the_threads() {
+    let directory = Directory::new("carried-syncs");
+    let (streams, tasks) = open(&directory, 0, Fsync::Batch);
+    let mut pending = append(&streams, 0);
+    assert!(tasks.try_recv().is_err(), "every write is synced");
+    while streams.work() {}
+    assert_eq!(poll(&mut pending), Poll::Ready(Ok(0)));
+}
+
+#[test]
+fn nothing_is_lost_with_who_gives_a_task_up() {
+    let directory = Directory::new("carried-dropped");
+    let (streams, tasks) = open(&directory, 1, Fsync::Never);
+    let pending = append(&streams, 0);
+    drop(tasks.recv().expect("a task"));
+    assert_eq!(pending_block(pending), Ok(0), "a thread has it");
+    // Nobody is at the desk at all.
+    drop(tasks);
+    assert_eq!(pending_block(append(&streams, 1)), Ok(1));
+}
+
+#[test]
+fn a_write_that_fails_is_told() {
+    let directory = Directory::new("carried-fails");
+    let (streams, tasks) = open(&directory, 0, Fsync::Never);
+    let mut full = append(&streams, 0);
+    let carried = tasks.try_recv().expect("a task").begin().expect("a write");
+    let half = &carried.pieces()[0][..7];
+    assert_eq!(carried.file().append(&[IoSlice::new(half)]).expect("a disk"), 7);
+    let task = carried.finish(7, Err(io::Error::from(io::ErrorKind::StorageFull))).expect("it goes on");
+    assert_eq!(poll(&mut full), Poll::Ready(Err(AppendError::NoSpace)));
+    assert!(task.begin().is_none());
+    // What was written of it is gone, so that the next stands where it must.
+    let again = follow_up(&streams, &tasks);
+    let mut never = append(&streams, 9);
+    drop(tasks.try_recv().expect("a task").begin().expect("a write"));
+    assert!(
+        matches!(poll(&mut never), Poll::Ready(Err(AppendError::Failed(_)))),
+        "nobody knows what is in the file"
+    );
+    let partition = streams.stream("s").unwrap().partition(0).unwrap();
+    assert!(partition.failure().is_some());
+    assert_eq!(follow(&partition, 0, 1), [again]);
+}
+
+/// Once there is room again. A partition that was full refuses for a moment.
+fn follow_up(streams: &Streams, tasks: &Receiver<Task>) -> u64 {
+    let partition = streams.stream("s").unwrap().partition(0).unwrap();
+    let mut pending = loop {
+        match partition.append(records(5..6, 100)) {
+            Err(AppendError::NoSpace) => thread::yield_now(),
+            other => break other.expect("there is room"),
+        }
+    };
+    let task = write(tasks.try_recv().expect("a task").begin().expect("a write")).expect("it goes on");
+    assert!(task.begin().is_none());
+    assert_eq!(poll(&mut pending), Poll::Ready(Ok(0)));
+    5
+}
+
+#[test]
+fn closing_waits_for_what_is_under_way() {
+    let directory = Directory::new("carried-close");
+    let (streams, tasks) = open(&directory, 1, Fsync::Never);
+    let mut first = append(&streams, 0);
+    let carried = tasks.recv().expect("a task").begin().expect("a write");
+    let mut second = append(&streams, 1);
+    let (closed, is_closed) = channel();
+    let closing = streams.clone();
+    let closer = thread::spawn(move || {
+        closing.close();
+        closed.send(()).expect("the test waits for it");
+    });
+    let partition = streams.stream("s").unwrap().partition(0).unwrap();
+    while !matches!(partition.append(records(7..8, 100)), Err(AppendError::Closed)) {
+        thread::yield_now();
+    }
+    assert!(is_closed.try_recv().is_err());
+    assert!(write(carried).is_none(), "the rest is for the threads");
+    closer.join().expect("it is closed");
+    assert_eq!((poll(&mut first), poll(&mut second)), (Poll::Ready(Ok(0)), Poll::Ready(Ok(1))));
+    drop((partition, streams));
+    let (streams, losses) = Streams::open(&directory.0, StreamsConfig::default()).expect("it was unlocked");
+    assert_eq!(losses, []);
+    let partition = streams.stream("s").unwrap().partition(0).unwrap();
+    assert_eq!(follow(&partition, 0, 2)[..2], [0, 1]);
+}
+
+fn pending_block(mut pending: Pending) -> Result<u64, AppendError> {
+    pending.block(Durability::Disk).map(|appended| appended.first)
+}
+
+#[test]
+fn what_is_due_to_be_synced_goes_to_the_threads_and_comes_back() {
+    let directory = Directory::new("carried-interval");
+    let (streams, tasks) = open(&directory, 0, Fsync::Interval(Duration::ZERO));
+    let mut pending = append(&streams, 0);
+    let task = tasks.try_recv().expect("a task");
+    if let Some(carried) = task.begin() {
+        // Nothing was there to be synced yet; now it is.
+        assert!(write(carried).expect("a sync").begin().is_none());
+    }
+    while streams.work() {}
+    assert_eq!(poll(&mut pending), Poll::Ready(Ok(0)));
+    assert_eq!(streams.stream("s").unwrap().partition(0).unwrap().statistics().syncs, 1);
+    // A thread that is through with its work gives the partition back.
+    while let Ok(task) = tasks.try_recv() {
+        assert!(task.begin().is_none());
+    }
+    append(&streams, 1);
+    assert!(tasks.try_recv().is_ok());
+}
