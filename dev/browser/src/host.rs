@@ -175,6 +175,8 @@ impl Server {
     }
 
     pub(crate) fn restart(&mut self) -> Result<(), Failure> {
+        // The kernel takes a while to close what a killed one had in its ring.
+        until("the port is free", || Ok(TcpListener::bind(&*self.address).is_ok()))?;
         let mut command = Command::new(&self.binary);
         let mut program =
             Program::start(command.args(["serve", "--listen", &self.address]).args(&self.options))?;
