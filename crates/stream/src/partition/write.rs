@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::thread;
-use std::time::Instant;
+use std::time::Duration;
 
 use bytes::Bytes;
 use sinews_engine::AppendFile;
@@ -35,7 +35,8 @@ pub(crate) struct Write {
     sync: bool,
     /// Nobody sees it before it is synced.
     takes_back: bool,
-    begun: Instant,
+    /// By the clock of the log.
+    begun: u64,
 }
 
 /// How a write went.
@@ -81,7 +82,7 @@ impl Core {
             }
             let sync_due = state.should_sync(now);
             if state.queue.first().is_some() || sync_due {
-                return Some(Job::Write(begin_write(&mut state, sync_due)));
+                return Some(Job::Write(begin_write(&mut state, sync_due, now)));
             }
         }
         state.busy = false;
@@ -202,7 +203,7 @@ impl Core {
         let is_synced = write.sync && !matches!(written.end, End::Failed(_));
         if is_synced {
             state.counters.syncs += 1;
-            state.counters.sync_time += write.begun.elapsed();
+            state.counters.sync_time += Duration::from_micros(now.saturating_sub(write.begun));
             state.dirty_since = None;
             state.durable = state.last().summary.end;
         } else if written.whole > 0 {
@@ -285,12 +286,12 @@ fn tell(done: Vec<Queued>, refused: Vec<Queued>, error: Option<AppendError>, wok
     }
 }
 
-fn begin_write(state: &mut State, sync_due: bool) -> Write {
+fn begin_write(state: &mut State, sync_due: bool, begun: u64) -> Write {
     let first = state.queue.first().map_or(0, |first| u64::from(first.length));
     let (batches, pieces) = state.queue.take(first.max(state.room().min(WRITE_MOST)));
     let takes_back = state.config.fsync == Fsync::Batch;
     let (file, start) = (state.file.clone(), state.last().summary.bytes);
-    let (sync, begun) = (sync_due || takes_back, Instant::now());
+    let sync = sync_due || takes_back;
     Write { file, start, batches, pieces, sync, takes_back, begun }
 }
 
