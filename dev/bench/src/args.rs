@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::hello::HelloServer;
+use crate::ingest::IngestServer;
 use crate::load::{LOADS, Load};
 use crate::round::Plan;
 use crate::syscalls;
@@ -41,6 +42,8 @@ pub(crate) enum Command {
     Http(HttpArgs),
     /// What a request of `GET /hello` costs, by wrk, beside other HTTP servers.
     Hello(HelloArgs),
+    /// What a request costs whose body goes to Kafka, by wrk, beside hyper on Tokio and on compio.
+    Ingest(IngestArgs),
     /// What a message costs on one thread and on two.
     Scaling(ScalingArgs),
     /// What a server asks of the kernel for a message, counted by strace.
@@ -228,6 +231,44 @@ pub(crate) struct HelloArgs {
     /// The server's `hello_http` example, instead of building it
     #[arg(long, value_name = "PATH")]
     pub(crate) hello: Option<PathBuf>,
+
+    /// The `sinews-peers` program (feature `peers`), instead of building it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) sinews_peers: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IngestArgs {
+    #[command(flatten)]
+    pub(crate) plan: PlanArgs,
+
+    /// Connections; may be given several times [default: 128 and 10,000]
+    #[arg(long, value_name = "N", value_parser = connections)]
+    connections: Vec<usize>,
+
+    /// Bytes of a body
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub(crate) bytes: usize,
+
+    /// Instead of wrk, each server in turn has connections come and go for so many seconds [default connections: 1,000]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) churn: Option<u64>,
+
+    /// The most requests of a connection that comes and goes
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) requests: u32,
+
+    /// Only this server; may be given several times [default: all]
+    #[arg(long = "server", value_name = "NAME", value_enum)]
+    servers: Vec<IngestServer>,
+
+    /// A Kafka that runs, instead of one that dev/brokers/kafka.sh starts
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) kafka: Option<String>,
+
+    /// The `sinews-ingest` program (feature `kafka`), instead of building it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) sinews_ingest: Option<PathBuf>,
 
     /// The `sinews-peers` program (feature `peers`), instead of building it
     #[arg(long, value_name = "PATH")]
@@ -482,6 +523,20 @@ impl HelloArgs {
 
     pub(crate) fn servers(&self) -> Vec<HelloServer> {
         if self.servers.is_empty() { HelloServer::value_variants().to_vec() } else { self.servers.clone() }
+    }
+}
+
+impl IngestArgs {
+    pub(crate) fn connections(&self) -> Vec<usize> {
+        match self.churn {
+            _ if !self.connections.is_empty() => self.connections.clone(),
+            Some(_) => vec![1_000],
+            None => vec![128, 10_000],
+        }
+    }
+
+    pub(crate) fn servers(&self) -> Vec<IngestServer> {
+        if self.servers.is_empty() { IngestServer::value_variants().to_vec() } else { self.servers.clone() }
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sinews_proto::deflate::DeflateConfig;
 use sinews_proto::handshake::{ClientRequest, ClientStep, Negotiated};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::Error;
 
@@ -26,6 +26,14 @@ pub(crate) fn connect_from(address: SocketAddr, source: Option<SocketAddr>) -> i
     }
     socket.connect(&address.into())?;
     Ok(socket.into())
+}
+
+/// Begins to connect to a server on this machine. When the socket can be written to, it is connected or has failed.
+pub(crate) fn begin_to_connect(address: SocketAddr) -> io::Result<mio::net::TcpStream> {
+    let stream = mio::net::TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    set_congestion(&SockRef::from(&stream))?;
+    Ok(stream)
 }
 
 /// The system's default may pace (BBR does, even over loopback), which would measure the pacing.

@@ -222,13 +222,13 @@ fn check(address: SocketAddr) -> Result<(), Error> {
 }
 
 /// A folder with a file, which is there while it is needed.
-struct Scratch {
+pub(crate) struct Scratch {
     path: PathBuf,
-    file: PathBuf,
+    pub(crate) file: PathBuf,
 }
 
 impl Scratch {
-    fn new(name: &str, text: &str) -> Result<Self, Error> {
+    pub(crate) fn new(name: &str, text: &str) -> Result<Self, Error> {
         let path = std::env::temp_dir().join(format!("sinews-loopback-{}", std::process::id()));
         fs::create_dir_all(&path)?;
         let scratch = Self { file: path.join(name), path };

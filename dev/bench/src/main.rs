@@ -19,6 +19,7 @@
 #![deny(unsafe_code)]
 
 mod args;
+mod bounds;
 mod client;
 mod connect;
 mod crowd;
@@ -27,6 +28,7 @@ mod fanout;
 mod hello;
 mod http;
 mod idle;
+mod ingest;
 mod load;
 mod plain_mio;
 #[cfg(target_os = "linux")]
@@ -65,6 +67,7 @@ fn main() -> Result<(), Error> {
         Some(Command::IdleClients(args)) => idle::clients::run(&args),
         Some(Command::Http(args)) => http::run(&args),
         Some(Command::Hello(args)) => hello::run(&args),
+        Some(Command::Ingest(args)) => ingest::run(&args),
         Some(Command::Scaling(args)) => scaling::run(&args),
         Some(Command::Syscalls(args)) => syscalls::run(&args),
         None => echo::run(&cli.echo),

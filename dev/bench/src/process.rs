@@ -146,15 +146,31 @@ impl Usage {
     pub(crate) fn of(pid: u32) -> Result<Self, Error> {
         let mut sum = Self::default();
         for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-            let books = fs::read_to_string(task?.path().join("schedstat"))?;
-            let mut fields = books.split_whitespace().map(str::parse::<u64>);
-            let (Some(run), Some(wait)) = (fields.next(), fields.next()) else {
-                return Err("the kernel keeps no schedstat (CONFIG_SCHED_INFO)".into());
-            };
-            sum.run_ns += run?;
-            sum.wait_ns += wait?;
+            let books = Self::of_task(&task?.path())?;
+            sum.run_ns += books.run_ns;
+            sum.wait_ns += books.wait_ns;
         }
         Ok(sum)
+    }
+
+    /// Of each thread, with its name: its first 15 bytes.
+    pub(crate) fn by_thread(pid: u32) -> Result<Vec<(String, Self)>, Error> {
+        let mut all = Vec::new();
+        for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+            let task = task?.path();
+            let name = fs::read_to_string(task.join("comm"))?.trim_end().to_owned();
+            all.push((name, Self::of_task(&task)?));
+        }
+        Ok(all)
+    }
+
+    fn of_task(task: &Path) -> Result<Self, Error> {
+        let books = fs::read_to_string(task.join("schedstat"))?;
+        let mut fields = books.split_whitespace().map(str::parse::<u64>);
+        let (Some(run), Some(wait)) = (fields.next(), fields.next()) else {
+            return Err("the kernel keeps no schedstat (CONFIG_SCHED_INFO)".into());
+        };
+        Ok(Self { run_ns: run?, wait_ns: wait? })
     }
 
     /// Of a process and of those that it has started.

@@ -26,10 +26,19 @@ struct Kafka {
 
 static KAFKA: OnceLock<Arc<Kafka>> = OnceLock::new();
 
+/// As `sinews_stream::broker` has them; what is not here is librdkafka's default for both.
+const SETTINGS: [(&str, &str); 4] = [
+    ("acks", "all"),
+    ("enable.idempotence", "true"),
+    ("linger.ms", "1"),
+    ("queue.buffering.max.kbytes", "65536"),
+];
+
 /// Makes the producer that all connections share.
 pub(crate) fn connect(brokers: &str, topic: &str) -> Result<(), Error> {
     let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", brokers).set("enable.idempotence", "true").set("linger.ms", "1");
+    config.set("bootstrap.servers", brokers);
+    SETTINGS.iter().for_each(|(name, value)| _ = config.set(*name, *value));
     let kafka = Kafka { producer: config.create()?, topic: topic.to_owned() };
     // Nobody else sets it.
     let _ = KAFKA.set(Arc::new(kafka));

@@ -1,0 +1,303 @@
+//! HTTP to Kafka: each request's body becomes one message, answered when the broker has acknowledged it. Our server on
+//! both backends beside hyper on Tokio and on compio, all with librdkafka and the same settings of it.
+//!
+//! Core 0 has the server, one thread for HTTP and librdkafka's own; core 1 has Kafka and the load.
+
+mod churn;
+mod kafka;
+mod wrk;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::Error;
+use crate::args::IngestArgs;
+use crate::bounds::Bounded;
+use crate::hello::Scratch;
+use crate::process::{SERVER_CORE, Server, Usage};
+use crate::report::significant;
+use crate::target::cargo_build;
+
+use kafka::Kafka;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IngestServer {
+    /// `sinews-ingest` on readiness
+    Poll,
+    /// The same on io_uring
+    Ring,
+    /// hyper on Tokio
+    Hyper,
+    /// hyper on compio, on io_uring
+    HyperCompio,
+}
+
+impl IngestServer {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Poll => "sinews, poll",
+            Self::Ring => "sinews, ring",
+            Self::Hyper => "hyper, Tokio",
+            Self::HyperCompio => "hyper, compio",
+        }
+    }
+
+    const fn topic(self) -> &'static str {
+        match self {
+            Self::Poll => "ingest-poll",
+            Self::Ring => "ingest-ring",
+            Self::Hyper => "ingest-tokio",
+            Self::HyperCompio => "ingest-compio",
+        }
+    }
+}
+
+/// Measures what the arguments say and prints a table for each number of connections, or one row for each server where
+/// connections come and go.
+pub(crate) fn run(args: &IngestArgs) -> Result<(), Error> {
+    let programs = Programs::build(args)?;
+    crate::prepare_load()?;
+    let kafka = Kafka::start(args.kafka.as_deref(), KAFKA_SECONDS)?;
+    let mut bench = Bench { programs, args, kafka, servers: Vec::new() };
+    for kind in args.servers() {
+        let server = bench.start(kind).map_err(|error| format!("{}: {error}", kind.name()))?;
+        bench.servers.push((kind, server));
+    }
+    if let Some(seconds) = args.churn {
+        return bench.churn(Duration::from_secs(seconds));
+    }
+    if Command::new("wrk").arg("-v").output().is_err() {
+        return Err("wrk is needed (apt-get install wrk)".into());
+    }
+    let script = Scratch::new("ingest.lua", wrk::SCRIPT)?;
+    for connections in args.connections() {
+        let rounds = bench.rounds(connections, &script.file)?;
+        bench.print(connections, &rounds);
+    }
+    Ok(())
+}
+
+/// Longer than any measurement; it ends by itself if this program is killed.
+const KAFKA_SECONDS: u64 = 3_600;
+
+struct Bench<'a> {
+    programs: Programs,
+    args: &'a IngestArgs,
+    kafka: Kafka,
+    servers: Vec<(IngestServer, Server)>,
+}
+
+/// The programs of ours and of others.
+struct Programs {
+    ingest: PathBuf,
+    peers: PathBuf,
+}
+
+impl Programs {
+    fn build(args: &IngestArgs) -> Result<Self, Error> {
+        let this = std::env::current_exe()?;
+        let directory = this.ancestors().nth(2).ok_or("this program is not in a target directory")?;
+        let program = |given: &Option<PathBuf>, package: &str, feature: &str| {
+            if given.is_none() {
+                cargo_build(directory, &["--package", package, "--features", feature])?;
+            }
+            Ok::<_, Error>(given.clone().unwrap_or_else(|| directory.join("release").join(package)))
+        };
+        Ok(Self {
+            ingest: program(&args.sinews_ingest, "sinews-ingest", "kafka")?,
+            peers: program(&args.sinews_peers, "sinews-peers", "peers")?,
+        })
+    }
+}
+
+/// What one round of one server came to.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    per_second: f64,
+    p50_ms: f64,
+    p99_ms: f64,
+    /// CPU time an event of the server's process, in nanoseconds: all of it, and of its parts.
+    cpu_ns: f64,
+    http_ns: f64,
+    reports_ns: f64,
+    librdkafka_ns: f64,
+}
+
+impl Bench<'_> {
+    fn start(&self, kind: IngestServer) -> Result<Server, Error> {
+        let (program, name) = match kind {
+            IngestServer::Poll => (&self.programs.ingest, "poll"),
+            IngestServer::Ring => (&self.programs.ingest, "uring"),
+            IngestServer::Hyper => (&self.programs.peers, "kafka-hyper"),
+            IngestServer::HyperCompio => (&self.programs.peers, "kafka-hyper-compio"),
+        };
+        // The topic is made before anybody writes to it.
+        self.kafka.next(&self.programs.ingest, kind.topic())?;
+        let arguments = [name, "--kafka", &self.kafka.address, "--topic", kind.topic()];
+        let arguments: Vec<OsString> = arguments.into_iter().map(OsString::from).collect();
+        Server::start(program, &arguments, SERVER_CORE)
+    }
+
+    /// By round, then by server; every other round goes backward.
+    fn rounds(&self, connections: usize, script: &Path) -> Result<Vec<Vec<Measured>>, Error> {
+        let mut rounds = Vec::new();
+        // The first one warms up, and does not count.
+        for number in 0..=self.args.plan.plan().rounds {
+            let mut round = vec![None; self.servers.len()];
+            for place in 0..self.servers.len() {
+                let at = if number % 2 == 1 { self.servers.len() - 1 - place } else { place };
+                let (kind, server) = &self.servers[at];
+                let measured = self.measure(*kind, server, connections, script);
+                round[at] = Some(measured.map_err(|error| format!("{}: {error}", kind.name()))?);
+            }
+            if number > 0 {
+                rounds.push(round.into_iter().flatten().collect());
+            }
+        }
+        Ok(rounds)
+    }
+
+    fn measure(
+        &self,
+        kind: IngestServer,
+        server: &Server,
+        connections: usize,
+        script: &Path,
+    ) -> Result<Measured, Error> {
+        let next = || self.kafka.next(&self.programs.ingest, kind.topic());
+        let events = next()?;
+        let (used, parts) = (server.settled_usage()?, Parts::of(server)?);
+        let posted =
+            wrk::post(server.address, connections, self.args.plan.plan().window, script, self.args.bytes)?;
+        let (used, parts) = (server.settled_usage()?.since(used), Parts::of(server)?.since(parts));
+        let events = next()? - events;
+        // wrk leaves when its time is up, and does not hear of what is under way.
+        if !(posted.answered..=posted.answered + connections as u64).contains(&events) {
+            return Err(format!("{} were acknowledged, and {events} are there", posted.answered).into());
+        }
+        let each = |ns: u64| ns as f64 / events as f64;
+        Ok(Measured {
+            per_second: posted.answered as f64 / posted.elapsed.as_secs_f64(),
+            p50_ms: posted.p50_ms,
+            p99_ms: posted.p99_ms,
+            cpu_ns: each(used.run_ns),
+            http_ns: each(parts.http),
+            reports_ns: each(parts.reports),
+            librdkafka_ns: each(parts.librdkafka),
+        })
+    }
+
+    fn print(&self, connections: usize, rounds: &[Vec<Measured>]) {
+        let of = |server: usize, what: fn(&Measured) -> f64| -> Vec<f64> {
+            rounds.iter().map(|round| what(&round[server])).collect()
+        };
+        println!(
+            "\n**wrk -c{connections}, bodies of {} bytes**, rounds: {}; median (bounds of 95 % confidence)\n",
+            self.args.bytes,
+            rounds.len()
+        );
+        let beside = self.servers.iter().position(|(kind, _)| *kind == IngestServer::Hyper);
+        println!("| {} |\n|{}", HEAD.join(" | "), "---|".repeat(HEAD.len()));
+        for (this, (kind, _)) in self.servers.iter().enumerate() {
+            let ratio = |what: fn(&Measured) -> f64| {
+                beside.map_or_else(String::new, |other| {
+                    let both = of(this, what).into_iter().zip(of(other, what));
+                    Bounded::of(&both.map(|(this, other)| this / other).collect::<Vec<_>>()).to_string()
+                })
+            };
+            let part = |what| significant(Bounded::of(&of(this, what)).median / 1e3);
+            let cells = [
+                kind.name().to_owned(),
+                Bounded::of(&of(this, |round| round.per_second / 1e3)).to_string(),
+                ratio(|round| round.per_second),
+                Bounded::of(&of(this, |round| round.cpu_ns / 1e3)).to_string(),
+                ratio(|round| round.cpu_ns),
+                [
+                    part(|round| round.http_ns),
+                    part(|round| round.reports_ns),
+                    part(|round| round.librdkafka_ns),
+                ]
+                .join(" + "),
+                Bounded::of(&of(this, |round| round.p50_ms)).to_string(),
+                Bounded::of(&of(this, |round| round.p99_ms)).to_string(),
+            ];
+            println!("| {} |", cells.join(" | "));
+        }
+    }
+
+    /// Each server has connections come and go for so long; then its topic holds what was acknowledged, or not.
+    fn churn(&self, time: Duration) -> Result<(), Error> {
+        let connections = self.args.connections()[0];
+        println!(
+            "\n**{connections} connections that come and go for {} s**, 1 to {} requests each, bodies of {} bytes\n",
+            time.as_secs(),
+            self.args.requests,
+            self.args.bytes
+        );
+        let mut lost = 0;
+        for (kind, server) in &self.servers {
+            let next = || self.kafka.next(&self.programs.ingest, kind.topic());
+            let (events, used) = (next()?, server.settled_usage()?);
+            let load =
+                churn::Plan { connections, time, requests: self.args.requests, bytes: self.args.bytes };
+            let tally = churn::run(server.address, &load)?;
+            let used = server.settled_usage()?.since(used);
+            let events = next()? - events;
+            lost += events.abs_diff(tally.acknowledged);
+            println!("{}: {events} events in its topic, {} acknowledged", kind.name(), tally.acknowledged);
+            println!("{tally}  CPU an event: {} µs\n", significant(used.run_ns as f64 / 1e3 / events as f64));
+        }
+        if lost > 0 {
+            return Err(format!("{lost} events too few or too many").into());
+        }
+        Ok(())
+    }
+}
+
+const HEAD: [&str; 8] = [
+    "server",
+    "thousand requests/s",
+    "÷ Tokio",
+    "CPU µs a request",
+    "÷ Tokio",
+    "HTTP + reports + librdkafka",
+    "p50 ms",
+    "p99 ms",
+];
+
+/// Nanoseconds of a server's threads, by what they are for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Parts {
+    http: u64,
+    /// Those who pick up delivery reports.
+    reports: u64,
+    librdkafka: u64,
+}
+
+impl Parts {
+    fn of(server: &Server) -> Result<Self, Error> {
+        let mut parts = Self::default();
+        for (name, used) in Usage::by_thread(server.pid())? {
+            let part = match name.as_str() {
+                name if name.starts_with("rdk:") => &mut parts.librdkafka,
+                "kafka-reports" | "producer pollin" => &mut parts.reports,
+                _ => &mut parts.http,
+            };
+            *part += used.run_ns;
+        }
+        Ok(parts)
+    }
+
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            http: self.http.saturating_sub(earlier.http),
+            reports: self.reports.saturating_sub(earlier.reports),
+            librdkafka: self.librdkafka.saturating_sub(earlier.librdkafka),
+        }
+    }
+}
