@@ -82,6 +82,9 @@ pub(crate) fn run(args: &IngestArgs) -> Result<(), Error> {
     Ok(())
 }
 
+/// Of each server, before what counts.
+const WARM_UP: Duration = Duration::from_secs(5);
+
 /// Longer than any measurement; it ends by itself if this program is killed.
 const KAFKA_SECONDS: u64 = 3_600;
 
@@ -146,13 +149,15 @@ impl Bench<'_> {
     /// By round, then by server; every other round goes backward.
     fn rounds(&self, connections: usize, script: &Path) -> Result<Vec<Vec<Measured>>, Error> {
         let mut rounds = Vec::new();
-        // The first one warms up, and does not count.
-        for number in 0..=self.args.plan.plan().rounds {
+        let plan = self.args.plan.plan();
+        // The first one does not count: Kafka's compiler takes seconds until it has what runs often.
+        for number in 0..=plan.rounds {
+            let window = if number == 0 { plan.window.max(WARM_UP) } else { plan.window };
             let mut round = vec![None; self.servers.len()];
             for place in 0..self.servers.len() {
                 let at = if number % 2 == 1 { self.servers.len() - 1 - place } else { place };
                 let (kind, server) = &self.servers[at];
-                let measured = self.measure(*kind, server, connections, script);
+                let measured = self.measure(*kind, server, connections, window, script);
                 round[at] = Some(measured.map_err(|error| format!("{}: {error}", kind.name()))?);
             }
             if number > 0 {
@@ -167,13 +172,13 @@ impl Bench<'_> {
         kind: IngestServer,
         server: &Server,
         connections: usize,
+        window: Duration,
         script: &Path,
     ) -> Result<Measured, Error> {
         let next = || self.kafka.next(&self.programs.ingest, kind.topic());
         let events = next()?;
         let (used, parts) = (server.settled_usage()?, Parts::of(server)?);
-        let posted =
-            wrk::post(server.address, connections, self.args.plan.plan().window, script, self.args.bytes)?;
+        let posted = wrk::post(server.address, connections, window, script, self.args.bytes)?;
         let (used, parts) = (server.settled_usage()?.since(used), Parts::of(server)?.since(parts));
         let events = next()? - events;
         // wrk leaves when its time is up, and does not hear of what is under way.
