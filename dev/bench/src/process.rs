@@ -194,6 +194,18 @@ impl Usage {
     }
 }
 
+/// What the hypervisor has given to others of the time that this machine's processors had something to do: seconds, all
+/// processors together. Nothing on hardware of its own.
+pub(crate) fn stolen() -> Result<f64, Error> {
+    let books = fs::read_to_string("/proc/stat")?;
+    // user, nice, system, idle, iowait, irq, softirq, steal
+    let ticks = books.lines().next().and_then(|all| all.split_whitespace().nth(8)?.parse::<u64>().ok());
+    Ok(ticks.ok_or("no steal in /proc/stat")? as f64 / TICKS_PER_SECOND)
+}
+
+/// Of the numbers in /proc/stat: USER_HZ, 100 on all of Linux's architectures but one.
+const TICKS_PER_SECOND: f64 = 100.;
+
 /// As `taskset --cpu-list` takes it.
 pub(crate) const SERVER_CORE: &str = "0";
 const LOAD_CORE: &str = "1";

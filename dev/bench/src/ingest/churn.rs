@@ -45,12 +45,16 @@ pub(crate) struct Tally {
     later: Histogram<u64>,
     /// Connections with a first answer, by second.
     seconds: Vec<u64>,
+    /// Times that a connection had to be asked for again, since nobody had accepted those that were there.
+    overflows: u64,
 }
 
 /// Keeps so many connections for so long, then waits for what is under way.
 pub(crate) fn run(address: SocketAddr, plan: &Plan) -> Result<Tally, Error> {
     let mut load = Load::new(address, plan)?;
+    let overflows = listen_overflows();
     load.run()?;
+    load.tally.overflows = listen_overflows().saturating_sub(overflows);
     Ok(load.tally)
 }
 
@@ -273,6 +277,15 @@ impl Conn {
     }
 }
 
+/// How often a queue of connections to accept was full, since the system started.
+fn listen_overflows() -> u64 {
+    let books = std::fs::read_to_string("/proc/net/netstat").unwrap_or_default();
+    let mut lines = books.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
+    let (Some(names), Some(numbers)) = (lines.next(), lines.next()) else { return 0 };
+    let place = names.split(' ').position(|name| name == "ListenOverflows");
+    place.and_then(|place| numbers.split(' ').nth(place)?.parse().ok()).unwrap_or_default()
+}
+
 fn waits(error: io::Error) -> io::Result<Step> {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(Step::Wait),
@@ -329,6 +342,7 @@ impl Tally {
             first: histogram()?,
             later: histogram()?,
             seconds: vec![0; seconds],
+            overflows: 0,
         })
     }
 
@@ -341,6 +355,7 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let failed: u64 = self.failed.values().sum();
         writeln!(f, "  connections: {} made, {failed} not made {:?}", self.opened, self.failed)?;
+        writeln!(f, "  the queue of those to accept was full {} times", self.overflows)?;
         writeln!(f, "  requests: {} ended without an answer, refused {:?}", self.broken, self.refused)?;
         // The first second has the rush of all.
         let seconds = self.seconds.get(1..).unwrap_or_default();
