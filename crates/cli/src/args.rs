@@ -15,11 +15,12 @@ use serde::Deserialize;
 pub(crate) use self::connection::{HttpArgs, Slow, WebSocketArgs};
 pub(crate) use self::listen::{ListenArgs, ProxyHeader};
 pub(crate) use self::server::{Full, LimitArgs, StopArgs};
-pub(crate) use self::streams::StreamArgs;
+pub(crate) use self::streams::{StoreArgs, StreamArgs};
 pub(crate) use self::tls::TlsArgs;
 use crate::bench::BenchArgs;
 use crate::config::units::{Bytes, Keep, Wait};
 use crate::connect::ConnectArgs;
+use crate::copy::StreamsCommand;
 use crate::token::TokenArgs;
 
 /// A real-time server: HTTP and WebSocket, topics, a chat page.
@@ -46,6 +47,9 @@ pub(crate) enum Command {
     Bench(Box<BenchArgs>),
     /// Talk to a WebSocket server, or be one: from a terminal, in a pipe, or looking at the wire.
     Connect(Box<ConnectArgs>),
+    /// Take streams elsewhere.
+    #[command(subcommand)]
+    Streams(StreamsCommand),
     /// Make a token that may publish and subscribe, or look into one.
     Token(Box<TokenArgs>),
 }

@@ -6,8 +6,10 @@ mod auth;
 mod bench;
 mod config;
 mod connect;
+mod copy;
 mod feed;
 mod handover;
+mod health;
 mod hub;
 mod live;
 mod pages;
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
             Err(error) => Err(error.into()),
         },
         Command::Connect(args) => return connect::run(&args),
+        Command::Streams(command) => copy::run(&command).map_err(Into::into),
         Command::Token(args) => token::run(&args).map_err(Into::into),
     };
     match result {

@@ -47,7 +47,7 @@ struct Subscription {
 }
 
 /// Why something was not done.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Problem {
     pub(crate) code: u16,
     pub(crate) text: String,
@@ -145,6 +145,36 @@ impl Client {
                 })
             }
         }
+    }
+
+    /// Does what a message says, and answers.
+    fn hear(&mut self, read: Result<Incoming<'_>, (Option<Value>, Problem)>, cx: &mut Context<'_>) {
+        let (id, result) = match read {
+            Ok(Incoming { id, op }) => {
+                let result = self.obey(op, &id, cx);
+                (id, result)
+            }
+            Err((id, problem)) => (id, Err(problem)),
+        };
+        let mut answer = match result {
+            Ok(Answer::Ack(_)) if id.is_none() => return,
+            Ok(Answer::Ack(mut fields)) => {
+                fields["op"] = json!("ack");
+                fields
+            }
+            Ok(Answer::Own(answer)) => answer,
+            // Behind a Close there is nobody to hear it.
+            Ok(Answer::Words(words)) => {
+                let _ = cx.send_text(&words);
+                return;
+            }
+            Ok(Answer::Later) => return,
+            Err(problem) => problem.words(),
+        };
+        if let Some(id) = id {
+            answer["id"] = id;
+        }
+        say(cx, &answer);
     }
 
     fn publish(
@@ -426,32 +456,20 @@ impl Handler for Client {
     }
 
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
-        let (id, result) = match incoming::read(if payload.kind() == Kind::Text { &payload } else { b"" }) {
-            Ok(Incoming { id, op }) => {
-                let result = self.obey(op, &id, cx);
-                (id, result)
+        let read = incoming::read(if payload.kind() == Kind::Text { &payload } else { b"" });
+        let opening = match &read {
+            Ok(Incoming { op: Op::Stream(stream, op), .. }) => {
+                self.streams.opening(stream.as_deref(), op, &self.rights)
             }
-            Err((id, problem)) => (id, Err(problem)),
+            _ => None,
         };
-        let mut answer = match result {
-            Ok(Answer::Ack(_)) if id.is_none() => return,
-            Ok(Answer::Ack(mut fields)) => {
-                fields["op"] = json!("ack");
-                fields
+        match opening {
+            Some(opening) => {
+                drop(read);
+                self.streams.park(opening, payload.detach(), cx);
             }
-            Ok(Answer::Own(answer)) => answer,
-            // Behind a Close there is nobody to hear it.
-            Ok(Answer::Words(words)) => {
-                let _ = cx.send_text(&words);
-                return;
-            }
-            Ok(Answer::Later) => return,
-            Err(problem) => problem.words(),
-        };
-        if let Some(id) = id {
-            answer["id"] = id;
+            None => self.hear(read, cx),
         }
-        say(cx, &answer);
     }
 
     fn dropped(&mut self, missed: &Missed, cx: &mut Context<'_>) {
@@ -466,6 +484,13 @@ impl Handler for Client {
     }
 
     fn woken(&mut self, cx: &mut Context<'_>) {
+        if let Some((text, opened)) = self.streams.unpark(cx) {
+            let read = match (incoming::read(&text), opened) {
+                (Ok(Incoming { id, .. }), Err(problem)) => Err((id, problem)),
+                (read, _) => read,
+            };
+            self.hear(read, cx);
+        }
         self.streams.woken(cx);
         self.follow(cx);
     }

@@ -13,6 +13,7 @@ use sinews_server::{
 use crate::args::Deflate;
 use crate::auth::{Denied, Rights, Want};
 use crate::feed::Viewer;
+use crate::health;
 use crate::hub::{self, Content, Form, Hub};
 use crate::live::{Live, Policy};
 use crate::pages;
@@ -32,10 +33,9 @@ pub(crate) fn router(settings: &Settings, live: &Live, hub: &Arc<Hub>, store: Op
         (Arc::clone(hub), Arc::clone(hub), Arc::clone(hub), Arc::clone(hub));
     let max_message = settings.max_message;
     let (of_talkers, of_raw, of_posts) = (store.cloned(), store.cloned(), store.cloned());
-    let router = report::add_metrics(Router::new(), store);
+    let router = health::add_to(report::add_metrics(Router::new(), store), store);
     let router = pages::add_to(router)
         .healthz("/healthz")
-        .readyz("/readyz")
         .websocket(
             "/echo",
             route(settings, RAW, move |request| {

@@ -8,9 +8,11 @@
 //! ```
 //!
 //! Topics that are kept in streams are of [`backing`], and of [`follow`] for those who come to them.
+//! With a broker, that keeps the streams, and the log of this node follows it: [`bridge`].
 
 pub(crate) mod backing;
 pub(crate) mod binary;
+mod bridge;
 mod carrier;
 mod desk;
 pub(crate) mod follow;
@@ -23,20 +25,25 @@ pub(crate) mod report;
 mod tests;
 mod wire;
 
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::task::Poll;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{self, Poll, Waker};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sinews_server::{Appender, Handler, Refusal, Request};
+use sinews_stream::broker::{self, Broker, Health};
 use sinews_stream::record::{Limits, Records};
 use sinews_stream::{
-    AppendError, CommitError, CreateError, Durability, Partition, Pending, Read, Start, Stream, StreamConfig,
-    Streams,
+    AppendError, CommitError, CreateError, Durability, Partition, Past, Pending, Read, Start, Stream,
+    StreamConfig, Streams,
 };
+use tempfile::TempDir;
 
 use self::backing::{Backing, Line};
 use self::binary::Binary;
+use self::bridge::{Bridge, Opening, Source, Unread};
 use self::carrier::Loops;
 pub(crate) use self::desk::{Desk, Voice};
 use self::groups::Groups;
@@ -58,6 +65,10 @@ pub(crate) struct Store {
     limits: Limits,
     groups: Groups,
     topics: Arc<Backing>,
+    /// What keeps the streams, if the log of this node does not.
+    bridge: Option<Arc<Bridge>>,
+    /// A directory that is removed at the end.
+    made: Mutex<Option<TempDir>>,
     closed: AtomicBool,
 }
 
@@ -100,9 +111,14 @@ impl Ack {
 }
 
 impl Store {
-    /// Without streams at first; with the patterns of topics that are kept in them, and the largest message that anybody
-    /// may send.
-    pub(crate) fn new(config: StreamConfig, topics: Vec<String>, max_message: usize) -> Arc<Self> {
+    /// Without streams at first; with the patterns of topics that are kept in them, the largest message that anybody may
+    /// send, and the broker that keeps the streams.
+    pub(crate) fn new(
+        config: StreamConfig,
+        topics: Vec<String>,
+        max_message: usize,
+        broker: Option<Arc<dyn Broker>>,
+    ) -> Arc<Self> {
         let limits = Limits::default().bytes(max_message);
         Arc::new(Self {
             streams: OnceLock::new(),
@@ -111,8 +127,15 @@ impl Store {
             limits,
             groups: Groups::default(),
             topics: Arc::new(Backing::new(topics)),
+            bridge: broker.map(|broker| Arc::new(Bridge::new(broker))),
+            made: Mutex::new(None),
             closed: AtomicBool::new(false),
         })
+    }
+
+    /// Removes its directory when it is closed.
+    pub(crate) fn own(&self, directory: TempDir) {
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(directory);
     }
 
     /// Has the streams from now on.
@@ -176,12 +199,26 @@ impl Store {
         &self.limits
     }
 
-    /// Writes what waits, and gives the directory back.
+    /// How the broker is, and how much it has refused, if one keeps the streams.
+    pub(crate) fn broker(&self) -> Option<(Health, u64)> {
+        self.bridge.as_ref().map(|bridge| (bridge.health(), bridge.refused()))
+    }
+
+    /// Waits a while for what the broker is to acknowledge, writes what waits, and gives the directory back.
     pub(crate) fn close(&self) {
         // Before whoever waits is woken.
         self.closed.store(true, Ordering::Release);
+        if let Some(bridge) = &self.bridge {
+            bridge.close();
+        }
         if let Some(streams) = self.streams.get() {
             streams.close();
+        }
+        if let Some(made) = self.made.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let path = made.path().to_owned();
+            if let Err(error) = made.close() {
+                tracing::warn!("{}: not removed: {error}", path.display());
+            }
         }
     }
 
@@ -218,8 +255,23 @@ impl Store {
         self.find(name, if may_publish { Missing::Made } else { Missing::Refused })
     }
 
+    /// What has to be waited for before anybody with these rights can have the stream; nothing, as a rule. What is wrong
+    /// with it says [`to_publish`](Self::to_publish) or [`to_read`](Self::to_read), afterwards.
+    fn opening(&self, name: &str, want: Want<'_>, rights: &Rights) -> Option<Opening> {
+        let bridge = self.bridge.as_ref()?;
+        if hub::check_name(name).is_err() || rights.check(want).is_err() {
+            return None;
+        }
+        bridge.open(name, self.streams().ok()?, &self.config)
+    }
+
     fn find(&self, name: &str, missing: Missing) -> Result<Stream, Problem> {
-        if let Some(stream) = self.streams()?.stream(name) {
+        let found = self.streams()?.stream(name);
+        if let Some(bridge) = &self.bridge {
+            let found = found.filter(|_| bridge.is_open(name));
+            return found.ok_or_else(|| problem(code::STORE, format!("stream {name}: come again")));
+        }
+        if let Some(stream) = found {
             return Ok(stream);
         }
         if missing == Missing::Refused {
@@ -228,25 +280,142 @@ impl Store {
         let is_topic = self.topics.backs(name);
         // A topic has one order.
         let config = if is_topic { self.config.clone().partitions(1) } else { self.config.clone() };
-        let created = self.streams()?.create(name, &config).map_err(|error| {
-            let code = match error {
-                CreateError::Name => code::TOPIC,
-                CreateError::TooMany => code::TOO_MANY,
-                _ => code::STORE,
-            };
-            problem(code, format!("stream {name}: {error}"))
-        });
-        let stream = created?;
+        let stream = self.streams()?.create(name, &config).map_err(|error| created(name, &error))?;
         if is_topic {
             self.topics.line(&stream)?;
         }
         Ok(stream)
     }
 
-    /// Puts records behind the others. Answers the partition, too.
+    /// Puts records behind the others.
     fn append(&self, stream: &Stream, partition: u32, records: Records) -> Result<Pending, AppendError> {
         let found = stream.partition(partition).ok_or_else(|| AppendError::Failed(NO_PARTITION.into()))?;
-        found.append(records)
+        let Some(bridge) = &self.bridge else { return found.append(records) };
+        let sent = bridge.broker().publish(stream.name(), partition, records);
+        sent.inspect_err(|_| bridge.count_refused())
+    }
+
+    /// Whether what found no room may find some now. Otherwise the waker is called when it may.
+    fn has_room(&self, stream: &Stream, partition: u32, waker: &Waker) -> bool {
+        match &self.bridge {
+            Some(bridge) => bridge.broker().room(waker),
+            None => stream.partition(partition).is_none_or(|found| found.watch(Past::Room, waker)),
+        }
+    }
+
+    /// Stores where a group goes on.
+    fn commit(&self, stream: &Stream, partition: u32, group: &str, offset: u64) -> Result<Under, Problem> {
+        let Some(bridge) = &self.bridge else {
+            return Ok(Under::Way(stream.commit(group, partition, offset)?));
+        };
+        find_partition(stream, partition)?;
+        // For those who list groups here; dropped, it is stored all the same.
+        stream.commit(group, partition, offset)?;
+        let answer = bridge.broker().commit(stream.name(), partition, group, offset);
+        Ok(Under::Asked(Arc::clone(bridge), answer))
+    }
+
+    /// Where a group goes on in a partition, if that is known here.
+    fn committed(&self, stream: &Stream, partition: u32, group: &str) -> Committed {
+        match &self.bridge {
+            None => Committed::Known(stream.committed(group, partition)),
+            Some(bridge) => {
+                let answer = bridge.broker().committed(stream.name(), partition, group);
+                Committed::Asked(Arc::clone(bridge), answer)
+            }
+        }
+    }
+
+    /// The offset at which one begins to read.
+    fn seek(&self, stream: &Stream, number: u32, start: Start) -> Result<u64, Problem> {
+        let partition = find_partition(stream, number)?;
+        match &self.bridge {
+            Some(bridge) => bridge.seek(stream.name(), number, &partition, start),
+            None => Ok(partition.seek(start)),
+        }
+    }
+
+    /// What a reader reads from.
+    fn source(&self, stream: &Stream, number: u32) -> Result<Source, Problem> {
+        let partition = find_partition(stream, number)?;
+        Ok(match &self.bridge {
+            Some(bridge) => bridge.source(stream, number, partition),
+            None => Source::log(partition),
+        })
+    }
+
+    /// The first offset that may be there, and the end of what this node has.
+    fn ends(&self, stream: &Stream, number: u32, partition: &Partition) -> (u64, u64) {
+        let ends = partition.ends();
+        match &self.bridge {
+            Some(bridge) => (bridge.first(stream.name(), number), ends.readable),
+            None => (ends.earliest, ends.readable),
+        }
+    }
+
+    /// The end of what can be read once: with a broker, where that is now.
+    async fn end(&self, stream: &Stream, number: u32) -> Result<u64, Problem> {
+        let known = find_partition(stream, number)?.ends().readable;
+        match self.bridge.as_ref().filter(|bridge| bridge.health().ready) {
+            Some(bridge) => {
+                let asked = bridge.broker().ends(stream.name(), number).await;
+                asked.map(|(_, end)| end.max(known)).map_err(|error| bridge.failed(&error))
+            }
+            None => Ok(known),
+        }
+    }
+}
+
+/// Why a stream could not be made.
+fn created(name: &str, error: &CreateError) -> Problem {
+    let code = match error {
+        CreateError::Name => code::TOPIC,
+        CreateError::TooMany => code::TOO_MANY,
+        _ => code::STORE,
+    };
+    problem(code, format!("stream {name}: {error}"))
+}
+
+/// What is under way to where it is kept.
+pub(crate) enum Under {
+    Way(Pending),
+    Asked(Arc<Bridge>, broker::Answer<()>),
+}
+
+impl Under {
+    /// Where it is, once it is as safe as that; nowhere, if it is no records.
+    fn poll(
+        &mut self,
+        durability: Durability,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<Result<Option<sinews_stream::Appended>, Problem>> {
+        match self {
+            Self::Way(pending) => {
+                pending.poll(durability, cx).map(|done| done.map(Some).map_err(Problem::from))
+            }
+            Self::Asked(bridge, answer) => {
+                let done = Pin::new(answer).poll(cx);
+                done.map(|done| done.map(|()| None).map_err(|error| bridge.failed(&error)))
+            }
+        }
+    }
+}
+
+/// Where a group goes on: known, or asked for.
+pub(crate) enum Committed {
+    Known(Option<u64>),
+    Asked(Arc<Bridge>, broker::Answer<Option<u64>>),
+}
+
+impl Committed {
+    fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<Option<u64>, Problem>> {
+        match self {
+            Self::Known(offset) => Poll::Ready(Ok(*offset)),
+            Self::Asked(bridge, answer) => {
+                let done = Pin::new(answer).poll(cx);
+                done.map(|done| done.map_err(|error| bridge.failed(&error)))
+            }
+        }
     }
 }
 
@@ -330,22 +499,54 @@ pub(crate) struct Begin {
 }
 
 /// What was read for somebody who asks once.
-struct Fetched {
+pub(crate) struct Fetched {
     /// The first offset that counts.
     from: u64,
     /// That of what can be read.
     end: u64,
-    read: Read,
+    /// Nothing at the end.
+    read: Option<Read>,
 }
 
 /// Reads once. Of what is forgotten nothing comes: it begins with what is there.
-fn fetch(stream: &Stream, partition: u32, offset: u64, most: usize) -> Result<Fetched, Problem> {
-    let partition = find_partition(stream, partition)?;
-    let from = partition.seek(Start::Offset(offset));
-    let read = partition
-        .read(from, most.clamp(1, READ_BYTES))
-        .map_err(|error| problem(code::STORE, format!("{}: {error}", stream.name())))?;
-    Ok(Fetched { from, end: partition.ends().readable, read })
+async fn fetch(
+    store: Arc<Store>,
+    stream: Stream,
+    partition: u32,
+    offset: u64,
+    most: usize,
+) -> Result<Fetched, Problem> {
+    let mut source = store.source(&stream, partition)?;
+    let mut from = store.seek(&stream, partition, Start::Offset(offset))?;
+    loop {
+        match read_once(&store, &stream, partition, &mut source, (from, most)).await {
+            Ok((read, end)) => return Ok(Fetched { from, end, read }),
+            Err(Unread::Gap(to) | Unread::Ahead(to)) => from = to,
+            Err(Unread::Failed(problem)) => return Err(problem),
+        }
+    }
+}
+
+/// Reads what is there, and tells the end of that. The broker may have more than this node has seen.
+async fn read_once(
+    store: &Store,
+    stream: &Stream,
+    number: u32,
+    source: &mut Source,
+    (from, most): (u64, usize),
+) -> Result<(Option<Read>, u64), Unread> {
+    let most = most.clamp(1, READ_BYTES);
+    let read = poll_fn(|cx| source.poll_read(from, most, cx.waker())).await?;
+    let seen = source.partition().ends().readable;
+    if let Some(read) = read {
+        return Ok((Some(read), seen));
+    }
+    let end = store.end(stream, number).await.map_err(Unread::Failed)?;
+    if from >= end || end <= seen {
+        return Ok((None, end));
+    }
+    let read = poll_fn(|cx| source.poll_broker(from, end, most, cx.waker())).await?;
+    Ok((read, end))
 }
 
 /// Bytes that are read at once. A batch comes whole, however large.

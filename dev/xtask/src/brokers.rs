@@ -1,10 +1,11 @@
 //! The bridges to Kafka, Redis and NATS, opposite brokers that are really there: started by `dev/brokers`, used by the
-//! tests of `sinews-stream` that are otherwise ignored, killed and frozen by them, and ended.
+//! tests of `sinews-stream` and of the server that are otherwise ignored, killed and frozen by them, and ended.
 
 use std::env;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -16,7 +17,7 @@ use crate::tools::Missing;
 
 /// For a broker's download, once, and its start.
 const START_LIMIT: Duration = Duration::from_secs(6 * 60);
-/// For the tests of one broker, which takes half a minute.
+/// For the tests of one broker, beside those of the others: they take a minute.
 const TESTS_LIMIT: Duration = Duration::from_secs(4 * 60);
 /// A broker ends by itself after this, in seconds.
 const BROKER_SECONDS: &str = "600";
@@ -41,27 +42,54 @@ struct Broker {
 }
 
 /// Starts each broker that can be had, and runs its tests. One that cannot is skipped; in CI, where all should be
-/// there, that is a failure.
+/// there, that is a failure. The tests mostly wait, so those of all brokers run side by side, from one build.
 pub(crate) fn run(options: &Options) -> Outcome {
     if let Some(unknown) = options.only.iter().find(|only| !BROKERS.contains(&&***only)) {
         return Err(format!("no such broker: {unknown}"));
     }
     let is_wanted = |name: &&&str| options.only.is_empty() || options.only.iter().any(|only| only == **name);
+    let wanted: Vec<&'static str> = BROKERS.iter().filter(is_wanted).copied().collect();
     let logs = process::target().join("xtask/brokers");
-    let mut count = Count::default();
-    if is_wanted(&&BROKERS[0]) {
-        // librdkafka brings a cluster of its own, with errors on demand.
-        count =
-            run_tests("kafka in this process", &mut tests("kafka", "kafka"), &logs.join("kafka-mock.log"))?;
-    }
-    for name in BROKERS.iter().filter(is_wanted) {
-        count = count + run_broker(name, &logs)?;
-    }
-    Ok(count)
+    let started = Instant::now();
+    let (brokers, built) = thread::scope(|scope| {
+        // They are fetched and started while the tests are built.
+        let starting: Vec<_> =
+            wanted.iter().map(|name| scope.spawn(|| (*name, Broker::start(name, logs.clone())))).collect();
+        let log = logs.join("build.log");
+        let built = process::run(tests(&wanted, &[]).arg("--no-run"), &log, process::COMMAND_LIMIT)
+            .and_then(|end| end.check("building the tests", &log));
+        let brokers: Vec<_> = starting.into_iter().filter_map(|starting| starting.join().ok()).collect();
+        (brokers, built)
+    });
+    built?;
+    println!("built and started in {:.1} s", started.elapsed().as_secs_f64());
+    thread::scope(|scope| {
+        let mut running = Vec::new();
+        if wanted.contains(&BROKERS[0]) {
+            // librdkafka brings a cluster of its own, with errors on demand.
+            running.push(scope.spawn(|| {
+                let mut command = tests(&wanted, &["kafka"]);
+                run_tests("kafka in this process", &mut command, &logs.join("kafka-mock.log"))
+            }));
+            running.push(scope.spawn(|| {
+                let mut command = tests(&wanted, &["program"]);
+                command.args(["--", "store::kafka::"]);
+                run_tests("the server with it", &mut command, &logs.join("server-mock.log"))
+            }));
+        }
+        for (name, broker) in brokers {
+            let wanted = &wanted;
+            running.push(scope.spawn(move || run_broker(name, broker, wanted)));
+        }
+        running.into_iter().try_fold(Count::default(), |count, running| {
+            let outcome = running.join().unwrap_or_else(|_| Err("a thread has panicked".to_owned()));
+            Ok(count + outcome?)
+        })
+    })
 }
 
-fn run_broker(name: &'static str, logs: &Path) -> Outcome {
-    let broker = match Broker::start(name, logs.to_owned()) {
+fn run_broker(name: &'static str, broker: Result<Broker, Missing>, features: &[&str]) -> Outcome {
+    let broker = match broker {
         Ok(broker) => broker,
         Err(Missing::Tool(why)) if env::var_os("CI").is_some_and(|ci| ci == "true") => {
             println!("FAIL {why}, and this is CI, which should have it");
@@ -69,22 +97,36 @@ fn run_broker(name: &'static str, logs: &Path) -> Outcome {
         }
         Err(missing) => return Ok(missing.report(name)),
     };
-    let mut command = tests(name, "brokers");
+    // One after the other: they kill what the others would use.
+    let mut command = tests(features, &["brokers", "program"]);
     command.args(["--", "--ignored", "--test-threads", "1", &format!("{name}::")]);
     broker.configure(&mut command);
     run_tests(name, &mut command, &broker.logs.join(format!("{name}-tests.log")))
 }
 
-/// Tests of one bridge; only its feature is built.
-fn tests(feature: &str, target: &str) -> Command {
+/// The tests of the bridges, in the library and in the server. All features at once: each set of them would be a build.
+fn tests(features: &[&str], targets: &[&str]) -> Command {
     let mut command = process::cargo();
-    command.args(["test", "--package", "sinews-stream", "--features", feature, "--test", target]);
+    command.args([
+        "test",
+        "--no-fail-fast",
+        "--package",
+        "sinews-stream",
+        "--package",
+        "sinews-cli",
+        "--features",
+    ]);
+    command.arg(features.iter().map(|name| format!("sinews-cli/{name}")).collect::<Vec<_>>().join(","));
+    let all = ["brokers", "kafka", "program"];
+    for target in if targets.is_empty() { &all[..] } else { targets } {
+        command.args(["--test", target]);
+    }
     command
 }
 
 fn run_tests(name: &str, command: &mut Command, log: &Path) -> Outcome {
     let started = Instant::now();
-    let end = process::run(command, log, TESTS_LIMIT + process::COMMAND_LIMIT)?.check(name, log);
+    let end = process::run(command, log, TESTS_LIMIT)?.check(name, log);
     let text = std::fs::read_to_string(log).map_err(|error| format!("{}: {error}", log.display()))?;
     let mut count = Count::parse_cargo_test(&text);
     if count == Count::default() || count.failed == 0 && end.is_err() {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::config::network::Place;
-use crate::config::units::{Bytes, FsyncWhen, WaitOrOff};
+use crate::config::units::{Bytes, FsyncWhen, Hidden, WaitOrOff};
 
 /// `[streams]` of the configuration file.
 #[derive(Clone, Debug, Default, Args)]
@@ -32,7 +32,7 @@ pub(crate) struct StreamArgs {
     pub(crate) streams_partitions: Option<NonZeroU32>,
 
     /// When what is published is synced to the disk: `batch`, before it is acknowledged; a time, so long after at the
-    /// latest; `never`, when the system does [default: batch]
+    /// latest; `never`, when the system does [default: batch, and never with a broker]
     #[arg(long, value_name = "WHEN", env = "SINEWS_STREAMS_FSYNC")]
     pub(crate) streams_fsync: Option<FsyncWhen>,
 
@@ -47,4 +47,43 @@ pub(crate) struct StreamArgs {
     /// Bytes of a file of a partition: what is removed at once [default: 256m]
     #[arg(long, value_name = "BYTES", env = "SINEWS_STREAMS_SEGMENT_BYTES")]
     pub(crate) streams_segment_bytes: Option<Bytes>,
+
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// The broker that keeps the streams.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Streams that a broker keeps")]
+pub(crate) struct StoreArgs {
+    /// Broker that keeps the streams: kafka://host:9092,host, redis://host or nats://host; with TLS kafka+tls://,
+    /// rediss:// and nats+tls://. The directory then has a copy, made anew at each start unless it is given
+    #[arg(
+        long,
+        visible_alias = "store",
+        value_name = "URL",
+        env = "SINEWS_STREAMS_STORE",
+        hide_env_values = true
+    )]
+    pub(crate) streams_store: Option<Hidden>,
+
+    /// Setting of the broker's client, such as linger.ms=5; may be given several times, or with blanks between them
+    #[arg(
+        long,
+        visible_alias = "store-setting",
+        value_name = "NAME=VALUE",
+        env = "SINEWS_STREAMS_STORE_SETTINGS",
+        hide_env_values = true,
+        value_delimiter = ' '
+    )]
+    pub(crate) streams_store_settings: Option<Vec<Hidden>>,
+
+    /// Password at the broker, of the user that the URL names. Others on this machine can read a command line:
+    /// `--streams-store-password-file` is better
+    #[arg(long, value_name = "PASSWORD", env = "SINEWS_STREAMS_STORE_PASSWORD", hide_env_values = true)]
+    pub(crate) streams_store_password: Option<Hidden>,
+
+    /// File with that password
+    #[arg(long, value_name = "FILE", env = "SINEWS_STREAMS_STORE_PASSWORD_FILE")]
+    pub(crate) streams_store_password_file: Option<PathBuf>,
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use super::network::Place;
-use super::units::{Bytes, FsyncWhen, OneOrMore, WaitOrOff};
+use super::units::{Bytes, FsyncWhen, Hidden, OneOrMore, WaitOrOff};
 
 /// `[streams]`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -20,4 +20,8 @@ pub(crate) struct StreamValues {
     pub(crate) retain_bytes: Option<Bytes>,
     pub(crate) retain_age: Option<WaitOrOff>,
     pub(crate) segment_bytes: Option<Bytes>,
+    pub(crate) store: Option<Hidden>,
+    pub(crate) store_settings: Option<OneOrMore<Hidden>>,
+    pub(crate) store_password: Option<Hidden>,
+    pub(crate) store_password_file: Option<PathBuf>,
 }

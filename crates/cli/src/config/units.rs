@@ -1,5 +1,6 @@
 //! Numbers with units, as people write them.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de};
@@ -191,6 +192,23 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMore<T> {
             Written::One(one) => vec![one],
             Written::List(list) => list,
         }))
+    }
+}
+
+/// What may be a secret, and is not shown.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Hidden(pub(crate) String);
+
+impl From<String> for Hidden {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hidden")
     }
 }
 

@@ -1,14 +1,15 @@
 //! What is kept on disk.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use sinews_server::{Listen, MessageRoute, Server, TlsConfig};
-use sinews_stream::{Fsync, OpenError, StreamConfig, Streams, StreamsConfig};
+use sinews_stream::{Fsync, StreamConfig};
 
 use super::Pick;
+use super::store::{Place as Directory, StoreSettings, Unopened};
 use crate::args::StreamArgs;
 use crate::auth::pattern;
 use crate::config::StreamValues;
@@ -27,14 +28,18 @@ pub(crate) struct StreamSettings {
     /// Patterns of topics that are kept in streams of their names.
     topics: Vec<String>,
     partitions: u32,
-    fsync: Fsync,
+    /// What is not told is another thing where a broker has all that is kept.
+    fsync: Option<Fsync>,
     retain_bytes: Option<usize>,
     retain_age: Option<Duration>,
     segment_bytes: usize,
+    /// The broker that keeps the streams, if the directory is only a copy of what is there.
+    store: Option<StoreSettings>,
 }
 
 impl StreamSettings {
     pub(super) fn merge(args: &StreamArgs, file: &StreamValues, pick: &mut Pick<'_>) -> Result<Self, String> {
+        let store = StoreSettings::merge(&args.store, file, pick)?;
         let places = file.listen.clone().map(|OneOrMore(list)| list);
         let settings = Self {
             directory: pick.one("streams.directory", &args.streams_directory, file.directory.clone()),
@@ -45,9 +50,7 @@ impl StreamSettings {
             partitions: pick
                 .one(PARTITIONS, &args.streams_partitions, file.partitions)
                 .map_or(1, |it| it.get()),
-            fsync: pick
-                .one("streams.fsync", &args.streams_fsync, file.fsync)
-                .map_or(Fsync::Batch, |FsyncWhen(fsync)| fsync),
+            fsync: pick.one("streams.fsync", &args.streams_fsync, file.fsync).map(|FsyncWhen(fsync)| fsync),
             retain_bytes: pick
                 .one("streams.retain_bytes", &args.streams_retain_bytes, file.retain_bytes)
                 .map(|Bytes(bytes)| bytes),
@@ -57,12 +60,21 @@ impl StreamSettings {
             segment_bytes: pick
                 .one("streams.segment_bytes", &args.streams_segment_bytes, file.segment_bytes)
                 .map_or(256 << 20, |Bytes(bytes)| bytes),
+            store,
         };
         let needs_one = [(LISTEN, settings.listen.is_empty()), (TOPICS, settings.topics.is_empty())];
-        if let (None, Some((name, _))) = (&settings.directory, needs_one.iter().find(|(_, empty)| !empty)) {
+        let has_none = settings.directory.is_none() && settings.store.is_none();
+        if let (true, Some((name, _))) = (has_none, needs_one.iter().find(|(_, empty)| !empty)) {
             let name = pick.names.of(name);
             return Err(format!(
-                "{name}: there are no streams without streams.directory (--streams-directory)"
+                "{name}: there are no streams without streams.directory (--streams-directory) or streams.store (--store)"
+            ));
+        }
+        if settings.store.is_some() && !settings.topics.is_empty() {
+            let name = pick.names.of(TOPICS);
+            return Err(format!(
+                "{name}: topics are kept in streams of this node, and not in those that a broker keeps: publish to the \
+                 streams themselves"
             ));
         }
         if let Some(wrong) = settings.topics.iter().find(|pattern| !pattern::is_valid(pattern)) {
@@ -82,18 +94,30 @@ impl StreamSettings {
     /// # Errors
     /// Why it cannot be used.
     pub(crate) fn open(&self, max_message: usize, has_former: bool) -> Result<Option<Arc<Store>>, String> {
-        let Some(directory) = &self.directory else { return Ok(None) };
-        let store = Store::new(self.config(), self.topics.clone(), max_message);
-        match Streams::open(directory, StreamsConfig::default()) {
-            // What was lost is in the log.
-            Ok((streams, _)) => store.begin(streams),
-            Err(OpenError::Locked(_)) if has_former => {
-                let (directory, store) = (directory.clone(), Arc::clone(&store));
+        let broker = self.store.as_ref().map(|store| store.connect(self.partitions)).transpose()?;
+        let directory = match (&self.directory, &self.store) {
+            (Some(directory), store) => Directory::Given(directory.clone(), store.as_ref()),
+            (None, Some(_)) => {
+                let made = tempfile::Builder::new().prefix("sinews-").tempdir();
+                Directory::Made(made.map_err(|error| format!("{}: {error}", std::env::temp_dir().display()))?)
+            }
+            (None, None) => return Ok(None),
+        };
+        let store = Store::new(self.config(), self.topics.clone(), max_message, broker);
+        match directory.open() {
+            Ok(streams) => store.begin(streams),
+            Err(Unopened::Locked) if has_former => {
+                let store = Arc::clone(&store);
+                let (directory, marker) = (directory.path().to_owned(), self.store.clone());
                 let thread = thread::Builder::new().name("streams".to_owned());
-                let spawned = thread.spawn(move || take_over(&directory, &store));
+                let spawned =
+                    thread.spawn(move || take_over(&Directory::Given(directory, marker.as_ref()), &store));
                 spawned.map_err(|error| format!("streams.directory: {error}"))?;
             }
-            Err(error) => return Err(format!("streams.directory: {error}")),
+            Err(why) => return Err(format!("streams.directory: {why}")),
+        }
+        if let Directory::Made(made) = directory {
+            store.own(made);
         }
         Ok(Some(store))
     }
@@ -104,11 +128,16 @@ impl StreamSettings {
     }
 
     fn config(&self) -> StreamConfig {
+        // Of a copy, the rest is at the broker.
+        let (fsync, retain_bytes) = match self.store {
+            Some(_) => (Fsync::Never, Some(COPY_BYTES)),
+            None => (Fsync::Batch, None),
+        };
         StreamConfig::default()
             .partitions(self.partitions)
-            .fsync(self.fsync)
+            .fsync(self.fsync.unwrap_or(fsync))
             .segment_bytes(self.segment_bytes as u64)
-            .retain_bytes(self.retain_bytes.map(|bytes| bytes as u64))
+            .retain_bytes(self.retain_bytes.or(retain_bytes).map(|bytes| bytes as u64))
             .retain_age(self.retain_age)
     }
 
@@ -130,13 +159,22 @@ impl StreamSettings {
         server
     }
 
+    #[cfg(test)]
+    pub(super) fn store(&self) -> Option<&StoreSettings> {
+        self.store.as_ref()
+    }
+
     /// How many of the places have an address.
     pub(crate) fn addresses(&self) -> usize {
         self.listen.iter().filter(|place| matches!(place, Place::Tcp(_))).count()
     }
 
-    pub(super) fn differs(&self, new: &Self) -> [(&'static str, bool); 8] {
+    pub(super) fn differs(&self, new: &Self) -> [(&'static str, bool); 11] {
+        let [store, settings, password] = StoreSettings::differ(self.store.as_ref(), new.store.as_ref());
         [
+            store,
+            settings,
+            password,
             ("streams.directory", self.directory != new.directory),
             (LISTEN, self.listen != new.listen),
             (TOPICS, self.topics != new.topics),
@@ -150,15 +188,15 @@ impl StreamSettings {
 }
 
 /// Waits until the process that has the directory lets go of it.
-fn take_over(directory: &Path, store: &Store) {
+fn take_over(directory: &Directory<'_>, store: &Store) {
     loop {
-        match Streams::open(directory, StreamsConfig::default()) {
-            Ok((streams, _)) => {
+        match directory.open() {
+            Ok(streams) => {
                 store.begin(streams);
                 return tracing::info!("the streams are this process's now");
             }
-            Err(OpenError::Locked(_)) => thread::sleep(TAKE_OVER_INTERVAL),
-            Err(error) => return tracing::error!("streams.directory: {error}"),
+            Err(Unopened::Locked) => thread::sleep(TAKE_OVER_INTERVAL),
+            Err(why) => return tracing::error!("streams.directory: {why}"),
         }
     }
 }
@@ -169,6 +207,9 @@ const TAKE_OVER_INTERVAL: Duration = Duration::from_millis(5);
 const LISTEN: &str = "streams.listen";
 const TOPICS: &str = "streams.topics";
 const PARTITIONS: &str = "streams.partitions";
+
+/// Bytes of a partition that a node keeps of what a broker has, unless told.
+const COPY_BYTES: usize = 1 << 30;
 
 /// Permissions of the sockets: the user and the group of the process.
 const UNIX_MODE: u32 = 0o660;
@@ -206,8 +247,18 @@ mod tests {
         let flags = ["--streams", "b", "--streams-fsync", "never", "--streams-retain-age", "off"];
         let from_flags = settings(&flags, file).unwrap().streams;
         assert_eq!(from_flags.directory, Some("b".into()));
-        assert_eq!((from_flags.fsync, from_flags.retain_age), (Fsync::Never, None));
+        assert_eq!((from_flags.fsync, from_flags.retain_age), (Some(Fsync::Never), None));
         let many = settings(&["--streams-partitions", "1025"], "").unwrap_err();
         assert!(many.contains("--streams-partitions"), "{many}");
+    }
+
+    #[test]
+    fn of_what_a_broker_keeps_a_part_is_kept_here_and_nothing_is_synced() {
+        let copy = settings(&["--store", "redis://a"], "").unwrap().streams.config();
+        let expected = StreamConfig::default().fsync(Fsync::Never).retain_bytes(Some(COPY_BYTES as u64));
+        assert_eq!(copy, expected);
+        let file = "[streams]\nstore = \"redis://a\"\nfsync = \"batch\"\nretain_bytes = \"1m\"";
+        let told = settings(&[], file).unwrap().streams.config();
+        assert_eq!(told, StreamConfig::default().fsync(Fsync::Batch).retain_bytes(Some(1 << 20)));
     }
 }

@@ -268,7 +268,11 @@ impl Line {
     }
 
     fn follow(&self, next: u64) -> Step {
-        if self.alarm.set(&self.partition, Past::Readable(next)) { Step::Fed } else { Step::Idle }
+        if self.alarm.set(|waker| self.partition.watch(Past::Readable(next), waker)) {
+            Step::Fed
+        } else {
+            Step::Idle
+        }
     }
 }
 

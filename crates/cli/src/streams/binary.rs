@@ -8,9 +8,10 @@ use sinews_server::{CloseCode, Closed, Context, Handler, Kind, Payload, Refusal,
 use sinews_stream::record::Records;
 use sinews_stream::{Appended, Read, Stream};
 
+use super::bridge::Opening;
 use super::desk::Place;
 use super::wire::{self, ANY, HEAD, Head, Wish, op};
-use super::{Ack, Desk, Store, Voice};
+use super::{Ack, Desk, Fetched, Store, Voice};
 use crate::auth::{Rights, Want};
 use crate::live::{Live, Policy};
 use crate::protocol::{Problem, code, problem};
@@ -85,6 +86,46 @@ impl Binary {
         })
     }
 
+    /// What a message has to wait for that needs the stream.
+    fn opening(&self, op: u8) -> Option<Opening> {
+        let Guest { stream, rights, found } = self.guest.as_ref()?;
+        let want = match op {
+            op::PUBLISH if found.is_none() => Want::Publish(stream),
+            op::SUBSCRIBE | op::FETCH | op::COMMIT => Want::Subscribe(stream),
+            _ => return None,
+        };
+        self.store.opening(stream, want, rights)
+    }
+
+    /// Does what a message says, which is whole, with its head.
+    fn hear(&mut self, message: Bytes, cx: &mut Context<'_>) {
+        // Both looked at it before.
+        let Some((head, body)) = Head::split(&message) else { return };
+        let result = match head.read(body) {
+            Ok(Wish::Publish(ack)) => self.publish(head, ack, message.slice(HEAD..), cx).map(|()| None),
+            Ok(wish) => self.obey(head, wish, cx),
+            Err(Some(words)) => Err(problem(code::MALFORMED, words)),
+            Err(None) => Err(problem(code::UNKNOWN_OP, format!("unknown op {}", head.op))),
+        };
+        self.answer(head, result, cx);
+    }
+
+    fn answer(&self, head: Head, result: Result<Option<Bytes>, Problem>, cx: &mut Context<'_>) {
+        match result {
+            // Behind a Close there is nobody to hear it.
+            Ok(Some(answer)) => {
+                let _ = cx.send_bytes(answer);
+            }
+            Ok(None) => {}
+            Err(problem) => {
+                Wire.failed(&head.id, problem, cx);
+                if self.guest.is_none() {
+                    close(cx, CloseCode::POLICY, "hello comes first");
+                }
+            }
+        }
+    }
+
     /// Appends what a message holds.
     fn publish(&mut self, head: Head, ack: Ack, records: Bytes, cx: &mut Context<'_>) -> Result<(), Problem> {
         let Some(Guest { stream, rights, found }) = &mut self.guest else { return Err(nobody()) };
@@ -116,16 +157,13 @@ impl Binary {
                 Ok(Some(wire::places(op::SUBSCRIBED, head.id, &places)))
             }
             Wish::Fetch { offset, max } => {
-                let stream = to_read()?;
-                let most = usize::try_from(max).unwrap_or(usize::MAX);
-                let read = super::fetch(&stream, head.partition.into(), offset, most)?;
-                let at = Place { id: &head.id, stream: stream.name(), partition: head.partition.into() };
-                Wire.records(&at, read.from, read.end, &read.read, cx);
+                let what = (head.partition.into(), offset, usize::try_from(max).unwrap_or(usize::MAX));
+                self.desk.fetch((&self.store, to_read()?), what, head.id, &Wire, cx);
                 Ok(None)
             }
             Wish::Commit { offset, group } => {
                 let to = (group, u32::from(head.partition), offset);
-                self.desk.commit(to_read()?, to, head.id, &Wire, cx)?;
+                self.desk.commit((&self.store, to_read()?), to, head.id, &Wire, cx)?;
                 Ok(None)
             }
             Wish::Unsubscribe(id) if self.desk.unsubscribe(|known, _| *known == id) => {
@@ -154,32 +192,28 @@ impl Handler for Binary {
         let Some((head, body)) = Head::split(&payload).filter(|_| payload.kind() == Kind::Binary) else {
             return close(cx, CloseCode::POLICY, "no message of this protocol: 8 bytes of binary at least");
         };
-        let result = match head.read(body) {
+        if let Some(opening) = self.opening(head.op) {
+            return self.desk.park(opening, payload.detach(), cx);
+        }
+        if head.op == op::PUBLISH {
             // What is published is kept; the rest is looked at where it is.
-            Ok(Wish::Publish(ack)) => {
-                let records = payload.detach().slice(HEAD..);
-                self.publish(head, ack, records, cx).map(|()| None)
-            }
+            return self.hear(payload.detach(), cx);
+        }
+        let result = match head.read(body) {
             Ok(wish) => self.obey(head, wish, cx),
             Err(Some(words)) => Err(problem(code::MALFORMED, words)),
             Err(None) => Err(problem(code::UNKNOWN_OP, format!("unknown op {}", head.op))),
         };
-        match result {
-            // Behind a Close there is nobody to hear it.
-            Ok(Some(answer)) => {
-                let _ = cx.send_bytes(answer);
-            }
-            Ok(None) => {}
-            Err(problem) => {
-                Wire.failed(&head.id, problem, cx);
-                if self.guest.is_none() {
-                    close(cx, CloseCode::POLICY, "hello comes first");
-                }
-            }
-        }
+        self.answer(head, result, cx);
     }
 
     fn woken(&mut self, cx: &mut Context<'_>) {
+        if let Some((message, opened)) = self.desk.unpark(cx) {
+            match (opened, Head::split(&message)) {
+                (Err(problem), Some((head, _))) => Wire.failed(&head.id, problem, cx),
+                _ => self.hear(message, cx),
+            }
+        }
         self.desk.woken(Some(&self.store), &Wire, cx);
     }
 
@@ -223,6 +257,13 @@ impl Voice for Wire {
     fn records(&self, at: &Place<'_, u32>, from: u64, end: u64, read: &Read, cx: &mut Context<'_>) -> Sent {
         let head = wire::batches(number(at.partition), *at.id, from, read.next, end);
         cx.send_pieces(Kind::Binary, &[head, read.batches.clone()]).unwrap_or(Sent::Dropped)
+    }
+
+    fn fetched(&self, at: &Place<'_, u32>, fetched: &Fetched, cx: &mut Context<'_>) {
+        let Fetched { from, end, read } = fetched;
+        let (next, batches) = read.as_ref().map_or((*from, Bytes::new()), |it| (it.next, it.batches.clone()));
+        let head = wire::batches(number(at.partition), *at.id, *from, next, *end);
+        let _ = cx.send_pieces(Kind::Binary, &[head, batches]);
     }
 
     fn gap(&self, at: &Place<'_, u32>, from: u64, to: u64, cx: &mut Context<'_>) -> Sent {

@@ -4,18 +4,20 @@
 //! connection as it lies in the log, as long as the connection takes it; when that has drained, the loop goes on.
 
 use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{self, Poll, Wake, Waker};
 
+use bytes::Bytes;
 use sinews_server::{Context, Sent};
 use sinews_stream::record::Records;
-use sinews_stream::{
-    AppendError, Appended, Durability, Partition, Past, Pending, Read, ReadError, Start, Stream,
-};
+use sinews_stream::{AppendError, Appended, Durability, Past, Read, Start, Stream};
 
+use super::bridge::{Opening, Source, Unread};
 use super::groups::Membership;
-use super::{Ack, Begin, READ_BYTES, Store, Which, choose, find_partition};
+use super::{Ack, Begin, Committed, Fetched, READ_BYTES, Store, Under, Which, choose};
 use crate::protocol::{Problem, code, problem};
 
 /// How a connection says what became of things.
@@ -36,6 +38,8 @@ pub(crate) trait Voice {
         read: &Read,
         cx: &mut Context<'_>,
     ) -> Sent;
+    /// What was read once.
+    fn fetched(&self, at: &Place<'_, Self::Id>, fetched: &Fetched, cx: &mut Context<'_>);
     /// Records that are not there any more, and where it goes on.
     fn gap(&self, at: &Place<'_, Self::Id>, from: u64, to: u64, cx: &mut Context<'_>) -> Sent;
     /// Which partitions a member of a group reads now, and from where.
@@ -55,6 +59,10 @@ pub(crate) struct Desk<I> {
     awaited: usize,
     /// What found no room. The connection is held meanwhile, so it is one at most.
     waiting: Option<Waiting<I>>,
+    /// A message that needs a stream which the broker has not said everything of. The connection is held meanwhile.
+    parked: Option<(Opening, Bytes)>,
+    /// What is read once, and comes from the broker.
+    fetches: VecDeque<Fetch<I>>,
     subscriptions: Vec<Subscription<I>>,
     /// Whose turn it is, so that none starves beside one that never ends.
     turn: usize,
@@ -81,7 +89,14 @@ struct Awaited<I> {
     id: I,
     partition: u32,
     durability: Durability,
-    pending: Pending,
+    under: Under,
+}
+
+struct Fetch<I> {
+    id: I,
+    stream: String,
+    partition: u32,
+    fetched: Pin<Box<dyn Future<Output = Result<Fetched, Problem>>>>,
 }
 
 struct Waiting<I> {
@@ -99,6 +114,8 @@ struct Subscription<I> {
     start: Start,
     member: Option<Member>,
     feeds: Vec<Feed>,
+    /// The member is to be told what it reads.
+    has_moved: bool,
 }
 
 struct Member {
@@ -109,8 +126,10 @@ struct Member {
 /// One partition that is read.
 struct Feed {
     number: u32,
-    partition: Partition,
+    source: Source,
     next: u64,
+    /// Where its group has come to, until that is known.
+    committed: Option<Committed>,
     /// Rings when there is more, and stands still while that is awaited.
     alarm: Arc<Alarm>,
 }
@@ -132,9 +151,9 @@ impl Alarm {
     }
 
     /// Answers whether what is awaited has happened; rings otherwise when it does.
-    pub(super) fn set(self: &Arc<Self>, partition: &Partition, past: Past) -> bool {
+    pub(super) fn set(self: &Arc<Self>, watch: impl FnOnce(&Waker) -> bool) -> bool {
         self.rung.store(false, Ordering::Release);
-        let happened = partition.watch(past, &Waker::from(Arc::clone(self)));
+        let happened = watch(&Waker::from(Arc::clone(self)));
         if happened {
             self.rung.store(true, Ordering::Release);
         }
@@ -165,6 +184,8 @@ impl<I> Default for Desk<I> {
             lanes: Vec::new(),
             awaited: 0,
             waiting: None,
+            parked: None,
+            fetches: VecDeque::new(),
             subscriptions: Vec::new(),
             turn: 0,
             closing: false,
@@ -188,7 +209,7 @@ impl<I> Desk<I> {
         match store.append(&stream, partition, records.clone()) {
             Ok(pending) => {
                 if let Some(durability) = ack.durability() {
-                    let awaited = Awaited { id, partition, durability, pending };
+                    let awaited = Awaited { id, partition, durability, under: Under::Way(pending) };
                     self.await_answer(stream, Some(partition), awaited, voice, cx);
                 }
                 Ok(())
@@ -206,14 +227,14 @@ impl<I> Desk<I> {
     /// Stores where a group goes on, and answers when that is safe.
     pub(crate) fn commit(
         &mut self,
-        stream: Stream,
+        (store, stream): (&Store, Stream),
         (group, partition, offset): (&str, u32, u64),
         id: I,
         voice: &impl Voice<Id = I>,
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
-        let pending = stream.commit(group, partition, offset)?;
-        let awaited = Awaited { id, partition, durability: Durability::Disk, pending };
+        let under = store.commit(&stream, partition, group, offset)?;
+        let awaited = Awaited { id, partition, durability: Durability::Disk, under };
         self.await_answer(stream, None, awaited, voice, cx);
         Ok(())
     }
@@ -234,7 +255,7 @@ impl<I> Desk<I> {
                 format!("a connection has at most {SUBSCRIPTIONS_MAX} subscriptions"),
             ));
         }
-        let mut new = Subscription { id, start, member: None, feeds: Vec::new(), stream };
+        let mut new = Subscription { id, start, member: None, feeds: Vec::new(), has_moved: false, stream };
         match group {
             Some(_) if which != Which::Any => {
                 return Err(problem(code::TOPIC, "a group shares the partitions itself: name none"));
@@ -250,11 +271,10 @@ impl<I> Desk<I> {
                 new.member = Some(Member { group, membership });
             }
             None => match which {
-                Which::This(partition) => {
-                    find_partition(&new.stream, partition)?;
-                    new.read(partition, cx);
+                Which::This(partition) => new.read(store, partition, cx)?,
+                Which::Any => {
+                    (0..new.stream.partitions()).try_for_each(|partition| new.read(store, partition, cx))?;
                 }
-                Which::Any => (0..new.stream.partitions()).for_each(|partition| new.read(partition, cx)),
             },
         }
         let places = new.places();
@@ -276,17 +296,63 @@ impl<I> Desk<I> {
         self.subscriptions.len() < before
     }
 
+    /// Reads once, and answers with what there is.
+    pub(crate) fn fetch(
+        &mut self,
+        (store, stream): (&Arc<Store>, Stream),
+        (partition, offset, most): (u32, u64, usize),
+        id: I,
+        voice: &impl Voice<Id = I>,
+        cx: &mut Context<'_>,
+    ) {
+        let name = stream.name().to_owned();
+        let fetched = Box::pin(super::fetch(Arc::clone(store), stream, partition, offset, most));
+        self.fetches.push_back(Fetch { id, stream: name, partition, fetched });
+        self.awaited += 1;
+        self.answer_fetches(voice, cx);
+        self.hold_or_release(cx);
+    }
+
+    /// Keeps a message until its stream can be read and written, and the connection from sending more.
+    pub(crate) fn park(&mut self, opening: Opening, message: Bytes, cx: &mut Context<'_>) {
+        self.parked = Some((opening, message));
+        cx.waker().wake();
+        cx.hold();
+    }
+
+    /// The message that was kept, if that is over, and why its stream cannot be had.
+    pub(crate) fn unpark(&mut self, cx: &mut Context<'_>) -> Option<(Bytes, Result<(), Problem>)> {
+        let (opening, _) = self.parked.as_mut()?;
+        let waker = cx.waker();
+        let Poll::Ready(opened) = Pin::new(opening).poll(&mut task::Context::from_waker(&waker)) else {
+            return None;
+        };
+        let (_, message) = self.parked.take()?;
+        self.hold_or_release(cx);
+        Some((message, opened))
+    }
+
     /// The connection was woken: answers, room, other members of groups, or more to read.
     pub(crate) fn woken(&mut self, store: Option<&Store>, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) {
         self.answer(voice, cx);
+        self.answer_fetches(voice, cx);
         self.closing = store.is_some_and(Store::is_closed);
         if let Some(store) = store
             && self.waiting.as_ref().is_some_and(|waiting| waiting.room.has_rung())
         {
             self.retry(store, voice, cx);
         }
-        for subscription in &mut self.subscriptions {
-            subscription.move_over(voice, cx);
+        if let Some(store) = store {
+            let mut at = 0;
+            while let Some(subscription) = self.subscriptions.get_mut(at) {
+                match subscription.move_over(store, voice, cx) {
+                    Ok(()) => at += 1,
+                    Err(problem) => {
+                        let gone = self.subscriptions.remove(at);
+                        voice.failed(&gone.id, problem, cx);
+                    }
+                }
+            }
         }
         self.feed(voice, cx);
     }
@@ -323,15 +389,14 @@ impl<I> Desk<I> {
                 Ok(pending) => {
                     let Waiting { id, stream, partition, ack, .. } = waiting;
                     if let Some(durability) = ack.durability() {
-                        let awaited = Awaited { id, partition, durability, pending };
+                        let awaited = Awaited { id, partition, durability, under: Under::Way(pending) };
                         self.await_answer(stream, Some(partition), awaited, voice, cx);
                     }
                     return self.hold_or_release(cx);
                 }
                 Err(AppendError::Busy) => {
-                    let partition = waiting.stream.partition(waiting.partition);
-                    let happened = partition.is_none_or(|it| waiting.room.set(&it, Past::Room));
-                    if !happened {
+                    let (stream, partition) = (&waiting.stream, waiting.partition);
+                    if !waiting.room.set(|waker| store.has_room(stream, partition, waker)) {
                         break;
                     }
                 }
@@ -350,7 +415,7 @@ impl<I> Desk<I> {
     }
 
     fn hold_or_release(&self, cx: &mut Context<'_>) {
-        if self.waiting.is_some() || self.awaited >= AWAITED_MAX {
+        if self.waiting.is_some() || self.parked.is_some() || self.awaited >= AWAITED_MAX {
             cx.hold();
         } else if self.awaited <= AWAITED_MAX / 2 {
             cx.release();
@@ -378,6 +443,24 @@ impl<I> Desk<I> {
         }
         if self.awaited >= AWAITED_MAX {
             cx.hold();
+        }
+    }
+
+    /// Gives what was read once, in the order in which it was asked for.
+    fn answer_fetches(&mut self, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) {
+        let waker = cx.waker();
+        while let Some(first) = self.fetches.front_mut() {
+            let Poll::Ready(result) = first.fetched.as_mut().poll(&mut task::Context::from_waker(&waker))
+            else {
+                return;
+            };
+            let at = Place { id: &first.id, stream: &first.stream, partition: first.partition };
+            match result {
+                Ok(fetched) => voice.fetched(&at, &fetched, cx),
+                Err(problem) => voice.failed(&first.id, problem, cx),
+            }
+            self.fetches.pop_front();
+            self.awaited -= 1;
         }
     }
 
@@ -410,15 +493,15 @@ impl<I> Lane<I> {
         let mut answered = 0;
         while let Some(first) = self.queue.front_mut() {
             let Poll::Ready(result) =
-                first.pending.poll(first.durability, &mut task::Context::from_waker(&waker))
+                first.under.poll(first.durability, &mut task::Context::from_waker(&waker))
             else {
                 break;
             };
             let at = Place { id: &first.id, stream: self.stream.name(), partition: first.partition };
             match result {
-                Ok(appended) if self.partition.is_some() => voice.published(&at, appended, cx),
+                Ok(Some(appended)) if self.partition.is_some() => voice.published(&at, appended, cx),
                 Ok(_) => voice.committed(&at, cx),
-                Err(error) => voice.failed(&first.id, error.into(), cx),
+                Err(problem) => voice.failed(&first.id, problem, cx),
             }
             self.queue.pop_front();
             answered += 1;
@@ -433,25 +516,45 @@ impl<I> Subscription<I> {
     }
 
     /// Begins to read a partition: where its group has come to, or else where it was told.
-    fn read(&mut self, number: u32, cx: &Context<'_>) {
-        let Some(partition) = self.stream.partition(number) else { return };
-        let stored = self.member.as_ref().and_then(|member| self.stream.committed(&member.group, number));
-        let next = partition.seek(stored.map_or(self.start, Start::Offset));
-        self.feeds.push(Feed { number, partition, next, alarm: Alarm::new(cx.waker()) });
+    fn read(&mut self, store: &Store, number: u32, cx: &Context<'_>) -> Result<(), Problem> {
+        let source = store.source(&self.stream, number)?;
+        let member = self.member.as_ref();
+        let committed = member.map(|member| store.committed(&self.stream, number, &member.group));
+        let next = if committed.is_some() { 0 } else { store.seek(&self.stream, number, self.start)? };
+        self.feeds.push(Feed { number, source, next, committed, alarm: Alarm::new(cx.waker()) });
+        Ok(())
     }
 
-    /// Lets go of partitions that others of the group are to read, and takes over those that it is to.
-    fn move_over(&mut self, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) {
-        let Some(member) = &self.member else { return };
+    /// Lets go of partitions that others of the group are to read, and takes over those that it is to. It is told once
+    /// it is known where it begins in each.
+    fn move_over(
+        &mut self,
+        store: &Store,
+        voice: &impl Voice<Id = I>,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Problem> {
+        let Some(member) = &self.member else { return Ok(()) };
         let moves = member.membership.moves();
-        if moves.lost.is_empty() && moves.gained.is_empty() {
-            return;
+        self.has_moved |= !moves.lost.is_empty() || !moves.gained.is_empty();
+        if !self.has_moved {
+            return Ok(());
         }
         self.feeds.retain(|feed| !moves.lost.contains(&feed.number));
         for number in moves.gained {
-            self.read(number, cx);
+            self.read(store, number, cx)?;
         }
+        let waker = cx.waker();
+        for feed in &mut self.feeds {
+            let Some(committed) = &mut feed.committed else { continue };
+            let Poll::Ready(offset) = committed.poll(&mut task::Context::from_waker(&waker)) else {
+                return Ok(());
+            };
+            feed.next = store.seek(&self.stream, feed.number, offset?.map_or(self.start, Start::Offset))?;
+            feed.committed = None;
+        }
+        self.has_moved = false;
         voice.assigned(&self.id, self.stream.name(), &self.places(), cx);
+        Ok(())
     }
 
     /// Feeds once from each partition that has something.
@@ -462,7 +565,7 @@ impl<I> Subscription<I> {
         cx: &mut Context<'_>,
     ) -> Result<Step, Problem> {
         let mut step = Step::Idle;
-        for feed in self.feeds.iter_mut().filter(|feed| feed.alarm.has_rung()) {
+        for feed in self.feeds.iter_mut().filter(|feed| feed.committed.is_none() && feed.alarm.has_rung()) {
             let at = Place { id: &self.id, stream: self.stream.name(), partition: feed.number };
             match feed.step(closing, &at, voice, cx)? {
                 Step::Full => {
@@ -488,18 +591,23 @@ impl Feed {
         cx: &mut Context<'_>,
     ) -> Result<Step, Problem> {
         let from = self.next;
-        let (sent, next) = match self.partition.read(from, READ_BYTES) {
-            Ok(read) if read.batches.is_empty() => return self.follow(closing),
-            Ok(read) => {
-                let end = self.partition.ends().readable;
+        self.alarm.rung.store(false, Ordering::Release);
+        let Poll::Ready(read) =
+            self.source.poll_read(from, READ_BYTES, &Waker::from(Arc::clone(&self.alarm)))
+        else {
+            return Ok(Step::Idle);
+        };
+        self.alarm.rung.store(true, Ordering::Release);
+        let (sent, next) = match read {
+            Ok(None) => return self.follow(closing),
+            Ok(Some(read)) => {
+                let end = self.source.partition().ends().readable.max(read.next);
                 (voice.records(at, from, end, &read, cx), read.next)
             }
-            Err(ReadError::Gone { earliest: to } | ReadError::Damaged { resume: to, .. }) if to > from => {
-                (voice.gap(at, from, to, cx), to)
-            }
+            Err(Unread::Gap(to)) => (voice.gap(at, from, to, cx), to),
             // What was stored of it lies behind the end of what is left of it.
-            Err(ReadError::Ahead { readable }) if readable < from => (Sent::Queued, readable),
-            Err(error) => return Err(problem(code::STORE, error.to_string())),
+            Err(Unread::Ahead(readable)) => (Sent::Queued, readable),
+            Err(Unread::Failed(problem)) => return Err(problem),
         };
         if sent != Sent::Dropped {
             self.next = next;
@@ -509,10 +617,11 @@ impl Feed {
 
     /// At the end: what comes is awaited, if anything will.
     fn follow(&self, closing: bool) -> Result<Step, Problem> {
-        if self.alarm.set(&self.partition, Past::Readable(self.next)) {
+        let (next, partition) = (self.next, self.source.partition());
+        if self.alarm.set(|waker| partition.watch(Past::Readable(next), waker)) {
             return Ok(Step::Fed);
         }
-        match self.partition.failure() {
+        match partition.failure() {
             Some(why) => Err(problem(code::STORE, &*why)),
             None if closing => Err(problem(code::STORE, "the stream is being closed")),
             None => Ok(Step::Idle),

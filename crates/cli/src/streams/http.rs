@@ -7,18 +7,20 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use sinews_server::{Answer, Request, Response};
 use sinews_stream::record::{Kind, RecordBuilder, Records};
-use sinews_stream::{Durability, Start};
+use sinews_stream::{Durability, Pending, Start, Stream};
 
+use super::bridge::Unread;
 use super::json::{counted, described, malformed, write_record};
-use super::{Ack, Store, Which, choose, find_partition};
-use crate::auth::Rights;
+use super::{Ack, Store, Which, choose};
+use crate::auth::{Rights, Want};
 use crate::hub::{self, Content};
 use crate::live::Policy;
 use crate::protocol::{Problem, code, problem};
 use crate::routes::failure;
 
 /// What those are told who want what this server does not have.
-pub(super) const OFF: &str = "this server keeps no streams: it was started without --streams-directory";
+pub(super) const OFF: &str =
+    "this server keeps no streams: it was started without --streams-directory or --store";
 
 /// Records in one answer to GET, unless `max` says otherwise, and at most.
 const RECORDS: usize = 100;
@@ -60,22 +62,47 @@ fn try_publish(
     };
     let which = partition_of(request)?;
     let rights = policy.rights(request)?;
-    let stream = store.to_publish(&name, &rights)?;
-    let records = records_of(request, store)?;
-    let partition = choose(&stream, which, &records)?;
-    let mut pending = store.append(&stream, partition, records)?;
     let durability = durability.durability().unwrap_or(Durability::Disk);
-    Ok(Answer::later(async move {
-        match pending.wait(durability).await {
-            Ok(appended) => {
-                let words = json!({
-                    "stream": name, "partition": partition, "offset": appended.first, "count": appended.count,
-                });
-                Response::json(format!("{words}\n"))
+    if let Some(opening) = store.opening(&name, Want::Publish(&name), &rights) {
+        let (store, records) = (Arc::clone(store), records_of(request, store)?);
+        return Ok(Answer::later(async move {
+            let sent = match opening.await {
+                Ok(()) => {
+                    store.to_publish(&name, &rights).and_then(|stream| send(&store, &stream, which, records))
+                }
+                Err(problem) => Err(problem),
+            };
+            match sent {
+                Ok(sent) => acknowledge(&name, sent, durability).await,
+                Err(problem) => refused(&problem),
             }
-            Err(error) => refused(&error.into()),
+        }));
+    }
+    let stream = store.to_publish(&name, &rights)?;
+    let sent = send(store, &stream, which, records_of(request, store)?)?;
+    Ok(Answer::later(async move { acknowledge(&name, sent, durability).await }))
+}
+
+/// Appends; answers the partition, too.
+fn send(store: &Store, stream: &Stream, which: Which, records: Records) -> Result<(u32, Pending), Problem> {
+    let partition = choose(stream, which, &records)?;
+    Ok((partition, store.append(stream, partition, records)?))
+}
+
+async fn acknowledge(
+    name: &str,
+    (partition, mut pending): (u32, Pending),
+    durability: Durability,
+) -> Response {
+    match pending.wait(durability).await {
+        Ok(appended) => {
+            let words = json!({
+                "stream": name, "partition": partition, "offset": appended.first, "count": appended.count,
+            });
+            Response::json(format!("{words}\n"))
         }
-    }))
+        Err(error) => refused(&error.into()),
+    }
 }
 
 /// `POST /topics/{name}` of a topic that is kept in a stream: answers when it is as safe as the stream makes it.
@@ -167,13 +194,22 @@ fn percent_decoded(value: &str) -> Result<Vec<u8>, Problem> {
 }
 
 /// `GET /streams/{name}`: what is there, as lines of JSON.
-pub(crate) fn read(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) -> Response {
-    try_read(policy, store, request).unwrap_or_else(|problem| refused(&problem))
+pub(crate) fn read(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) -> Answer {
+    try_read(policy, store, request).unwrap_or_else(|problem| refused(&problem).into())
 }
 
-fn try_read(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) -> Result<Response, Problem> {
-    let store = store.ok_or_else(off)?;
-    let stream = store.to_read(&name_of(request)?, &policy.rights(request)?)?;
+/// What a request for records asks for.
+struct Wanted {
+    name: String,
+    rights: Rights,
+    start: Start,
+    max: usize,
+    which: Which,
+}
+
+fn try_read(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) -> Result<Answer, Problem> {
+    let store = Arc::clone(store.ok_or_else(off)?);
+    let (name, rights) = (name_of(request)?, policy.rights(request)?);
     let start = match request.query("from") {
         None | Some("earliest") => Start::Earliest,
         Some("latest") => Start::Latest,
@@ -183,40 +219,61 @@ fn try_read(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) 
     };
     let max = request.query("max").map_or(Ok(RECORDS), str::parse);
     let max = max.map_err(|_| problem(code::MALFORMED, "max is a number"))?.min(RECORDS_MAX);
-    let partitions = match partition_of(request)? {
-        Which::This(partition) => partition..partition + 1,
+    let wanted = Wanted { which: partition_of(request)?, name, rights, start, max };
+    Ok(Answer::later(async move {
+        match lines(&store, wanted).await {
+            Ok(lines) => {
+                let response = Response::new(200).with_header("Content-Type", "application/x-ndjson");
+                response.with_header("Cache-Control", "no-store").with_body(lines)
+            }
+            Err(problem) => refused(&problem),
+        }
+    }))
+}
+
+async fn lines(store: &Store, wanted: Wanted) -> Result<String, Problem> {
+    let Wanted { name, rights, start, max: mut left, which } = wanted;
+    if let Some(opening) = store.opening(&name, Want::Subscribe(&name), &rights) {
+        opening.await?;
+    }
+    let stream = store.to_read(&name, &rights)?;
+    let partitions = match which {
+        Which::This(partition) => partition..partition.saturating_add(1),
         Which::Any => 0..stream.partitions(),
     };
-    let (mut lines, mut left) = (String::new(), max);
+    let mut lines = String::new();
     for number in partitions {
-        let mut next = find_partition(&stream, number)?.seek(start);
+        let mut next = store.seek(&stream, number, start)?;
+        let mut source = store.source(&stream, number)?;
         let prefix = format!("\"partition\":{number},");
         while left > 0 && lines.len() < BYTES_MAX {
-            let found = super::fetch(&stream, number, next, super::READ_BYTES)?;
-            if found.read.batches.is_empty() {
-                break;
+            match super::read_once(store, &stream, number, &mut source, (next, super::READ_BYTES)).await {
+                Ok((Some(read), _)) => {
+                    for record in counted(&read.batches, next).take(left) {
+                        write_record(&record, &prefix, &mut lines);
+                        lines.push('\n');
+                        left -= 1;
+                    }
+                    next = read.next;
+                }
+                Ok((None, _)) => break,
+                Err(Unread::Gap(to) | Unread::Ahead(to)) => next = to,
+                Err(Unread::Failed(problem)) => return Err(problem),
             }
-            for record in counted(&found.read.batches, found.from).take(left) {
-                write_record(&record, &prefix, &mut lines);
-                lines.push('\n');
-                left -= 1;
-            }
-            next = found.read.next;
         }
     }
-    let response = Response::new(200).with_header("Content-Type", "application/x-ndjson");
-    Ok(response.with_header("Cache-Control", "no-store").with_body(lines))
+    Ok(lines)
 }
 
 /// `GET /streams`: those that may be read, and how far they go.
 pub(crate) fn list(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) -> Response {
     let listed = || {
         let store = store.ok_or_else(off)?;
-        store.list(&policy.rights(request)?)
+        let streams = store.list(&policy.rights(request)?)?;
+        Ok(streams.iter().map(|stream| described(store, stream)).collect::<Vec<_>>())
     };
     match listed() {
         Ok(streams) => {
-            let streams: Vec<_> = streams.iter().map(described).collect();
             let response = Response::json(format!("{}\n", json!({ "streams": streams })));
             response.with_header("Cache-Control", "no-store")
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -13,9 +14,10 @@ use sinews_server::{Context, Sent};
 use sinews_stream::record::{self, Kind, Malformed, Record, RecordBuilder, Records};
 use sinews_stream::{Appended, Read, Stream};
 
+use super::bridge::Opening;
 use super::desk::Place;
-use super::{Ack, Begin, Desk, Store, Voice, Which};
-use crate::auth::Rights;
+use super::{Ack, Begin, Desk, Fetched, Store, Voice, Which};
+use crate::auth::{Rights, Want};
 use crate::hub::Content;
 use crate::protocol::{Problem, code, problem};
 
@@ -78,6 +80,27 @@ impl Side {
         Self { store, here, desk: Desk::default() }
     }
 
+    /// What has to be waited for before this can be done.
+    pub(crate) fn opening(&self, stream: Option<&str>, op: &Op<'_>, rights: &Rights) -> Option<Opening> {
+        let name = stream.or(self.here.as_deref())?;
+        let want = match op {
+            Op::Stop => return None,
+            Op::Append { .. } => Want::Publish(name),
+            _ => Want::Subscribe(name),
+        };
+        self.store.as_ref()?.opening(name, want, rights)
+    }
+
+    /// Keeps a message until then.
+    pub(crate) fn park(&mut self, opening: Opening, message: Bytes, cx: &mut Context<'_>) {
+        self.desk.park(opening, message, cx);
+    }
+
+    /// The message that was kept, if that is over, and why its stream cannot be had.
+    pub(crate) fn unpark(&mut self, cx: &mut Context<'_>) -> Option<(Bytes, Result<(), Problem>)> {
+        self.desk.unpark(cx)
+    }
+
     /// Does what is asked.
     pub(crate) fn obey(
         &mut self,
@@ -114,20 +137,21 @@ impl Side {
             }
             Op::Commit { partition, offset, group } => {
                 let to = (&*group, partition, offset);
-                self.desk.commit(store.to_read(name, rights)?, to, id.into(), &Words, cx)?;
+                let of = (&*store, store.to_read(name, rights)?);
+                self.desk.commit(of, to, id.into(), &Words, cx)?;
                 Ok(Answer::Later)
             }
             Op::Read { partition, offset, max } => {
-                let found = super::fetch(&store.to_read(name, rights)?, partition, offset, max)?;
-                let at = Place { id: &id.into(), stream: name, partition };
-                Ok(Answer::Own(records_text(&at, found.from, found.end, &found.read)))
+                let of = (&store, store.to_read(name, rights)?);
+                self.desk.fetch(of, (partition, offset, max), id.into(), &Words, cx);
+                Ok(Answer::Later)
             }
             Op::Stop if self.desk.unsubscribe(|_, known| known == name) => {
                 Ok(Answer::Ack(json!({ "stream": name })))
             }
             Op::Stop => Err(problem(code::NOT_SUBSCRIBED, format!("{name} is not being consumed"))),
             Op::Stream => {
-                let mut words = described(&store.to_read(name, rights)?);
+                let mut words = described(&store, &store.to_read(name, rights)?);
                 words["op"] = json!("stream");
                 if let Some(id) = id {
                     words["id"] = id.clone();
@@ -170,16 +194,12 @@ impl Side {
 }
 
 /// A stream and how far it goes, as JSON.
-pub(super) fn described(stream: &Stream) -> Value {
+pub(super) fn described(store: &Store, stream: &Stream) -> Value {
     let partitions = (0..stream.partitions()).filter_map(|number| {
         let partition = stream.partition(number)?;
-        let (ends, statistics) = (partition.ends(), partition.statistics());
-        Some(json!({
-            "partition": number,
-            "earliest": ends.earliest,
-            "end": ends.readable,
-            "bytes": statistics.bytes,
-        }))
+        let (earliest, end) = store.ends(stream, number, &partition);
+        let bytes = partition.statistics().bytes;
+        Some(json!({ "partition": number, "earliest": earliest, "end": end, "bytes": bytes }))
     });
     let groups = stream.groups().into_iter().map(|group| {
         let stored = (0..stream.partitions()).filter_map(|partition| {
@@ -251,19 +271,20 @@ pub(super) fn write_record(record: &Record<'_>, prefix: &str, out: &mut String) 
 }
 
 /// What was read, as one message: pieces of it might meet the limit on what waits.
-fn records_text(at: &Place<'_, Asked>, from: u64, end: u64, read: &Read) -> String {
+fn records_text(at: &Place<'_, Asked>, from: u64, end: u64, read: Option<&Read>) -> String {
     let id = at.id.id.as_ref().map_or_else(String::new, |id| format!("\"id\":{id},"));
     let (stream, partition) = (json!(at.stream), at.partition);
     let mut words =
         format!("{{\"op\":\"records\",{id}\"stream\":{stream},\"partition\":{partition},\"records\":[");
-    for record in counted(&read.batches, from) {
+    let (next, batches) = read.map_or((from, &[][..]), |read| (read.next, &read.batches));
+    for record in counted(batches, from) {
         if !words.ends_with('[') {
             words.push(',');
         }
         write_record(&record, "", &mut words);
     }
     // Writing to a string cannot fail.
-    let _ = write!(words, "],\"next\":{},\"end\":{end}}}", read.next.max(from));
+    let _ = write!(words, "],\"next\":{},\"end\":{end}}}", next.max(from));
     words
 }
 
@@ -315,7 +336,13 @@ impl Voice for Words {
 
     fn records(&self, at: &Place<'_, Asked>, from: u64, end: u64, read: &Read, cx: &mut Context<'_>) -> Sent {
         let unasked = Place { id: &Asked::default(), ..*at };
-        cx.send_text(&records_text(&unasked, from, end, read)).unwrap_or(Sent::Dropped)
+        cx.send_text(&records_text(&unasked, from, end, Some(read))).unwrap_or(Sent::Dropped)
+    }
+
+    fn fetched(&self, at: &Place<'_, Asked>, fetched: &Fetched, cx: &mut Context<'_>) {
+        let Fetched { from, end, read } = fetched;
+        // Behind a Close there is nobody to hear it.
+        let _ = cx.send_text(&records_text(at, *from, *end, read.as_ref()));
     }
 
     fn gap(&self, at: &Place<'_, Asked>, from: u64, to: u64, cx: &mut Context<'_>) -> Sent {

@@ -6,7 +6,7 @@ use sinews_server::{CloseCode, Context, Sent};
 use sinews_stream::{Appended, Read};
 
 use super::desk::Place;
-use super::{Ack, Desk, Store, Voice, Which};
+use super::{Ack, Desk, Fetched, Store, Voice, Which};
 use crate::auth::Rights;
 use crate::hub::Content;
 use crate::protocol::Problem;
@@ -57,6 +57,8 @@ impl Voice for Silent {
     fn records(&self, _: &Place<'_, ()>, _: u64, _: u64, _: &Read, _: &mut Context<'_>) -> Sent {
         Sent::Queued
     }
+
+    fn fetched(&self, _: &Place<'_, ()>, _: &Fetched, _: &mut Context<'_>) {}
 
     fn gap(&self, _: &Place<'_, ()>, _: u64, _: u64, _: &mut Context<'_>) -> Sent {
         Sent::Queued

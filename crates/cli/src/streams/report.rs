@@ -15,6 +15,7 @@ use sinews_server::{Metrics, Response, Router};
 use sinews_stream::{Ends, Partition, Statistics, Stream};
 
 use super::Store;
+use crate::health;
 
 /// Streams that the dashboard is told of: those that have failed first, then those with the most traffic so far.
 const STREAMS_SHOWN: usize = 20;
@@ -140,6 +141,9 @@ pub(crate) fn add_metrics(router: Router, store: Option<&Arc<Store>>) -> Router 
         registry.register_collector(Box::new(monitor.metrics()));
         if let Some(store) = &store {
             registry.register_collector(Box::new(Told::of(store)));
+            if let Some(broker) = health::Broker::of(store) {
+                registry.register_collector(Box::new(broker));
+            }
         }
         let mut body = String::new();
         // Writing to a string never fails.

@@ -38,7 +38,7 @@ impl Host {
         let directory = std::env::temp_dir().join(format!("sinews-streams-{}-{count}", std::process::id()));
         let config = StreamsConfig::default().writers(0).max_pending(max_pending);
         let (streams, _) = Streams::open(&directory, config).unwrap();
-        let store = Store::new(StreamConfig::default(), Vec::new(), 1 << 20);
+        let store = Store::new(StreamConfig::default(), Vec::new(), 1 << 20, None);
         store.begin(streams.clone());
         streams.create("s", &StreamConfig::default()).unwrap();
         let kept = Arc::clone(&store);

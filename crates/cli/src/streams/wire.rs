@@ -43,8 +43,12 @@ pub(super) enum Wish<'a> {
     Ping,
 }
 
-/// What the server says.
+/// What is said: below 128 by the client.
 pub(super) mod op {
+    pub(in crate::streams) const PUBLISH: u8 = 1;
+    pub(in crate::streams) const SUBSCRIBE: u8 = 2;
+    pub(in crate::streams) const FETCH: u8 = 3;
+    pub(in crate::streams) const COMMIT: u8 = 4;
     pub(in crate::streams) const WELCOME: u8 = 128;
     pub(in crate::streams) const PUBLISHED: u8 = 129;
     pub(in crate::streams) const SUBSCRIBED: u8 = 130;
@@ -77,10 +81,14 @@ impl Head {
     pub(super) fn read<'a>(&self, body: &'a [u8]) -> Result<Wish<'a>, Option<&'static str>> {
         let wish = match self.op {
             0 => hello(body).ok_or("hello: version 1, bytes of the name, the name, a token")?,
-            1 => Wish::Publish(ack(self.flags).ok_or("publish: flags 0 none, 1 memory, 2 disk, 3 broker")?),
-            2 => Wish::Subscribe(begin(body).ok_or("subscribe: 16 bytes, and the name of a group in UTF-8")?),
-            3 => fetch(body).ok_or("fetch: u64 offset, u32 most bytes")?,
-            4 => commit(body).ok_or("commit: u64 offset, and the name of a group in UTF-8")?,
+            op::PUBLISH => {
+                Wish::Publish(ack(self.flags).ok_or("publish: flags 0 none, 1 memory, 2 disk, 3 broker")?)
+            }
+            op::SUBSCRIBE => {
+                Wish::Subscribe(begin(body).ok_or("subscribe: 16 bytes, and the name of a group in UTF-8")?)
+            }
+            op::FETCH => fetch(body).ok_or("fetch: u64 offset, u32 most bytes")?,
+            op::COMMIT => commit(body).ok_or("commit: u64 offset, and the name of a group in UTF-8")?,
             5 => {
                 let id = body.try_into().map(u32::from_le_bytes);
                 Wish::Unsubscribe(id.map_err(|_| "unsubscribe: u32 id of the subscription")?)

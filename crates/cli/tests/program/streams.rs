@@ -13,6 +13,8 @@ use crate::support::{PATIENCE, Running, Socket};
 mod crash;
 mod groups;
 mod report;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+mod store;
 mod topics;
 
 /// A server with streams in a directory of its own.

@@ -115,7 +115,7 @@ impl Sink {
         Ok(Flow::On)
     }
 
-    fn append(&mut self, base: u64, records: &Records) -> Result<(), AppendError> {
+    fn append(&self, base: u64, records: &Records) -> Result<(), AppendError> {
         // The log searches by this time. That of the records is what the broker searches by; a producer whose clock
         // is ahead must not hide what comes behind it.
         let time = self.newest.min(now());

@@ -1,0 +1,188 @@
+//! `sinews streams copy`: what a directory has goes to a broker, so that the server can go on there.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use sinews_stream::broker::Broker;
+use sinews_stream::record::{self, RecordBuilder, Records};
+use sinews_stream::{AppendError, Durability, Pending, Stream, Streams, StreamsConfig};
+
+use crate::args::StoreArgs;
+use crate::settings::store::StoreSettings;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum StreamsCommand {
+    /// Copy streams of a directory to a broker which has none of these names yet. The server must not have the directory
+    /// at the time.
+    Copy(Box<CopyArgs>),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CopyArgs {
+    /// Directory in which the streams are
+    #[arg(long, value_name = "DIR")]
+    from: PathBuf,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    /// Streams to copy; all, if none is named
+    #[arg(value_name = "STREAM")]
+    streams: Vec<String>,
+}
+
+/// Appends that wait for the broker.
+const WINDOW: usize = 256;
+
+/// Bytes that are read of a partition at a time.
+const READ_BYTES: usize = 256 << 10;
+
+/// How often the broker is asked until it answers: a question may take 5 seconds by itself.
+const TRIES: u32 = 8;
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// All has been acknowledged by then, or has failed.
+const CLOSE_WITHIN: Duration = Duration::from_secs(1);
+
+pub(crate) fn run(StreamsCommand::Copy(args): &StreamsCommand) -> Result<(), String> {
+    crate::auth::crypto::install();
+    let settings =
+        StoreSettings::of(&args.store)?.ok_or("--store is missing: where the streams are to go")?;
+    let from = args.from.display();
+    let (streams, losses) = Streams::open(&args.from, StreamsConfig::default())
+        .map_err(|error| format!("--from {from}: {error}"))?;
+    for loss in losses {
+        say(&format!("{from}: {loss}"))?;
+    }
+    let chosen = if args.streams.is_empty() {
+        streams.list()
+    } else {
+        let find = |name: &String| streams.stream(name).ok_or_else(|| format!("{from} has no stream {name}"));
+        args.streams.iter().map(find).collect::<Result<_, _>>()?
+    };
+    let most = chosen.iter().map(Stream::partitions).max().unwrap_or(1);
+    let broker = settings.connect(most)?;
+    let copied = chosen.iter().try_for_each(|stream| copy(stream, &*broker));
+    broker.close(CLOSE_WITHIN);
+    copied
+}
+
+fn copy(stream: &Stream, broker: &dyn Broker) -> Result<(), String> {
+    let name = stream.name();
+    let failed = |error: &dyn std::fmt::Display| format!("{name}: {error}");
+    let has = in_time(|| broker.partitions(name).block()).map_err(|error| failed(&error))?;
+    if has != stream.partitions() {
+        let count = stream.partitions();
+        return Err(failed(&format!("it has {count} partitions, and {has} at the broker: keys would move")));
+    }
+    let mut starts = Vec::new();
+    for number in 0..has {
+        let (first, end) = in_time(|| broker.ends(name, number).block()).map_err(|error| failed(&error))?;
+        if first < end {
+            return Err(failed(&format!("the broker has records of partition {number} already")));
+        }
+        starts.push(end);
+    }
+    for (number, start) in (0..has).zip(starts) {
+        let shift = copy_partition(stream, number, start, broker).map_err(|error| failed(&error))?;
+        for group in stream.groups() {
+            let Some(offset) = stream.committed(&group, number) else { continue };
+            let offset = u64::try_from(i128::from(offset) + shift).unwrap_or_default();
+            broker.commit(name, number, &group, offset).block().map_err(|error| failed(&error))?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies the records, and tells by how much their offsets are other ones there.
+fn copy_partition(stream: &Stream, number: u32, start: u64, broker: &dyn Broker) -> Result<i128, String> {
+    let partition = stream.partition(number).ok_or("there is no such partition")?;
+    let ends = partition.ends();
+    let shift = i128::from(start) - i128::from(ends.earliest);
+    let mut waiting = VecDeque::new();
+    let (mut next, mut count) = (ends.earliest, 0);
+    while next < ends.readable {
+        let read = partition.read(next, READ_BYTES).map_err(|error| error.to_string())?;
+        for batch in record::iter(&read.batches) {
+            let batch = batch.map_err(|error| error.to_string())?;
+            let mut builder = RecordBuilder::new();
+            let mut base = None;
+            for record in batch.records() {
+                let record = record.map_err(|error| error.to_string())?;
+                base.get_or_insert(record.offset);
+                let pushed = builder.push(record.timestamp, record.key, record.value, record.kind);
+                pushed.map_err(|error| format!("offset {}: {error}", record.offset))?;
+            }
+            let (Some(base), Some(records)) = (base, builder.finish()) else { continue };
+            count += u64::from(records.count());
+            waiting.push_back((i128::from(base) + shift, publish(stream.name(), number, &records, broker)?));
+            if waiting.len() >= WINDOW {
+                waiting.pop_front().map_or(Ok(()), check)?;
+            }
+        }
+        next = read.next;
+    }
+    waiting.into_iter().try_for_each(check)?;
+    let how = match shift {
+        0 => "the offsets are the same".to_owned(),
+        shift => format!("offsets are {shift:+}"),
+    };
+    say(&format!("{}/{number}: {count} records, {how}", stream.name()))?;
+    Ok(shift)
+}
+
+/// The broker has to have them where they are expected: nobody else writes, and nothing is missing before.
+fn check((expected, mut pending): (i128, Pending)) -> Result<(), String> {
+    let first = pending.block(Durability::Broker).map_err(|error| error.to_string())?.first;
+    if i128::from(first) == expected {
+        return Ok(());
+    }
+    Err(format!(
+        "a record that was to be at {expected} is at {first}: there is a gap in what was copied, or somebody else \
+         publishes. Remove what is at the broker before another try"
+    ))
+}
+
+fn publish(stream: &str, number: u32, records: &Records, broker: &dyn Broker) -> Result<Pending, String> {
+    loop {
+        match broker.publish(stream, number, records.clone()) {
+            Ok(pending) => return Ok(pending),
+            Err(AppendError::Busy) => {
+                let waker = Waker::from(Arc::new(Unpark(thread::current())));
+                if !broker.room(&waker) {
+                    thread::park();
+                }
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Asks again while the connection is being made, or a topic.
+fn in_time<T, E>(mut ask: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+    for _ in 1..TRIES {
+        if let Ok(answer) = ask() {
+            return Ok(answer);
+        }
+        thread::sleep(PAUSE);
+    }
+    ask()
+}
+
+fn say(line: &str) -> Result<(), String> {
+    writeln!(io::stdout().lock(), "{line}").map_err(|error| format!("standard output: {error}"))
+}

@@ -1,0 +1,76 @@
+//! What is told of the broker that keeps the streams: whether the server should be sent new clients, and its metrics.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use sinews_server::{Response, Router};
+
+use crate::streams::Store;
+
+/// `GET /readyz`.
+pub(crate) fn add_to(router: Router, store: Option<&Arc<Store>>) -> Router {
+    let Some(store) = store.filter(|store| store.broker().is_some()) else {
+        return router.readyz("/readyz");
+    };
+    let (store, monitor) = (Arc::clone(store), router.monitor());
+    router.get("/readyz", move |_| {
+        let answer = monitor.ready().map_err(|why| why.to_string()).and_then(|()| broker_is_ready(&store));
+        let response = match answer {
+            Ok(()) => Response::text("ready\n"),
+            Err(why) => Response::text(format!("{why}\n")).with_status(503),
+        };
+        response.with_header("Cache-Control", "no-store")
+    })
+}
+
+/// Whether what is published can be expected to be taken.
+fn broker_is_ready(store: &Store) -> Result<(), String> {
+    match store.broker() {
+        Some((health, _)) if !health.ready => {
+            let why = health.error.unwrap_or_else(|| "it has not answered yet".into());
+            Err(format!("the broker of the streams: {why}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The numbers of one moment.
+#[derive(Debug)]
+pub(crate) struct Broker {
+    ready: bool,
+    waiting: u64,
+    refused: u64,
+}
+
+impl Broker {
+    /// None without a broker.
+    pub(crate) fn of(store: &Store) -> Option<Self> {
+        let (health, refused) = store.broker()?;
+        Some(Self { ready: health.ready, waiting: health.waiting, refused })
+    }
+}
+
+impl Collector for Broker {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut gauge = |name, help, value: u64| {
+            let gauge = ConstGauge::new(value);
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+        };
+        let help = "Whether the broker of the streams answers, and every stream follows it";
+        gauge("sinews_store_ready", help, u64::from(self.ready))?;
+        let help = "Records that wait for the broker's acknowledgement";
+        gauge("sinews_store_waiting", help, self.waiting)?;
+        let refused = ConstCounter::new(self.refused);
+        let help = "Appends and questions that the broker has refused or not answered, or had no room for";
+        refused.encode(encoder.encode_descriptor(
+            "sinews_store_refused",
+            help,
+            None,
+            refused.metric_type(),
+        )?)
+    }
+}

@@ -1,0 +1,335 @@
+//! Streams that a broker keeps: what is published goes to it, and this node's log follows it.
+//!
+//! ```text
+//!   publish, commit ──▶ broker ──▶ log of this node ──▶ readers: what came since the node follows the stream
+//!                         └────────────────────────────▶ readers: what is older than what the log has
+//! ```
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{Shared, WeakShared};
+use sinews_stream::broker::{Answer, Broker, BrokerError, Health};
+use sinews_stream::{CreateError, Partition, Read, ReadError, Start, Stream, StreamConfig, Streams};
+
+use super::created;
+use crate::protocol::{Problem, code, problem};
+
+/// How long a stop waits until the broker has acknowledged what was published.
+const CLOSE_WITHIN: Duration = Duration::from_secs(10);
+
+/// How often a stream is asked for again that has just been made and has no leader yet.
+const TRIES: u32 = 5;
+
+/// The broker, and the streams of this node that follow it.
+pub(crate) struct Bridge {
+    broker: Arc<dyn Broker>,
+    known: Arc<Mutex<HashMap<String, Known>>>,
+    refused: AtomicU64,
+}
+
+enum Known {
+    Opening(WeakShared<Open>),
+    Open(Arc<[Extent]>),
+}
+
+type Open = Pin<Box<dyn Future<Output = Result<(), Problem>> + Send>>;
+
+/// Done when a stream can be read and written on this node. Whoever waits for the same stream waits for the same.
+pub(crate) type Opening = Shared<Open>;
+
+/// What of a partition the broker had when this node began to follow it.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    first: u64,
+    end: u64,
+}
+
+impl Bridge {
+    pub(crate) fn new(broker: Arc<dyn Broker>) -> Self {
+        Self { broker, known: Arc::default(), refused: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn broker(&self) -> &Arc<dyn Broker> {
+        &self.broker
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        self.broker.health()
+    }
+
+    /// Appends and questions that the broker has refused, or not answered.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn close(&self) {
+        self.broker.close(CLOSE_WITHIN);
+    }
+
+    /// Whether this node follows the stream.
+    pub(super) fn is_open(&self, name: &str) -> bool {
+        matches!(lock(&self.known).get(name), Some(Known::Open(_)))
+    }
+
+    /// Begins to follow a stream; `None` if that is done.
+    pub(super) fn open(&self, name: &str, streams: &Streams, config: &StreamConfig) -> Option<Opening> {
+        let mut known = lock(&self.known);
+        match known.get(name) {
+            Some(Known::Open(_)) => return None,
+            Some(Known::Opening(opening)) => {
+                if let Some(opening) = opening.upgrade() {
+                    return Some(opening);
+                }
+            }
+            None => {}
+        }
+        let (broker, place) = (Arc::clone(&self.broker), Arc::clone(&self.known));
+        let (streams, config, stream) = (streams.clone(), config.clone(), name.to_owned());
+        let open: Open = Box::pin(async move {
+            let opened = follow(&*broker, &stream, &streams, &config).await;
+            let mut known = lock(&place);
+            match opened {
+                Ok(extents) => {
+                    known.insert(stream, Known::Open(extents.into()));
+                    Ok(())
+                }
+                // Whoever comes next tries again.
+                Err(problem) => {
+                    known.remove(&stream);
+                    Err(problem)
+                }
+            }
+        });
+        let opening = open.shared();
+        if let Some(weak) = opening.downgrade() {
+            known.insert(name.to_owned(), Known::Opening(weak));
+        }
+        Some(opening)
+    }
+
+    fn extent(&self, stream: &str, partition: u32) -> Extent {
+        let open = match lock(&self.known).get(stream) {
+            Some(Known::Open(extents)) => extents.get(partition as usize).copied(),
+            _ => None,
+        };
+        open.unwrap_or(Extent { first: 0, end: 0 })
+    }
+
+    /// The first record that the broker had.
+    pub(super) fn first(&self, stream: &str, partition: u32) -> u64 {
+        self.extent(stream, partition).first
+    }
+
+    /// Where one begins to read.
+    pub(super) fn seek(
+        &self,
+        stream: &str,
+        number: u32,
+        partition: &Partition,
+        start: Start,
+    ) -> Result<u64, Problem> {
+        let (extent, ends) = (self.extent(stream, number), partition.ends());
+        Ok(match start {
+            Start::Earliest => extent.first,
+            // The log may still be on its way to where the broker was.
+            Start::Latest => ends.readable.max(extent.end),
+            // Another node may have seen more than this one has, so the end is no limit.
+            Start::Offset(offset) => offset.max(extent.first),
+            // By time, or however else one can begin.
+            _ => {
+                let found = partition.seek(start);
+                let has_older = ends.next > 0 && found > ends.earliest;
+                let has_all = ends.next > 0 && ends.earliest <= extent.first || extent.first == extent.end;
+                if !has_older && !has_all {
+                    let words = "this node has nothing older than that, and the broker is not searched by time: begin \
+                                 at an offset, or with the earliest";
+                    return Err(problem(code::NOT_KEPT, words));
+                }
+                found
+            }
+        })
+    }
+
+    pub(super) fn source(self: &Arc<Self>, stream: &Stream, number: u32, partition: Partition) -> Source {
+        let begins = self.extent(stream.name(), number).end;
+        let older = Older { bridge: Arc::clone(self), stream: stream.clone(), number, begins, asked: None };
+        Source { partition, older: Some(older) }
+    }
+
+    /// A question's failure, counted and told.
+    pub(super) fn failed(&self, error: &BrokerError) -> Problem {
+        self.count_refused();
+        let code = if *error == BrokerError::Busy { code::TOO_MANY } else { code::STORE };
+        problem(code, error.to_string())
+    }
+}
+
+/// Makes the log of a stream follow the broker: from where the broker is now on, or where an earlier run has stopped.
+async fn follow(
+    broker: &dyn Broker,
+    name: &str,
+    streams: &Streams,
+    config: &StreamConfig,
+) -> Result<Vec<Extent>, Problem> {
+    let refused = |error: BrokerError| problem(code::STORE, format!("stream {name}: {error}"));
+    let count = broker.partitions(name).await.map_err(refused)?;
+    let asked: Vec<_> = (0..count).map(|partition| broker.ends(name, partition)).collect();
+    let mut extents = Vec::with_capacity(asked.len());
+    for (partition, mut answer) in (0..count).zip(asked) {
+        let mut tries = 1;
+        let (first, end) = loop {
+            match answer.await {
+                Err(BrokerError::Failed(_)) if tries < TRIES && broker.health().ready => {
+                    tries += 1;
+                    answer = broker.ends(name, partition);
+                }
+                answer => break answer.map_err(refused)?,
+            }
+        };
+        extents.push(Extent { first, end });
+    }
+    let create = || match streams.create(name, &config.clone().partitions(count)) {
+        Err(CreateError::Partitions { has }) => Err(problem(
+            code::STORE,
+            format!("stream {name}: the broker has {count} partitions of it and this node {has}"),
+        )),
+        other => other.map_err(|error| created(name, &error)),
+    };
+    let stream = create()?;
+    for (number, extent) in (0..count).zip(&extents) {
+        let Some(partition) = stream.partition(number) else { continue };
+        let is_new = partition.ends().next == 0;
+        let from = if is_new { Start::Offset(extent.end) } else { Start::Earliest };
+        broker.follow(name, number, from, partition);
+    }
+    Ok(extents)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while it is held that leaves half a value.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A partition as a reader sees it: the log of this node, and before it what only the broker has.
+pub(crate) struct Source {
+    partition: Partition,
+    older: Option<Older>,
+}
+
+struct Older {
+    bridge: Arc<Bridge>,
+    stream: Stream,
+    number: u32,
+    /// Where the log begins, as long as it has nothing.
+    begins: u64,
+    asked: Option<(u64, Answer<Read>)>,
+}
+
+/// Why nothing was read.
+pub(crate) enum Unread {
+    /// What was asked for is not there. It goes on here.
+    Gap(u64),
+    /// It lies behind the end of what is left of the log.
+    Ahead(u64),
+    Failed(Problem),
+}
+
+impl Source {
+    /// Of a log without a broker.
+    pub(super) fn log(partition: Partition) -> Self {
+        Self { partition, older: None }
+    }
+
+    pub(crate) fn partition(&self) -> &Partition {
+        &self.partition
+    }
+
+    /// Batches from an offset on; none at the end. Without a broker they are there at once.
+    pub(crate) fn poll_read(
+        &mut self,
+        from: u64,
+        most: usize,
+        waker: &Waker,
+    ) -> Poll<Result<Option<Read>, Unread>> {
+        let found = self.partition.read(from, most);
+        let Some(older) = &mut self.older else { return Poll::Ready(of_log(found, from)) };
+        let ends = self.partition.ends();
+        // A log that has nothing yet stands at 0, wherever it is to begin.
+        let begins = if ends.next == 0 { older.begins } else { ends.earliest };
+        match found {
+            Ok(read) if !read.batches.is_empty() => Poll::Ready(Ok(Some(read))),
+            Ok(_) | Err(ReadError::Gone { .. } | ReadError::Ahead { .. }) if from < begins => {
+                older.poll(from, begins, most, waker)
+            }
+            // This node has not seen so much yet.
+            Ok(_) | Err(ReadError::Ahead { .. }) => Poll::Ready(Ok(None)),
+            Err(error) => Poll::Ready(of_log(Err(error), from)),
+        }
+    }
+
+    /// The same from the broker, although it is newer than what the log has.
+    pub(super) fn poll_broker(
+        &mut self,
+        from: u64,
+        end: u64,
+        most: usize,
+        waker: &Waker,
+    ) -> Poll<Result<Option<Read>, Unread>> {
+        match &mut self.older {
+            Some(older) => older.poll(from, end, most, waker),
+            None => Poll::Ready(Ok(None)),
+        }
+    }
+}
+
+impl Older {
+    /// What the broker has from there on; `begins` is where the log goes on.
+    fn poll(
+        &mut self,
+        from: u64,
+        begins: u64,
+        most: usize,
+        waker: &Waker,
+    ) -> Poll<Result<Option<Read>, Unread>> {
+        let asked = self.asked.take().filter(|(asked, _)| *asked == from);
+        let broker = &self.bridge.broker;
+        let (_, mut answer) =
+            asked.unwrap_or_else(|| (from, broker.fetch(self.stream.name(), self.number, from, most)));
+        match Pin::new(&mut answer).poll(&mut Context::from_waker(waker)) {
+            Poll::Pending => {
+                self.asked = Some((from, answer));
+                Poll::Pending
+            }
+            Poll::Ready(Ok(read)) if read.next > from => Poll::Ready(Ok(Some(read))),
+            // It has nothing there that could be read.
+            Poll::Ready(Ok(_)) => Poll::Ready(Err(Unread::Gap(begins))),
+            Poll::Ready(Err(BrokerError::Gone { earliest })) if earliest > from => {
+                Poll::Ready(Err(Unread::Gap(earliest)))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(Unread::Failed(self.bridge.failed(&error)))),
+        }
+    }
+}
+
+/// What the log says, to one who reads on.
+fn of_log(found: Result<Read, ReadError>, from: u64) -> Result<Option<Read>, Unread> {
+    match found {
+        Ok(read) => Ok((!read.batches.is_empty()).then_some(read)),
+        Err(ReadError::Gone { earliest: to } | ReadError::Damaged { resume: to, .. }) if to > from => {
+            Err(Unread::Gap(to))
+        }
+        Err(ReadError::Ahead { readable }) if readable < from => Err(Unread::Ahead(readable)),
+        Err(error) => Err(Unread::Failed(problem(code::STORE, error.to_string()))),
+    }
+}

@@ -1,0 +1,77 @@
+//! Streams that a broker keeps: docs/brokers.md. Here it is the cluster that librdkafka has for tests, in this process.
+
+#[cfg(feature = "kafka")]
+mod kafka;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+mod real;
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{Json, body, plain_address};
+use crate::support::{PATIENCE, Running};
+
+/// A node that serves what the broker keeps.
+fn node(url: &str, arguments: &[&str]) -> Running {
+    let fixed = ["--store", url, "--streams-listen", "127.0.0.1:0"];
+    Running::serve(&[&fixed[..], arguments].concat())
+}
+
+/// Asks again until it is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}");
+        thread::park_timeout(Duration::from_millis(10));
+    }
+}
+
+fn is_ready(node: &Running) -> bool {
+    node.get("/readyz").starts_with("HTTP/1.1 200 ")
+}
+
+fn post(node: &Running, path: &str, text: &str) -> String {
+    node.request(&format!("POST {path} HTTP/1.1"), text)
+}
+
+/// The offset at which a broker has stored it.
+fn posted(node: &Running, stream: &str, text: &str) -> u64 {
+    let answer = post(node, &format!("/streams/{stream}"), text);
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    body(&answer)["offset"].as_u64().unwrap()
+}
+
+/// Offsets and texts of what GET answers.
+fn got(node: &Running, path: &str) -> Vec<(u64, String)> {
+    let answer = node.get(path);
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let lines = answer.split_once("\r\n\r\n").unwrap().1.lines();
+    lines
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .map(|record| (record["offset"].as_u64().unwrap(), record["data"].as_str().unwrap().to_owned()))
+        .collect()
+}
+
+/// One who reads a stream.
+struct Reader(Json);
+
+impl Reader {
+    fn from(node: &Running, stream: &str, from: &Value) -> Self {
+        let mut client = Json::connect(node, &format!("/streams/{stream}"));
+        let ack = client.ask(json!({"op": "consume", "id": 1, "from": from}));
+        assert_eq!(ack["op"], "ack", "{ack}");
+        Self(client)
+    }
+
+    /// Offsets and texts of the next so many records.
+    fn next(&mut self, count: usize) -> Vec<(u64, String)> {
+        let records = self.0.records(count);
+        records
+            .into_iter()
+            .map(|(_, offset, data)| (offset, data.as_str().expect("text").to_owned()))
+            .collect()
+    }
+}

@@ -1,0 +1,166 @@
+//! Opposite brokers that are really there, which these tests kill and freeze: `cargo xtask brokers` starts them, and says
+//! where they are and which script controls them.
+
+use std::env;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::super::{ANY, Binary, records};
+use super::*;
+
+fn url(settings: &str) -> String {
+    let url = env::var("SINEWS_TEST_BROKER").expect("cargo xtask brokers sets it");
+    format!("{url}?{settings}")
+}
+
+/// A name that no earlier run has used: brokers keep what they are given.
+fn unused(name: &str) -> String {
+    let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos();
+    format!("{name}-{now}")
+}
+
+/// Has the broker's script do something.
+fn control(verb: &str) {
+    let script = env::var("SINEWS_TEST_BROKER_SCRIPT").expect("cargo xtask brokers sets it");
+    let status = Command::new(script).arg(verb).stdout(Stdio::null()).status().expect("bash runs");
+    assert!(status.success(), "{verb}: {status}");
+}
+
+fn nodes_see_the_same(settings: &str) {
+    let stream = unused("plain");
+    let nodes = [node(&url(settings), &[]), node(&url(settings), &[])];
+    let first = posted(&nodes[0], &stream, "0");
+    let mut live = Reader::from(&nodes[1], &stream, &json!("earliest"));
+    let mut socket = Json::connect(&nodes[1], &format!("/streams/{stream}"));
+    for number in 1..50 {
+        let ack = socket.ask(json!({"op": "append", "id": number, "data": number.to_string()}));
+        assert_eq!(ack["offset"], first + number, "{ack}");
+    }
+    let expected: Vec<_> = (0..50).map(|number| (first + number, number.to_string())).collect();
+    assert_eq!(live.next(50), expected);
+    assert_eq!(got(&nodes[0], &format!("/streams/{stream}")), expected);
+    let late = node(&url(settings), &[]);
+    assert_eq!(Reader::from(&late, &stream, &json!({"offset": first + 10})).next(40), expected[10..]);
+
+    let commit = json!({"op": "commit", "id": "c", "group": "g", "offset": first + 40});
+    assert_eq!(socket.ask(commit)["op"], "ack");
+    let mut member = Json::connect(&late, &format!("/streams/{stream}"));
+    member.say(&json!({"op": "consume", "id": 1, "group": "g"}));
+    assert_eq!(member.hear()["op"], "ack");
+    assert_eq!(member.hear()["partitions"][0]["offset"], first + 40);
+    assert_eq!(member.records(10).len(), 10);
+}
+
+/// Records that wait for their acknowledgement on the connection of the long test.
+const WINDOW: u32 = 100;
+
+/// Publishes through a server while the broker is killed, started again, frozen and let go. What was acknowledged is
+/// there, at the offset that was named, for one who has read at another server all the time; `exactly` says that nothing
+/// is there twice either.
+fn nothing_acknowledged_is_lost(settings: &str, exactly: bool) {
+    let stream = unused("hard");
+    let (writer, reader) = (node(&url(settings), &[]), node(&url(settings), &[]));
+    let first = posted(&writer, &stream, "first");
+    let mut seen = Binary::plain_at(plain_address(&reader), &stream);
+    seen.subscribe(2, first, "");
+    let is_over = AtomicBool::new(false);
+    let (acknowledged, sent) = thread::scope(|scope| {
+        let publishing = scope.spawn(|| publish_until(&is_over, &writer, &stream));
+        control("kill");
+        until("that is noticed", || !is_ready(&writer));
+        control("up");
+        until("it is ready again", || is_ready(&writer));
+        control("stop");
+        until("that is noticed", || !is_ready(&writer));
+        control("cont");
+        until("it is ready once more", || is_ready(&writer));
+        is_over.store(true, Ordering::Relaxed);
+        publishing.join().expect("the server serves")
+    });
+    let last = posted(&writer, &stream, "last");
+    let mut all: Vec<(u64, Vec<u8>)> = Vec::new();
+    while all.last().is_none_or(|(offset, _)| *offset < last) {
+        all.extend(seen.hear().records());
+    }
+    let by_offset: BTreeMap<u64, &[u8]> = all.iter().map(|(offset, value)| (*offset, &value[..])).collect();
+    assert_eq!(by_offset.len(), all.len(), "no offset comes twice");
+    for (number, offset) in &acknowledged {
+        let found = by_offset.get(offset).copied();
+        assert_eq!(found, Some(number.to_string().as_bytes()), "acknowledged at {offset}");
+    }
+    assert!(acknowledged.len() > WINDOW as usize, "{} of {sent}", acknowledged.len());
+    if exactly {
+        assert_eq!(acknowledged.len(), sent as usize, "all was acknowledged in the end");
+        assert_eq!(all.len(), sent as usize + 2, "nothing was stored twice");
+    }
+}
+
+/// Answers what was acknowledged at which offset, and how many were sent.
+fn publish_until(is_over: &AtomicBool, node: &Running, stream: &str) -> (Vec<(u32, u64)>, u32) {
+    let mut producer = Binary::plain_at(plain_address(node), stream);
+    let (mut acknowledged, mut sent, mut answered) = (Vec::new(), 0, 0);
+    loop {
+        while sent - answered < WINDOW && !is_over.load(Ordering::Relaxed) {
+            producer.say(1, 3, ANY, sent, &records(&[sent.to_string().as_bytes()]));
+            sent += 1;
+        }
+        if answered == sent {
+            return (acknowledged, sent);
+        }
+        let answer = producer.hear();
+        if answer.op == 129 {
+            acknowledged.push((answer.id, answer.number(0)));
+        } else {
+            // Where the broker's connection was lost, it is not known whether it has it.
+            assert_eq!((answer.op, &answer.body[..2]), (255, &503_u16.to_le_bytes()[..]), "{answer:?}");
+            thread::park_timeout(Duration::from_millis(1));
+        }
+        answered += 1;
+    }
+}
+
+#[cfg(feature = "kafka")]
+mod kafka {
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
+    fn nodes_see_the_same() {
+        super::nodes_see_the_same("");
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
+    fn nothing_acknowledged_is_lost() {
+        // Kafka that is alone and killed may store twice what was under way.
+        super::nothing_acknowledged_is_lost("reconnect.backoff.max.ms=500", false);
+    }
+}
+
+#[cfg(feature = "nats")]
+mod nats {
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn nodes_see_the_same() {
+        super::nodes_see_the_same("");
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn nothing_acknowledged_is_lost_or_stored_twice() {
+        super::nothing_acknowledged_is_lost("", true);
+    }
+}
+
+#[cfg(feature = "redis")]
+mod redis {
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn nodes_see_the_same() {
+        super::nodes_see_the_same("");
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn nothing_acknowledged_is_lost() {
+        super::nothing_acknowledged_is_lost("", false);
+    }
+}
