@@ -59,6 +59,8 @@ unpack() {
   shift
   have apt-get && have dpkg || missing "no $name-server on PATH, and no apt-get to fetch it with"
   work=$(mktemp --directory)
+  # Without its lists apt knows no package; only root may fetch them.
+  if ! apt-cache show "$1" >/dev/null 2>&1; then timeout 120 apt-get update -q >"$work/log" 2>&1 || true; fi
   # A library may have another name elsewhere: whether the program starts is asked afterwards.
   (cd "$work" && for package in "$@"; do timeout 120 apt-get download -q "$package" >>log 2>&1 || true; done)
   mkdir -p "$to"
