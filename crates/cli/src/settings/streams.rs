@@ -255,6 +255,8 @@ mod tests {
     #[test]
     fn of_what_a_broker_keeps_a_part_is_kept_here_and_nothing_is_synced() {
         let copy = settings(&["--store", "redis://a"], "").unwrap().streams.config();
+        let topics = settings(&["--store", "redis://a", "--streams-topics", "a"], "").unwrap_err();
+        assert!(topics.starts_with("--streams-topics: ") && topics.contains("a broker keeps"), "{topics}");
         let expected = StreamConfig::default().fsync(Fsync::Never).retain_bytes(Some(COPY_BYTES as u64));
         assert_eq!(copy, expected);
         let file = "[streams]\nstore = \"redis://a\"\nfsync = \"batch\"\nretain_bytes = \"1m\"";
