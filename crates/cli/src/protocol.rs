@@ -287,7 +287,9 @@ impl Client {
                     self.subscriptions[place].follow = Some(Follow::Opening { id: id.clone(), start });
                 }
                 Err(problem) => {
-                    self.leave(place, cx);
+                    if known.is_none() {
+                        self.leave(place, cx);
+                    }
                     return Err(problem);
                 }
             }
@@ -313,7 +315,11 @@ impl Client {
             };
             match result {
                 Ok(true) => place += 1,
-                Ok(false) => return,
+                Ok(false) => {
+                    // The next one first, the next time: one that is never done keeps nobody waiting.
+                    self.subscriptions.rotate_left(place + 1);
+                    return;
+                }
                 Err(problem) => {
                     let topic = self.leave(place, cx);
                     let mut words = problem.words();
