@@ -42,16 +42,11 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
     let kept = settings.history.iter().map(|keep| keep.pattern.clone());
     let hub = Arc::new(Hub::new(kept.collect()));
     let descriptors = raise_descriptor_limit();
-    let backend = match settings.backend {
-        Backend::Auto => BackendChoice::Auto,
-        Backend::Poll => BackendChoice::Poll,
-        Backend::Uring => BackendChoice::Uring,
-    };
     let store = settings.streams.open(settings.max_message, former.is_some())?;
     let router = routes::router(&settings, &live, &hub, store.as_ref());
     let mut server = Server::new(if settings.access_log { router.access_log("/") } else { router })
         .http(settings.http.config(settings.max_message))
-        .engine(EngineConfig::default().backend(backend))
+        .engine(EngineConfig::default().backend(backend(settings.backend)))
         .limits(settings.limits.limits());
     server = settings.stop.apply(server);
     if let Some(threads) = settings.threads {
@@ -103,6 +98,14 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+fn backend(backend: Backend) -> BackendChoice {
+    match backend {
+        Backend::Auto => BackendChoice::Auto,
+        Backend::Poll => BackendChoice::Poll,
+        Backend::Uring => BackendChoice::Uring,
+    }
 }
 
 /// `sinews config`.

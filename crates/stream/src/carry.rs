@@ -2,6 +2,7 @@
 //!
 //! Only what need not be synced is: a ring gives a sync to a thread of the kernel, which costs more than a thread of ours.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 
@@ -15,6 +16,16 @@ pub trait Carrier: Send + Sync {
     /// A partition has something to write. Called on the thread that has appended it, which it must not block. A task
     /// that is dropped goes to the log's threads.
     fn carry(&self, task: Task);
+}
+
+thread_local! {
+    /// This thread is telling those who wait for what it has carried.
+    static TELLING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the caller comes from a waker that a carrier calls: it cannot wait for that carrier.
+pub(crate) fn is_telling() -> bool {
+    TELLING.get()
 }
 
 /// A partition that has something to do. It does one thing at a time, so there is one of these for it at most.
@@ -77,7 +88,14 @@ impl Carried {
     #[must_use]
     pub fn finish(mut self, written: u64, result: io::Result<()>) -> Option<Task> {
         let write = self.write.take()?;
-        self.core.finish_carried(write, written, result).then(|| Task::new(self.core.clone()))
+        self.told(write, written, result).then(|| Task::new(self.core.clone()))
+    }
+
+    fn told(&self, write: Write, written: u64, result: io::Result<()>) -> bool {
+        TELLING.set(true);
+        let goes_on = self.core.finish_carried(write, written, result);
+        TELLING.set(false);
+        goes_on
     }
 }
 
@@ -85,7 +103,7 @@ impl Drop for Carried {
     fn drop(&mut self) {
         if let Some(write) = self.write.take() {
             let gone = io::Error::other("whoever wrote it has gone");
-            if self.core.finish_carried(write, 0, Err(gone)) {
+            if self.told(write, 0, Err(gone)) {
                 self.core.give_back();
             }
         }

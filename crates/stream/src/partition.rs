@@ -158,7 +158,6 @@ impl Partition {
             busy: false,
             left: None,
             carried: 0,
-            telling: None,
             closed: false,
             failed: None,
             full_since: None,

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::groups::Groups;
 use crate::writer::Pool;
-use crate::{CommitError, Fsync, Loss, OpenError, Partition, Pending, StreamConfig};
+use crate::{CommitError, Fsync, Loss, OpenError, Partition, Pending, StreamConfig, carry};
 
 /// A stream. Cheap to clone; it lives as long as its [`Streams`](crate::Streams).
 #[derive(Clone)]
@@ -157,7 +157,9 @@ impl Stream {
     pub(crate) fn stop(&self) {
         self.inner.groups.stop();
         self.all().iter().for_each(Partition::stop);
-        self.all().iter().for_each(Partition::wait_for_carrier);
+        if !carry::is_telling() {
+            self.all().iter().for_each(Partition::wait_for_carrier);
+        }
     }
 
     pub(crate) fn close(&self) {

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
-use std::thread::ThreadId;
 use std::time::Duration;
 
 use super::Past;
@@ -62,8 +61,6 @@ pub(super) struct State {
     pub(super) left: Option<Job>,
     /// How often it is with somebody who writes in place of the threads: once, but while it changes hands.
     pub(super) carried: u32,
-    /// Who of them is telling those who wait.
-    pub(super) telling: Option<ThreadId>,
     pub(super) closed: bool,
     pub(super) failed: Option<Arc<str>>,
     /// When there was no room the last time.

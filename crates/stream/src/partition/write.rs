@@ -4,7 +4,6 @@
 use std::io;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
-use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -151,11 +150,10 @@ impl Core {
         self.carriers.notify_all();
     }
 
-    /// Waits until nobody but the log's threads has the partition, which takes no more. Whoever comes from a waker that
-    /// a carrier calls cannot wait for that carrier.
+    /// Waits until nobody but the log's threads has the partition, which takes no more.
     pub(super) fn wait_for_carrier(&self) {
         let mut state = self.state();
-        while state.carried > 0 && state.telling != Some(thread::current().id()) {
+        while state.carried > 0 {
             state = self.carriers.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -172,12 +170,8 @@ impl Core {
             Err(error) if is_shortage(&error) => write.cut_back(written),
             Err(error) => Written::failed("writing", &error),
         };
-        self.state().telling = Some(thread::current().id());
         self.finish_write(write, written);
-        let mut state = self.state();
-        state.telling = None;
-        let is_closed = state.closed;
-        drop(state);
+        let is_closed = self.state().closed;
         if is_closed {
             self.give_back();
         }
