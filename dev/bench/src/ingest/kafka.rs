@@ -3,6 +3,8 @@
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use crate::Error;
 
@@ -27,17 +29,31 @@ impl Kafka {
         Ok(Self { address, is_ours: true })
     }
 
-    /// The offset that the next message of a topic gets: how many there have been. One that is not there is made.
+    /// The offset that the next message of a topic gets: how many there have been. One that is not there is made, which
+    /// takes a moment.
     pub(crate) fn next(&self, ingest: &Path, topic: &str) -> Result<u64, Error> {
-        let output =
-            Command::new(ingest).args(["ends", "--kafka", &self.address, "--topic", topic]).output()?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let next = text.split_whitespace().nth(1).and_then(|next| next.parse().ok());
-        next.ok_or_else(|| {
-            format!("how far {topic} goes: {text}{}", String::from_utf8_lossy(&output.stderr)).into()
-        })
+        let mut command = Command::new(ingest);
+        command.args(["ends", "--kafka", &self.address, "--topic", topic]);
+        let mut attempt = 1;
+        loop {
+            let output = command.output()?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            if let Some(next) = text.split_whitespace().nth(1).and_then(|next| next.parse().ok()) {
+                return Ok(next);
+            }
+            if attempt == ATTEMPTS {
+                let why = String::from_utf8_lossy(&output.stderr);
+                return Err(format!("how far {topic} goes: {}", why.trim()).into());
+            }
+            attempt += 1;
+            thread::sleep(PAUSE);
+        }
     }
 }
+
+/// A topic that has just been made has no leader yet.
+const ATTEMPTS: usize = 20;
+const PAUSE: Duration = Duration::from_millis(200);
 
 impl Drop for Kafka {
     fn drop(&mut self) {
