@@ -174,7 +174,7 @@ mod kafka {
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
     fn nothing_acknowledged_is_lost() {
-        // Kafka that is alone and killed may store twice what was under way.
+        // librdkafka sends some of it twice after some failures, see docs/brokers.md.
         super::nothing_acknowledged_is_lost("reconnect.backoff.max.ms=500", 100_000, false);
     }
 }
