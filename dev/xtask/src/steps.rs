@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -29,7 +30,6 @@ const STEPS: [(&str, Run); 15] = [
     ("tidy", tidy),
     ("doc", doc),
     ("no_std", no_std),
-    ("features", features),
     ("api", api),
     ("tests", tests),
     ("fuzz", fuzz),
@@ -37,9 +37,16 @@ const STEPS: [(&str, Run); 15] = [
     ("conformance", conformance),
     ("interop", interop),
     ("browser", browser),
-    ("brokers", brokers),
+    ("features", features),
     ("soak", soak),
+    ("brokers", brokers),
 ];
+
+/// Steps that run at a time: one mostly waits, the other one mostly compiles.
+const BESIDE: [(&str, &str); 2] = [("browser", "features"), ("soak", "brokers")];
+
+/// A step that has run, and how long it took.
+type Row = (&'static str, Count, Duration);
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -61,8 +68,12 @@ pub(crate) fn run(options: &Options) -> Outcome {
     };
     let started = Instant::now();
     let mut rows = Vec::new();
-    for (name, run) in STEPS.into_iter().filter(|(name, _)| chosen(name)) {
-        rows.push(run_step(name, run, options.backend));
+    let mut steps = STEPS.into_iter().filter(|(name, _)| chosen(name)).peekable();
+    while let Some(step) = steps.next() {
+        match steps.next_if(|next| BESIDE.contains(&(step.0, next.0))) {
+            Some(other) => rows.extend(run_beside(step, other, options.backend)),
+            None => rows.push(run_step(step, options.backend)),
+        }
     }
     println!("\n{:<12} {:>7} {:>7} {:>7} {:>8}", "step", "passed", "failed", "skipped", "seconds");
     for (name, count, duration) in &rows {
@@ -78,10 +89,31 @@ fn print_row(name: &str, count: Count, duration: Duration) {
     println!("{name:<12} {passed:>7} {failed:>7} {skipped:>7} {:>8.1}", duration.as_secs_f64());
 }
 
-fn run_step(name: &'static str, run: Run, backend: Choice) -> (&'static str, Count, Duration) {
-    print!("{name:<12} ");
+fn run_step(step: (&'static str, Run), backend: Choice) -> Row {
+    print!("{:<12} ", step.0);
     // A line that appears late is only ugly.
     let _ = io::stdout().flush();
+    let (row, words) = carry_out(step, backend);
+    println!("{words}");
+    row
+}
+
+fn run_beside(one: (&'static str, Run), other: (&'static str, Run), backend: Choice) -> [Row; 2] {
+    println!("{} beside {}", one.0, other.0);
+    let told = |step: (&'static str, Run)| {
+        let (row, words) = carry_out(step, backend);
+        println!("{:<12} {words}", step.0);
+        row
+    };
+    thread::scope(|scope| {
+        let beside = scope.spawn(move || told(other));
+        let row = told(one);
+        [row, beside.join().unwrap_or((other.0, Count::FAILED, Duration::ZERO))]
+    })
+}
+
+/// Runs a step. What is said of it goes behind its name.
+fn carry_out((name, run): (&'static str, Run), backend: Choice) -> (Row, String) {
     let log = process::target().join("xtask").join(format!("{name}.log"));
     // What is added to it must not be added to that of an earlier run.
     let _ = fs::remove_file(&log);
@@ -90,15 +122,13 @@ fn run_step(name: &'static str, run: Run, backend: Choice) -> (&'static str, Cou
     let duration = started.elapsed();
     let count = outcome.as_ref().map_or(Count::FAILED, |count| *count);
     let word = if count.failed > 0 { "FAILED" } else { "ok" };
-    println!("{word} in {:.1} s: {count}", duration.as_secs_f64());
-    for line in log_lines(&log).iter().filter(|line| is_skip(line)) {
-        println!("    {line}");
-    }
+    let mut words = vec![format!("{word} in {:.1} s: {count}", duration.as_secs_f64())];
+    words.extend(log_lines(&log).into_iter().filter(|line| is_skip(line)));
     if count.failed > 0 {
         let counted = || format!("see {}\n{}", log.display(), what_failed(&log_lines(&log)).join("\n"));
-        outcome.err().unwrap_or_else(counted).lines().for_each(|line| println!("    {line}"));
+        words.extend(outcome.err().unwrap_or_else(counted).lines().map(str::to_owned));
     }
-    (name, count, duration)
+    ((name, count, duration), words.join("\n    "))
 }
 
 fn fmt(log: &Path, _: Choice) -> Outcome {
