@@ -150,6 +150,11 @@ impl Streams {
         self.inner.pool.set_carrier(Some(carrier));
     }
 
+    /// Whether one more stream may come into being, as far as [`StreamsConfig::max_streams`] goes.
+    pub fn has_room(&self) -> bool {
+        self.inner.state().streams.len() < self.inner.pool.limits.max_streams
+    }
+
     /// Does one thing that a writer would, here: for a program that has no threads for it
     /// ([`StreamsConfig::writers`] of 0) and calls this in a loop of its own. False: there is nothing to do now. Waits
     /// for the disk.

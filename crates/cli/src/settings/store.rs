@@ -1,6 +1,7 @@
 //! The broker that keeps the streams, and the directory in which a node has its copy of them.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fmt, fs, io};
@@ -215,13 +216,22 @@ fn check_marker(path: &Path, store: Option<&StoreSettings>, streams: &Streams) -
             place(&found)
         )),
         (None, Some(store)) if streams.list().is_empty() => {
-            fs::write(&marker, store.marker()).map_err(|error| format!("{}: {error}", marker.display()))
+            write_whole(&marker, &store.marker()).map_err(|error| format!("{}: {error}", marker.display()))
         }
         (None, Some(_)) => Err(format!(
             "{} has streams that no broker keeps: name another directory, and copy them with `sinews streams copy`",
             path.display()
         )),
     }
+}
+
+/// There is all of it, or nothing, whenever the machine ends.
+fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    let made = path.with_extension("new");
+    let mut file = fs::File::create(&made)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(made, path)
 }
 
 /// The file that says of which broker a directory has a copy.

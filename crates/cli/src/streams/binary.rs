@@ -218,7 +218,7 @@ impl Handler for Binary {
     }
 
     fn drain(&mut self, cx: &mut Context<'_>) {
-        self.desk.feed(&Wire, cx);
+        self.desk.drained(Some(&self.store), &Wire, cx);
     }
 
     fn deadline(&self) -> Option<Instant> {

@@ -112,6 +112,8 @@ impl Bridge {
             }
         });
         let opening = open.shared();
+        // Whoever wanted it may have gone before it was open.
+        known.retain(|_, one| !matches!(one, Known::Opening(opening) if opening.upgrade().is_none()));
         if let Some(weak) = opening.downgrade() {
             known.insert(name.to_owned(), Known::Opening(weak));
         }
@@ -183,6 +185,10 @@ async fn follow(
     config: &StreamConfig,
 ) -> Result<Vec<Extent>, Problem> {
     let refused = |error: BrokerError| problem(code::STORE, format!("stream {name}: {error}"));
+    if streams.stream(name).is_none() && !streams.has_room() {
+        // Asking for it may make it at the broker.
+        return Err(created(name, &CreateError::TooMany));
+    }
     let count = broker.partitions(name).await.map_err(refused)?;
     let asked: Vec<_> = (0..count).map(|partition| broker.ends(name, partition)).collect();
     let mut extents = Vec::with_capacity(asked.len());

@@ -357,12 +357,20 @@ impl<I> Desk<I> {
         self.feed(voice, cx);
     }
 
+    /// The connection takes more.
+    pub(crate) fn drained(&mut self, store: Option<&Store>, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) {
+        self.answer(voice, cx);
+        self.answer_fetches(voice, cx);
+        self.closing = store.is_some_and(Store::is_closed);
+        self.feed(voice, cx);
+    }
+
     /// Feeds as much as the connection takes.
-    pub(crate) fn feed(&mut self, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) {
+    fn feed(&mut self, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) {
         let count = self.subscriptions.len();
         let mut idle = 0;
         while idle < count {
-            if cx.buffered() > cx.config().high_water() || !cx.is_open() {
+            if !takes_more(cx) || !cx.is_open() {
                 return;
             }
             self.turn = (self.turn + 1) % count;
@@ -449,10 +457,13 @@ impl<I> Desk<I> {
     /// Gives what was read once, in the order in which it was asked for.
     fn answer_fetches(&mut self, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) {
         let waker = cx.waker();
-        while let Some(first) = self.fetches.front_mut() {
+        let before = self.awaited;
+        while let Some(first) = self.fetches.front_mut()
+            && takes_more(cx)
+        {
             let Poll::Ready(result) = first.fetched.as_mut().poll(&mut task::Context::from_waker(&waker))
             else {
-                return;
+                break;
             };
             let at = Place { id: &first.id, stream: &first.stream, partition: first.partition };
             match result {
@@ -461,6 +472,9 @@ impl<I> Desk<I> {
             }
             self.fetches.pop_front();
             self.awaited -= 1;
+        }
+        if self.awaited < before {
+            self.hold_or_release(cx);
         }
     }
 
@@ -480,6 +494,11 @@ impl<I> Desk<I> {
     }
 }
 
+/// Whether an answer can be sent without meeting the limit on what waits; [`Desk::drained`] follows if not.
+fn takes_more(cx: &Context<'_>) -> bool {
+    cx.buffered() <= cx.config().high_water()
+}
+
 /// Longest name of a group, in bytes.
 const GROUP_MAX: usize = 255;
 
@@ -491,7 +510,9 @@ impl<I> Lane<I> {
     fn answer(&mut self, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) -> usize {
         let waker = cx.waker();
         let mut answered = 0;
-        while let Some(first) = self.queue.front_mut() {
+        while let Some(first) = self.queue.front_mut()
+            && takes_more(cx)
+        {
             let Poll::Ready(result) =
                 first.under.poll(first.durability, &mut task::Context::from_waker(&waker))
             else {

@@ -114,7 +114,8 @@ impl Follow {
         if *next >= end {
             let line = line.clone();
             *self = line.let_in(topic, *next, cx)?;
-            return Ok(if let Self::Live = self { Step::Over } else { Step::Fed });
+            // If more has come meanwhile, it was woken for that: whoever brings it may wait for this thread.
+            return Ok(if let Self::Live = self { Step::Over } else { Step::Full });
         }
         let read = match line.partition().read(*next, READ_BYTES) {
             Ok(read) => read,

@@ -11,7 +11,7 @@ use sinews_stream::{Durability, Pending, Start, Stream};
 
 use super::bridge::Unread;
 use super::json::{counted, described, malformed, write_record};
-use super::{Ack, Store, Which, choose};
+use super::{Ack, Store, Which, choose, find_partition};
 use crate::auth::{Rights, Want};
 use crate::hub::{self, Content};
 use crate::live::Policy;
@@ -238,7 +238,10 @@ async fn lines(store: &Store, wanted: Wanted) -> Result<String, Problem> {
     }
     let stream = store.to_read(&name, &rights)?;
     let partitions = match which {
-        Which::This(partition) => partition..partition.saturating_add(1),
+        Which::This(partition) => {
+            find_partition(&stream, partition)?;
+            partition..partition + 1
+        }
         Which::Any => 0..stream.partitions(),
     };
     let mut lines = String::new();

@@ -185,7 +185,7 @@ impl Side {
     }
 
     pub(crate) fn drain(&mut self, cx: &mut Context<'_>) {
-        self.desk.feed(&Words, cx);
+        self.desk.drained(self.store.as_deref(), &Words, cx);
     }
 
     pub(crate) fn close(&mut self) {
@@ -264,7 +264,8 @@ pub(super) fn write_record(record: &Record<'_>, prefix: &str, out: &mut String) 
     let _ = match (record.kind, std::str::from_utf8(record.value).ok()) {
         (Kind::Text, Some(text)) => write!(out, ",\"data\":{}}}", json!(text)),
         (Kind::Json, Some(text)) if serde_json::from_str::<&RawValue>(text).is_ok() => {
-            write!(out, ",\"data\":{}}}", text.trim())
+            // A line of its own would be taken for a record where each has one; within strings there is none.
+            write!(out, ",\"data\":{}}}", text.trim().replace(['\r', '\n'], " "))
         }
         _ => write!(out, ",\"b64\":\"{}\"}}", STANDARD.encode(record.value)),
     };
@@ -288,10 +289,11 @@ fn records_text(at: &Place<'_, Asked>, from: u64, end: u64, read: Option<&Read>)
     words
 }
 
-/// The records of batches, but for those in front of what was asked for.
+/// The records of batches, but for those in front of what was asked for. Of a batch with a damaged record, those before
+/// that one: offsets tell what is missing.
 pub(super) fn counted(batches: &[u8], from: u64) -> impl Iterator<Item = Record<'_>> {
-    let records = record::iter(batches).map_while(Result::ok).flat_map(|batch| batch.records());
-    records.map_while(Result::ok).filter(move |record| record.offset >= from)
+    let records = |batch: record::Batch<'_>| batch.records().map_while(Result::ok);
+    record::iter(batches).map_while(Result::ok).flat_map(records).filter(move |record| record.offset >= from)
 }
 
 /// Says it in JSON.

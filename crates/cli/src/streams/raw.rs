@@ -9,7 +9,7 @@ use super::desk::Place;
 use super::{Ack, Desk, Fetched, Store, Voice, Which};
 use crate::auth::Rights;
 use crate::hub::Content;
-use crate::protocol::Problem;
+use crate::protocol::{Problem, code};
 use crate::routes::close;
 
 /// One publisher's way into the stream.
@@ -51,7 +51,12 @@ impl Voice for Silent {
     fn committed(&self, _: &Place<'_, ()>, _: &mut Context<'_>) {}
 
     fn failed(&self, (): &(), problem: Problem, cx: &mut Context<'_>) {
-        close(cx, CloseCode::TRY_AGAIN_LATER, &problem.text);
+        let code = match problem.code {
+            code::STORE | code::TOO_MANY => CloseCode::TRY_AGAIN_LATER,
+            code::TOO_LARGE => CloseCode::TOO_BIG,
+            _ => CloseCode::POLICY,
+        };
+        close(cx, code, &problem.text);
     }
 
     fn records(&self, _: &Place<'_, ()>, _: u64, _: u64, _: &Read, _: &mut Context<'_>) -> Sent {
