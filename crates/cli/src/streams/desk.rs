@@ -358,7 +358,12 @@ impl<I> Desk<I> {
     }
 
     /// The connection takes more.
-    pub(crate) fn drained(&mut self, store: Option<&Store>, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) {
+    pub(crate) fn drained(
+        &mut self,
+        store: Option<&Store>,
+        voice: &impl Voice<Id = I>,
+        cx: &mut Context<'_>,
+    ) {
         self.answer(voice, cx);
         self.answer_fetches(voice, cx);
         self.closing = store.is_some_and(Store::is_closed);

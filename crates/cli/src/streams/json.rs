@@ -292,8 +292,9 @@ fn records_text(at: &Place<'_, Asked>, from: u64, end: u64, read: Option<&Read>)
 /// The records of batches, but for those in front of what was asked for. Of a batch with a damaged record, those before
 /// that one: offsets tell what is missing.
 pub(super) fn counted(batches: &[u8], from: u64) -> impl Iterator<Item = Record<'_>> {
-    let records = |batch: record::Batch<'_>| batch.records().map_while(Result::ok);
-    record::iter(batches).map_while(Result::ok).flat_map(records).filter(move |record| record.offset >= from)
+    let batches = record::iter(batches).map_while(Result::ok);
+    let records = batches.flat_map(|batch| batch.records().map_while(Result::ok));
+    records.filter(move |record| record.offset >= from)
 }
 
 /// Says it in JSON.

@@ -573,7 +573,8 @@ impl Engine for Nats {
             if batches.next() == before {
                 if before == from {
                     // It is there, so that this is no answer.
-                    let nothing = format!("nothing came from offset {from} on, although the stream goes to {end}");
+                    let nothing =
+                        format!("nothing came from offset {from} on, although the stream goes to {end}");
                     return Err(BrokerError::Failed(nothing.into()));
                 }
                 break;
