@@ -165,4 +165,4 @@ fn check(work: &Work, answer: &[u8], from: u64) -> Result<u64, String> {
 const BATCHES_HEAD: usize = 24;
 
 /// Bytes of a batch, at most: what a server takes as one message.
-const BATCH_MAX: usize = 15 << 20;
+const BATCH_MAX: usize = 8 << 20;
