@@ -14,6 +14,7 @@ use sinews_stream::{StreamConfig, Streams, StreamsConfig};
 
 use super::Store;
 use super::binary::Binary;
+use super::json::write_record;
 use crate::live::{Live, Policy};
 use crate::settings::tests::settings;
 
@@ -214,4 +215,17 @@ fn a_log_that_is_closed_says_so_to_everybody() {
     assert_eq!(client.hear().2[..2], 503_u16.to_le_bytes());
     let refused = answer(host.post("/streams/s", b"x"));
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("Retry-After: 1"), "{refused}");
+}
+
+#[test]
+fn a_line_has_one_record_whatever_is_in_it() {
+    let mut builder = RecordBuilder::new();
+    let forged = b"[\r\n{\"offset\":9}\n, \"a\\nb\"]";
+    builder.push(1, b"\n", forged, Kind::Json).unwrap();
+    let records = builder.finish().unwrap();
+    let mut line = String::new();
+    write_record(&records.iter().next().unwrap().unwrap(), "", &mut line);
+    assert!(!line.contains(['\r', '\n']), "{line}");
+    let read: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(read["data"], serde_json::from_slice::<serde_json::Value>(forged).unwrap());
 }

@@ -308,6 +308,7 @@ fn what_cannot_be_posted_or_read_is_told() {
         ),
         ("GET /streams/a?from=yesterday", "", 400, "from is"),
         ("GET /streams/a?max=all", "", 400, "max is"),
+        ("GET /streams/a?partition=4294967295", "", 404, "partitions"),
     ] {
         let head =
             if request.contains("HTTP/1.1") { request.to_owned() } else { format!("{request} HTTP/1.1") };
