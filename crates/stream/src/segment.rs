@@ -56,9 +56,18 @@ impl Segment {
         if file.bytes()? > 0 {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a segment of this offset is there"));
         }
-        disk.sync_dir(&self.dir)?;
+        if let Err(error) = disk.sync_dir(&self.dir) {
+            // The segment before goes on, past this one's name. If it cannot be removed, opening does that.
+            let _ = disk.remove(&self.log);
+            return Err(error);
+        }
         self.opened().file = Some(file.clone());
         Ok(file)
+    }
+
+    /// Whether nothing is in it.
+    pub(crate) fn is_empty(&self, disk: &dyn Disk) -> io::Result<bool> {
+        Ok(self.file(disk)?.bytes()? == 0)
     }
 
     /// Its file, opened if need be.

@@ -43,6 +43,13 @@ pub(super) fn open(
     for (place, &base) in bases.iter().enumerate() {
         let segment = Segment::new(dir, base);
         if base < recovery.next {
+            let failed = |error| OpenError::Io(segment.path().to_owned(), error);
+            if segment.is_empty(disk).map_err(failed)? {
+                // It was to be the next one and did not come into being whole, so that the one before went on. That may
+                // be the last one, of which more is to be looked at.
+                segment.remove(disk).map_err(failed)?;
+                return open(disk, dir, stream, partition);
+            }
             let what = format!("begins before the end of the segment before it, offset {}", recovery.next);
             return Err(OpenError::Unknown(segment.path().to_owned(), what.into()));
         }

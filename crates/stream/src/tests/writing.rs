@@ -89,6 +89,49 @@ fn a_disk_without_room_for_a_new_segment_refuses_too() {
     assert_eq!(read_all(&one.partition, 1).0.last(), Some(&(3, 4)));
 }
 
+/// Begins a segment in vain at offset 2, and goes on in the one before.
+fn rolled_in_vain(faults: &[(u64, Fault)]) -> One {
+    let one = One::new(&small());
+    one.fill(0..2, 1000);
+    faults.iter().for_each(|(call, fault)| one.disk.plan(*call, *fault));
+    let mut pending = one.partition.append(numbered([2], 2000)).unwrap();
+    one.work();
+    assert_eq!(poll(&mut pending, Durability::Disk), Some(Err(AppendError::NoSpace)));
+    one.hand.pass(1_000_000);
+    one.fill(3..5, 100);
+    one
+}
+
+/// The index of the old segment is created, cut and written; then the new one is created, and its name synced.
+const NAME_SYNCED: u64 = 4;
+
+#[test]
+fn a_segment_that_did_not_come_into_being_leaves_nothing() {
+    let one = rolled_in_vain(&[(NAME_SYNCED, Fault::Shortage)]);
+    let files = one.disk.files("/log/streams/s/0");
+    assert!(files.iter().all(|(name, _)| !name.ends_with("2.log")), "{files:?}");
+    let (one, losses) = one.reopen(true);
+    assert_eq!((losses, one.partition.ends().next), (vec![], 4));
+}
+
+#[test]
+fn an_empty_segment_that_the_one_before_has_passed_goes() {
+    // Nor can it be removed.
+    for kill in [false, true] {
+        let one = rolled_in_vain(&[(NAME_SYNCED, Fault::Shortage), (NAME_SYNCED + 1, Fault::Failure)]);
+        assert!(one.disk.files("/log/streams/s/0").contains(&("00000000000000000002.log".to_owned(), 0)));
+        if kill {
+            // The last write has not come to its end.
+            one.disk.damage("/log/streams/s/0/00000000000000000000.log", 2 * 1055 + 155 + 50);
+        }
+        let (one, losses) = one.reopen(kill);
+        assert_eq!((losses.len(), one.partition.ends().next), if kill { (1, 3) } else { (0, 4) });
+        one.fill(5..8, 1000);
+        let all = read_all(&one.partition, 1).0;
+        assert_eq!((one.reopen(true).1, all.last()), (vec![], Some(&(if kill { 5 } else { 6 }, 7))));
+    }
+}
+
 #[test]
 fn a_short_write_goes_on() {
     let one = One::new(&StreamConfig::default());
