@@ -211,8 +211,9 @@ impl Groups {
         self.state().closed = true;
     }
 
-    /// Syncs what was written.
+    /// Writes what came too late for the writers, which have ended, and syncs what was written.
     pub(crate) fn close(&self) {
+        while self.step() {}
         let mut state = self.state();
         if state.failed.is_none()
             && let Err(error) = state.file.sync()
@@ -220,6 +221,16 @@ impl Groups {
             tracing::error!(stream = %self.stream, %error, "offsets of groups could not be synced");
             state.failed = Some(format!("syncing: {error}").into());
         }
+    }
+
+    /// Does one thing, if there is one to do.
+    fn step(&self) -> bool {
+        match self.begin() {
+            Some(Job::Write(write)) => self.write(write),
+            Some(Job::Compact(content)) => self.compact(&content),
+            None => return false,
+        }
+        true
     }
 
     fn begin(&self) -> Option<Job> {
@@ -323,12 +334,7 @@ impl Groups {
 
 impl Work for Groups {
     fn work(self: Arc<Self>) -> bool {
-        match self.begin() {
-            Some(Job::Write(write)) => self.write(write),
-            Some(Job::Compact(content)) => self.compact(&content),
-            None => return false,
-        }
-        true
+        self.step()
     }
 
     fn tick(&self, _: u64) -> bool {

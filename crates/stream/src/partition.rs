@@ -296,6 +296,7 @@ impl Partition {
 
     /// Syncs what was written, and notes how far that is, so that opening need not look. The writers have ended.
     pub(crate) fn close(&self) {
+        self.core.finish();
         let mut state = self.core.state();
         if state.failed.is_none() {
             let synced = if state.dirty_since.is_some() { state.file.sync() } else { Ok(()) };

@@ -169,6 +169,11 @@ impl Streams {
     }
 
     #[cfg(test)]
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.inner.pool
+    }
+
+    #[cfg(test)]
     pub(crate) fn tick(&self) {
         self.inner.pool.tick();
     }

@@ -38,6 +38,8 @@ struct Line {
     members: Vec<Arc<dyn Work>>,
     threads: Vec<JoinHandle<()>>,
     stopped: bool,
+    /// Nobody looks at the line any more.
+    ended: bool,
     tick: Duration,
     next_tick: Instant,
     next_rest: Instant,
@@ -60,6 +62,7 @@ impl Pool {
             members: Vec::new(),
             threads: Vec::new(),
             stopped: false,
+            ended: false,
             tick: TICK,
             next_tick: now + TICK,
             next_rest: now + REST,
@@ -101,9 +104,16 @@ impl Pool {
         self.carrier.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Puts it in the line.
+    /// Puts it in the line. Who comes when the threads have ended does it himself.
     pub(crate) fn push(&self, work: Arc<dyn Work>) {
-        self.line().ready.push_back(work);
+        let mut line = self.line();
+        if line.ended {
+            drop(line);
+            while work.clone().work() {}
+            return;
+        }
+        line.ready.push_back(work);
+        drop(line);
         self.wake.notify_one();
     }
 
@@ -132,9 +142,22 @@ impl Pool {
                 let _ = thread.join();
             }
         }
-        while self.work() {}
-        // They know the pool, and it them.
-        self.line().members.clear();
+        loop {
+            while self.work() {}
+            let mut line = self.line();
+            if line.ready.is_empty() {
+                line.ended = true;
+                // They know the pool, and it them.
+                line.members.clear();
+                return;
+            }
+        }
+    }
+
+    /// Takes what is in the line, as if it had not come yet.
+    #[cfg(test)]
+    pub(crate) fn take_line(&self) -> VecDeque<Arc<dyn Work>> {
+        std::mem::take(&mut self.line().ready)
     }
 
     fn run(&self) {

@@ -122,6 +122,18 @@ impl Core {
         }
     }
 
+    /// Does what was appended while the writers ended, and came too late for them. Nothing is appended any more.
+    pub(super) fn finish(&self) {
+        // Unless somebody has it who cannot be waited for.
+        while self.state().carried == 0
+            && let Some(job) = self.begin()
+        {
+            self.carry_out(job);
+        }
+        let refused = self.state().give_up_queue();
+        tell(Vec::new(), refused, Some(AppendError::Closed), Vec::new());
+    }
+
     /// A write for somebody else to carry out. What blocks, a sync above all, is left to the threads.
     pub(crate) fn begin_carried(self: &Arc<Self>) -> Option<(Write, Arc<AppendFile>)> {
         let Some(job) = self.begin() else {

@@ -222,6 +222,26 @@ fn offsets_of_a_broker_jump_but_not_back() {
 }
 
 #[test]
+fn what_is_appended_while_the_log_closes_is_written_or_refused() {
+    let one = One::new(&StreamConfig::default());
+    let mut pending = one.partition.append(numbered([1], 8)).unwrap();
+    let mut commit = one.stream.commit("g", 0, 1).unwrap();
+    // Whoever has appended comes to the line when the writers have ended.
+    let late = one.streams.pool().take_line();
+    assert_eq!(late.len(), 2);
+    one.streams.close();
+    assert_eq!(poll(&mut pending, Durability::Disk), Some(Ok(0)));
+    assert_eq!(poll(&mut commit, Durability::Disk), Some(Ok(1)));
+    let calls = one.disk.calls();
+    late.into_iter().for_each(|work| one.streams.pool().push(work));
+    assert!(one.streams.pool().take_line().is_empty(), "it would hold the log");
+    assert_eq!(one.disk.calls(), calls);
+    let (one, losses) = one.reopen(true);
+    assert_eq!((losses, read_all(&one.partition, 1).0), (vec![], vec![(0, 1)]));
+    assert_eq!(one.stream.committed("g", 0), Some(1));
+}
+
+#[test]
 fn nothing_is_taken_after_closing_and_what_waited_is_there() {
     let one = One::new(&StreamConfig::default());
     let mut pending = one.partition.append(numbered([1], 8)).unwrap();
