@@ -1,11 +1,11 @@
 //! From a broker into the log of this node: records one after the other become batches with the broker's offsets.
 
 use std::collections::VecDeque;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::record::{RecordBuilder, Records};
-use crate::{AppendError, Partition, Past, Start};
+use crate::{AppendError, Durability, Partition, Past, Pending, Start};
 
 /// Bytes of a batch: enough that its header and its place in an index cost nothing, few enough that a reader who
 /// wants one record is not lent much more.
@@ -19,6 +19,9 @@ pub(super) struct Sink {
     /// Whole batches that the log has not taken yet. There is more than one only if more was put in although
     /// [`is_full`](Self::is_full).
     held: VecDeque<(u64, Records)>,
+    /// Batches that the log has taken and may not have written yet, which a disk without room gives back. At most what
+    /// the log lets wait.
+    taken: VecDeque<(u64, Records, Pending)>,
     /// The offset that comes next, or a later one.
     next: u64,
     /// The latest time of a record.
@@ -28,7 +31,7 @@ pub(super) struct Sink {
 /// What became of what is in a [`Sink`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Flow {
-    /// The log has it.
+    /// The log has taken it, and writes it. Whether it could is looked at the next time.
     On,
     /// The log has no room, and the waker is called when it has.
     Full,
@@ -39,8 +42,8 @@ pub(super) enum Flow {
 impl Sink {
     pub(super) fn new(partition: Partition) -> Self {
         let next = partition.ends().next;
-        let (builder, held) = (RecordBuilder::new(), VecDeque::new());
-        Self { partition, builder, base: next, held, next, newest: 0 }
+        let (builder, held, taken) = (RecordBuilder::new(), VecDeque::new(), VecDeque::new());
+        Self { partition, builder, base: next, held, taken, next, newest: 0 }
     }
 
     /// The offset from which on records are wanted.
@@ -87,16 +90,22 @@ impl Sink {
         self.held.extend(self.builder.finish().map(|records| (self.base, records)));
     }
 
-    /// Gives the log what was put in.
+    /// Gives the log what was put in, and again what it had taken and found no room for.
     ///
     /// # Errors
     ///
     /// What keeps the log from ever taking it.
     pub(super) fn flush(&mut self, waker: &Waker) -> Result<Flow, AppendError> {
         self.seal();
+        if self.take_back()? {
+            return Ok(Flow::NoSpace);
+        }
         while let Some((base, records)) = self.held.pop_front() {
             let flow = match self.append(base, &records) {
-                Ok(()) => continue,
+                Ok(pending) => {
+                    self.taken.push_back((base, records, pending));
+                    continue;
+                }
                 Err(AppendError::TooLarge { most }) => {
                     self.split(base, &records, most);
                     continue;
@@ -115,11 +124,29 @@ impl Sink {
         Ok(Flow::On)
     }
 
-    fn append(&self, base: u64, records: &Records) -> Result<(), AppendError> {
+    /// Forgets what is written. Whether there was no room for something: then that is held again, with all behind it,
+    /// which the log has given up, too.
+    fn take_back(&mut self) -> Result<bool, AppendError> {
+        while let Some((_, _, pending)) = self.taken.front_mut() {
+            match pending.poll(Durability::Disk, &mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(Ok(_)) => drop(self.taken.pop_front()),
+                Poll::Ready(Err(AppendError::NoSpace)) => {
+                    let lost = self.taken.drain(..).rev();
+                    lost.for_each(|(base, records, _)| self.held.push_front((base, records)));
+                    return Ok(true);
+                }
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Pending => return Ok(false),
+            }
+        }
+        Ok(false)
+    }
+
+    fn append(&self, base: u64, records: &Records) -> Result<Pending, AppendError> {
         // The log searches by this time. That of the records is what the broker searches by; a producer whose clock
         // is ahead must not hide what comes behind it.
         let time = self.newest.min(now());
-        self.partition.append_at(base, time, records.clone()).map(|_| ())
+        self.partition.append_at(base, time, records.clone())
     }
 
     /// What is larger than the log takes goes record by record; a single one is left out.
@@ -147,9 +174,12 @@ fn now() -> u64 {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+    use crate::disk::simulated::Simulated;
     use crate::record::{self, Kind};
     use crate::{StreamConfig, Streams, StreamsConfig};
 
@@ -226,6 +256,39 @@ mod tests {
         log.write();
         assert_eq!(offsets(&partition).concat(), [0, 1, 2]);
         assert!(!sink.is_full());
+    }
+
+    #[test]
+    fn what_a_full_disk_gives_back_is_written_when_there_is_room() {
+        let disk = Simulated::new(1);
+        let time = Arc::new(AtomicU64::new(1));
+        let clock = time.clone();
+        let clock = Arc::new(move || clock.load(Ordering::Relaxed));
+        let config = StreamsConfig::default().writers(0);
+        let (streams, _) = Streams::open_on(Arc::new(disk.clone()), Path::new("/log"), config, clock).unwrap();
+        let partition = streams.create("s", &StreamConfig::default()).unwrap().partition(0).unwrap();
+        let mut sink = Sink::new(partition.clone());
+        let write = || while streams.work() {};
+        put(&mut sink, 0, 1, b"x");
+        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        write();
+        disk.set_room(Some(0));
+        for offset in [1, 2, 7] {
+            put(&mut sink, offset, 1, b"x");
+            assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On), "the log has not tried to write it");
+        }
+        write();
+        put(&mut sink, 8, 1, b"x");
+        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::NoSpace));
+        assert!(sink.is_full());
+        disk.set_room(None);
+        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::NoSpace), "for a second, nothing is tried");
+        time.fetch_add(1_000_000, Ordering::Relaxed);
+        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        write();
+        assert_eq!(offsets(&partition), [[0], [1], [2], [7], [8]]);
+        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        assert!(sink.taken.is_empty());
     }
 
     #[test]
