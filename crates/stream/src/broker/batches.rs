@@ -29,15 +29,20 @@ impl Batches {
         self.bytes.len() + self.builder.len()
     }
 
-    /// Puts the record of this offset behind the others; `false` from `push` leaves it out.
-    pub(super) fn push(&mut self, offset: u64, push: impl FnOnce(&mut RecordBuilder) -> bool) {
+    /// Puts the record of this offset behind the others. `push` says `false` if it does not fit; one that does not into a
+    /// batch of its own either is left out.
+    pub(super) fn push(&mut self, offset: u64, push: impl Fn(&mut RecordBuilder) -> bool) {
         if offset != self.base + u64::from(self.builder.count()) || self.builder.len() >= BATCH_BYTES {
             self.end_batch();
         }
         if self.builder.is_empty() {
             self.base = offset;
         }
-        push(&mut self.builder);
+        if !push(&mut self.builder) && !self.builder.is_empty() {
+            self.end_batch();
+            self.base = offset;
+            push(&mut self.builder);
+        }
         self.next = offset + 1;
     }
 
@@ -57,4 +62,24 @@ impl Batches {
 
 fn newest(records: &Records) -> u64 {
     records.iter().flatten().map(|record| record.timestamp).max().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{self, Kind, RECORD_HEADER};
+
+    #[test]
+    fn what_does_not_fit_behind_the_others_has_a_batch_of_its_own() {
+        let mut batches = Batches::new(7);
+        let most = (8 << 20) - RECORD_HEADER;
+        for (offset, size) in [(7, 1), (8, most), (9, 1), (10, most + 1), (11, 1)] {
+            let value = vec![0; size];
+            batches.push(offset, |builder| builder.push(1, b"", &value, Kind::Bytes).is_ok());
+        }
+        let read = batches.finish();
+        let found = record::iter(&read.batches).flat_map(|batch| batch.unwrap().records());
+        let offsets: Vec<u64> = found.map(|record| record.unwrap().offset).collect();
+        assert_eq!((offsets, read.next), (vec![7, 8, 9, 11], 12));
+    }
 }

@@ -16,8 +16,8 @@ pub(super) struct Sink {
     partition: Partition,
     builder: RecordBuilder,
     base: u64,
-    /// Whole batches that the log has not taken yet. There is more than one only if more was put in although
-    /// [`is_full`](Self::is_full).
+    /// Whole batches that the log has not taken yet. There are more than two only if more was put in although
+    /// [`is_full`](Self::is_full), or the log has given some back.
     held: VecDeque<(u64, Records)>,
     /// Batches that the log has taken and may not have written yet, which a disk without room gives back. At most what
     /// the log lets wait.
@@ -65,14 +65,9 @@ impl Sink {
         !self.held.is_empty()
     }
 
-    /// Puts a record behind the others. `time` is its own, in microseconds; `push` says `false` if it is none that
-    /// the log can hold, and it is left out.
-    pub(super) fn push(
-        &mut self,
-        offset: u64,
-        time: u64,
-        push: impl FnOnce(&mut RecordBuilder) -> bool,
-    ) -> bool {
+    /// Puts a record behind the others. `time` is its own, in microseconds; `push` says `false` if it does not fit. If it
+    /// does not into a batch of its own either, it is none that the log can hold, and is left out.
+    pub(super) fn push(&mut self, offset: u64, time: u64, push: impl Fn(&mut RecordBuilder) -> bool) -> bool {
         let follows = offset == self.base + u64::from(self.builder.count());
         if !follows || self.builder.len() >= BATCH_BYTES {
             self.seal();
@@ -82,7 +77,13 @@ impl Sink {
         }
         self.newest = self.newest.max(time);
         self.next = offset + 1;
-        push(&mut self.builder)
+        if push(&mut self.builder) {
+            return true;
+        }
+        let was_alone = self.builder.is_empty();
+        self.seal();
+        self.base = offset;
+        !was_alone && push(&mut self.builder)
     }
 
     /// Ends the batch.
@@ -180,7 +181,7 @@ mod tests {
 
     use super::*;
     use crate::disk::simulated::Simulated;
-    use crate::record::{self, Kind};
+    use crate::record::{self, Kind, RECORD_HEADER};
     use crate::{StreamConfig, Streams, StreamsConfig};
 
     /// A log whose writing is done here, when a test says so.
@@ -265,7 +266,8 @@ mod tests {
         let clock = time.clone();
         let clock = Arc::new(move || clock.load(Ordering::Relaxed));
         let config = StreamsConfig::default().writers(0);
-        let (streams, _) = Streams::open_on(Arc::new(disk.clone()), Path::new("/log"), config, clock).unwrap();
+        let (streams, _) =
+            Streams::open_on(Arc::new(disk.clone()), Path::new("/log"), config, clock).unwrap();
         let partition = streams.create("s", &StreamConfig::default()).unwrap().partition(0).unwrap();
         let mut sink = Sink::new(partition.clone());
         let write = || while streams.work() {};
@@ -318,6 +320,22 @@ mod tests {
         assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
         log.write();
         assert_eq!(offsets(&partition), [[0], [1], [3]]);
+    }
+
+    #[test]
+    fn what_does_not_fit_behind_the_others_has_a_batch_of_its_own() {
+        let (log, partition) = Log::new("fit", StreamsConfig::default());
+        let mut sink = Sink::new(partition.clone());
+        let most = (8 << 20) - RECORD_HEADER;
+        put(&mut sink, 0, 1, b"x");
+        put(&mut sink, 1, 1, &vec![0; most]);
+        put(&mut sink, 2, 1, b"x");
+        let too_large = vec![0; most + 1];
+        assert!(!sink.push(3, 1, |builder| builder.push(1, b"", &too_large, Kind::Bytes).is_ok()));
+        put(&mut sink, 4, 1, b"x");
+        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        log.write();
+        assert_eq!(offsets(&partition), [[0], [1], [2], [4]]);
     }
 
     #[test]
