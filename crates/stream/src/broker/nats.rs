@@ -46,7 +46,8 @@ const RECORDS_MAX: usize = 1024;
 const MESSAGES_MAX: usize = 1000;
 /// How long a request for messages stays with the server.
 const PULL: Duration = Duration::from_secs(2);
-/// How long JetStream remembers ids, in streams that are made here; and how long an append is tried again.
+/// How long JetStream remembers ids, in streams that are made here; and how long an append is sent again. Less, where a
+/// stream keeps nothing that long.
 const REMEMBERED: Duration = Duration::from_secs(120);
 /// A connection that was lost may not go on with what it has buffered until that has gone out on another one.
 const LATE: Duration = Duration::from_secs(30);
@@ -115,7 +116,8 @@ struct Flight {
     id: u64,
     /// A sequence for each record that was acknowledged.
     sequences: Vec<Option<u64>>,
-    begun: Instant,
+    /// When the first was sent of those that are not acknowledged.
+    sent: Option<Instant>,
 }
 
 pub(super) fn connect(mut address: Address) -> Result<Remote, ConnectError> {
@@ -200,6 +202,10 @@ impl Settings {
         format!("{}-{partition}", escaped(&format!("{}{stream}", self.prefix)))
     }
 
+    fn remembered(&self) -> Duration {
+        if self.max_age.is_zero() { REMEMBERED } else { REMEMBERED.min(self.max_age) }
+    }
+
     fn stream(&self, name: &str) -> stream::Config {
         stream::Config {
             name: name.to_owned(),
@@ -208,7 +214,7 @@ impl Settings {
             num_replicas: self.replicas,
             max_bytes: self.max_bytes,
             max_age: self.max_age,
-            duplicate_window: if self.max_age.is_zero() { REMEMBERED } else { REMEMBERED.min(self.max_age) },
+            duplicate_window: self.remembered(),
             ..stream::Config::default()
         }
     }
@@ -396,10 +402,14 @@ impl Nats {
                 continue;
             }
             self.stream(&first.name).await?;
+            if refuse_late(flights, self.settings.remembered()) {
+                continue;
+            }
             let mut sent = Vec::new();
-            for (place, flight) in flights.iter().enumerate() {
+            let name = flights[0].name.clone();
+            for (place, flight) in flights.iter_mut().enumerate() {
                 // What is wrong with them is dealt with when they are first, and so is a stream to be made.
-                let is_another = flight.name != flights[0].name;
+                let is_another = flight.name != name;
                 if sent.len() >= RECORDS_MAX || is_another || too_large(&session.context, flight).is_some() {
                     break;
                 }
@@ -410,32 +420,33 @@ impl Nats {
             for (place, why) in refused.into_iter().rev() {
                 flights.remove(place).append.refuse(&why);
             }
-            let now = Instant::now();
+            // What was sent is acknowledged.
+            flights.iter_mut().for_each(|flight| flight.sent = None);
             let done = |flight: &mut Flight| flight.sequences.iter().all(Option::is_some);
             for flight in flights.extract_if(.., done) {
                 let first = flight.sequences.iter().flatten().min().copied().unwrap_or_default();
                 flight.append.acknowledge(first);
             }
-            for flight in flights.extract_if(.., |flight| now - flight.begun > REMEMBERED) {
-                flight
-                    .append
-                    .refuse("NATS has not acknowledged the records in time: they may be stored, or not");
-            }
         }
         Ok(())
     }
 
+    /// Sends what is not acknowledged, as far as it may be sent before it is.
     async fn send_flight(
         &self,
         session: &Session,
         place: usize,
-        flight: &Flight,
+        flight: &mut Flight,
         sent: &mut Vec<(usize, usize, PublishAckFuture)>,
     ) -> Result<(), String> {
         for (number, record) in flight.append.records.iter().flatten().enumerate() {
             if flight.sequences[number].is_some() {
                 continue;
             }
+            if sent.len() >= RECORDS_MAX {
+                break;
+            }
+            flight.sent.get_or_insert_with(Instant::now);
             let id = format!("{}.{}", self.id.borrow(), flight.id + number as u64);
             let value = flight.append.records.bytes().slice_ref(record.value);
             let message = PublishMessage::build().payload(value).headers(headers(&record, &id));
@@ -630,10 +641,24 @@ impl Nats {
             name: self.settings.name(&append.stream, append.partition),
             id,
             sequences: vec![None; append.records.count() as usize],
-            begun: Instant::now(),
+            sent: None,
             append,
         }
     }
+}
+
+/// Refuses what was sent, and so long ago that the server may have forgotten it: sent again, it could be there twice.
+fn refuse_late(flights: &mut Vec<Flight>, remembered: Duration) -> bool {
+    let is_late = |flight: &mut Flight| {
+        let is_open = flight.sequences.iter().any(Option::is_none);
+        is_open && flight.sent.is_some_and(|sent| sent.elapsed() >= remembered)
+    };
+    let late: Vec<Flight> = flights.extract_if(.., is_late).collect();
+    let is_any = !late.is_empty();
+    for flight in late {
+        flight.append.refuse("NATS has not acknowledged the records in time: they may be stored, or not");
+    }
+    is_any
 }
 
 fn by_sequence(start_sequence: u64) -> DeliverPolicy {
