@@ -183,19 +183,27 @@ impl Redis {
         }
     }
 
-    /// Reads on until it fails.
-    async fn read_on(&self, key: &str, next: &mut u64, sink: &mut Sink, bell: &Bell) -> Result<(), Trouble> {
-        // A stream that ends before is another one.
+    /// A stream that ends before is another one.
+    async fn check_end(&self, key: &str, next: u64) -> Result<(), Trouble> {
         let (_, end) = self.extent(key).await?;
-        if end < sink.next() {
+        if end < next {
             return Err(Trouble::Stop(format!(
-                "Redis has offsets up to {end} only, and this node up to {}: the stream was made anew, or has lost \
-                 records. Remove this node's copy of it to read it again",
-                sink.next()
+                "Redis has offsets up to {end} only, and this node up to {next}: the stream was made anew, or has lost \
+                 records. Remove this node's copy of it to read it again"
             )));
         }
+        Ok(())
+    }
+
+    /// Reads on until it fails.
+    async fn read_on(&self, key: &str, next: &mut u64, sink: &mut Sink, bell: &Bell) -> Result<(), Trouble> {
+        self.check_end(key, sink.next()).await?;
         loop {
             let entries = self.entries(key, *next, ENTRIES_MAX).await?;
+            if entries.is_empty() {
+                // It may have been made anew since.
+                self.check_end(key, sink.next()).await?;
+            }
             let is_all = entries.len() < ENTRIES_MAX;
             for entry in &entries {
                 let Some(offset) = offset(&entry.id) else {
