@@ -132,9 +132,7 @@ impl Groups {
             closed: false,
             failed: None,
         };
-        let groups = Arc::new(Self { stream, dir, pool: pool.clone(), state: Mutex::new(state) });
-        pool.add(groups.clone());
-        Ok((groups, losses))
+        Ok((Arc::new(Self { stream, dir, pool: pool.clone(), state: Mutex::new(state) }), losses))
     }
 
     pub(crate) fn names(&self) -> Vec<String> {

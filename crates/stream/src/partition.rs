@@ -182,8 +182,12 @@ impl Partition {
         let last = state.last().summary;
         (state.next, state.time, state.durable) = (last.end, last.last_time, last.end);
         drop(state);
-        pool.add(core.clone());
         Ok((Self { core }, recovered.losses))
+    }
+
+    /// What the clock is to look at.
+    pub(crate) fn work(&self) -> Arc<dyn Work> {
+        self.core.clone()
     }
 
     /// Puts records behind the others, as one batch, and never blocks. What becomes of them says [`Pending`], which may

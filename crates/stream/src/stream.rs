@@ -54,10 +54,23 @@ impl Stream {
 
     /// Is kept so from now on.
     pub(crate) fn configure(&self, dir: &Path, pool: &Arc<Pool>, config: &StreamConfig) -> io::Result<Self> {
+        let before = self.partitions();
         self.add_partitions(dir, pool, config).map_err(into_io)?;
+        self.join(pool, before);
         self.inner.groups.set_config(config);
         self.all().iter().for_each(|partition| partition.set_config(config));
         Ok(self.clone())
+    }
+
+    /// The clock looks at it from now on, which holds it: only when it is there for good.
+    pub(crate) fn begin(&self, pool: &Pool) {
+        pool.add(self.inner.groups.clone());
+        self.join(pool, 0);
+    }
+
+    /// The same for partitions from this one on.
+    fn join(&self, pool: &Pool, from: u32) {
+        self.all().iter().skip(from as usize).for_each(|partition| pool.add(partition.work()));
     }
 
     fn add_partitions(

@@ -75,6 +75,7 @@ impl Streams {
             // Without this file, the stream was being created when the process ended, and nobody was told of it.
             let Some((config, created)) = read_config(&*disk, &path)? else { continue };
             let (stream, lost) = Stream::open((&name, created), path, &pool, &config)?;
+            stream.begin(&pool);
             streams.insert(name, stream);
             losses.extend(lost);
         }
@@ -133,6 +134,9 @@ impl Streams {
         if state.lock.is_none() {
             stream.stop();
             return Err(CreateError::Closed);
+        }
+        if there.is_none() {
+            stream.begin(&inner.pool);
         }
         state.streams.insert(name.to_owned(), stream.clone());
         Ok(stream)

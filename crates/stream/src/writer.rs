@@ -154,6 +154,11 @@ impl Pool {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn members(&self) -> usize {
+        self.line().members.len()
+    }
+
     /// Takes what is in the line, as if it had not come yet.
     #[cfg(test)]
     pub(crate) fn take_line(&self) -> VecDeque<Arc<dyn Work>> {

@@ -259,3 +259,27 @@ fn nothing_is_taken_after_closing_and_what_waited_is_there() {
     one.fill(2..3, 8);
     assert_eq!(one.reopen(true).1.len(), 1);
 }
+
+#[test]
+fn a_stream_that_cannot_be_created_leaves_nothing_behind() {
+    let one = One::new(&StreamConfig::default().partitions(3));
+    let pool = one.streams.pool();
+    assert_eq!(pool.members(), 4);
+    let mut failures = 0;
+    for call in 1.. {
+        one.disk.plan(call, Fault::Shortage);
+        if one.streams.create(&call.to_string(), &StreamConfig::default().partitions(2)).is_ok() {
+            break;
+        }
+        failures += 1;
+        assert_eq!((pool.members(), one.streams.list().len()), (4, 1));
+    }
+    assert!(failures > 9, "{failures}");
+    assert_eq!(pool.members(), 4 + 3);
+    one.stream.commit("g", 0, 1).unwrap();
+    // What was planned last is still to come.
+    while one.streams.create("s", &StreamConfig::default().partitions(4)).is_err() {}
+    assert_eq!(pool.members(), 4 + 3 + 1);
+    one.streams.close();
+    assert_eq!(pool.members(), 0);
+}
