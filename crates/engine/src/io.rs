@@ -190,6 +190,13 @@ impl Io {
         Ok(())
     }
 
+    /// Whether the loop ends as soon as nothing is being appended: it was stopped, or has neither listeners nor connections
+    /// any more. Who goes on appending keeps it.
+    pub fn is_ending(&self) -> bool {
+        let is_lasting = self.accepting || self.lasting || self.arriving > 0 || self.slots.len() > 0;
+        self.stopped || !is_lasting
+    }
+
     /// Connections between `accepted`, or [`connect`](Self::connect), and `closed`.
     pub fn connections(&self) -> usize {
         self.slots.len()

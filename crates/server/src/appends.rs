@@ -18,7 +18,8 @@ pub trait AppendJob: Send {
     /// a thread of the server, which it must not block.
     fn next(&mut self) -> Option<(Arc<AppendFile>, Vec<Bytes>)>;
 
-    /// How it went: so many bytes are in the file, and what went wrong then.
+    /// How it went: so many bytes are in the file, and what went wrong then. When the thread is to end, the
+    /// job is asked nothing more, and dropped.
     fn done(&mut self, written: u64, result: io::Result<()>);
 }
 
@@ -147,6 +148,11 @@ impl Appends {
     }
 
     fn step(&mut self, io: &mut Io, place: usize) {
+        if io.is_ending() {
+            // There may be no end to what comes next, and the loop would wait for it.
+            self.jobs.remove(place);
+            return;
+        }
         let Some(job) = self.jobs.get_mut(place) else { return };
         let Some((file, pieces)) = job.next() else {
             self.jobs.remove(place);

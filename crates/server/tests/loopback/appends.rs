@@ -106,3 +106,22 @@ fn a_job_whose_server_has_ended_is_dropped() {
     assert_eq!(told.recv_timeout(PATIENCE).unwrap_err(), RecvTimeoutError::Disconnected);
     assert_eq!(fs::read(&file.0).unwrap(), b"");
 }
+
+#[test]
+fn a_job_without_end_does_not_keep_a_server_that_stops() {
+    for is_graceful in [false, true] {
+        let Some((server, appender)) = serve(2) else { return };
+        let file = File::new("endless");
+        let (job, told) = file.lines(0..u64::MAX);
+        appender.run(job);
+        told.recv_timeout(PATIENCE).unwrap().1.unwrap();
+        if is_graceful {
+            server.stop.stop();
+        } else {
+            server.stop.stop_now();
+        }
+        server.join();
+        let lines = fs::read_to_string(&file.0).unwrap().lines().count();
+        assert_eq!(1 + told.iter().count(), lines, "each write was told, and the job was dropped");
+    }
+}
