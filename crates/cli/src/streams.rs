@@ -119,7 +119,7 @@ impl Store {
         max_message: usize,
         broker: Option<Arc<dyn Broker>>,
     ) -> Arc<Self> {
-        let limits = Limits::default().bytes(max_message);
+        let limits = Limits::default().bytes(max_message.min(BATCH_MAX));
         Arc::new(Self {
             streams: OnceLock::new(),
             loops: OnceLock::new(),
@@ -548,6 +548,9 @@ async fn read_once(
     let read = poll_fn(|cx| source.poll_broker(from, end, most, cx.waker())).await?;
     Ok((read, end))
 }
+
+/// Bytes of a batch that anybody may publish: what comes back from a broker has no more either.
+const BATCH_MAX: usize = 8 << 20;
 
 /// Bytes that are read at once. A batch comes whole, however large.
 const READ_BYTES: usize = 256 << 10;

@@ -10,6 +10,7 @@ use sinews_stream::{Appended, Read, Stream};
 
 use super::bridge::Opening;
 use super::desk::Place;
+use super::json::malformed;
 use super::wire::{self, ANY, HEAD, Head, Wish, op};
 use super::{Ack, Desk, Fetched, Store, Voice};
 use crate::auth::{Rights, Want};
@@ -134,8 +135,7 @@ impl Binary {
             *found = Some(self.store.to_publish(stream, rights)?);
         }
         let Some(stream) = found.clone() else { return Err(nobody()) };
-        let records = Records::check(records, self.store.limits())
-            .map_err(|error| problem(code::MALFORMED, error.to_string()))?;
+        let records = Records::check(records, self.store.limits()).map_err(malformed)?;
         self.desk.publish((&self.store, stream), head.which(), records, (head.id, ack), &Wire, cx)
     }
 

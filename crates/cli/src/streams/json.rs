@@ -239,8 +239,11 @@ fn build(given: &[Given<'_>], limits: &record::Limits) -> Result<Records, Proble
 }
 
 pub(super) fn malformed(error: Malformed) -> Problem {
-    let code = if error == Malformed::TooLarge { code::TOO_LARGE } else { code::MALFORMED };
-    problem(code, error.to_string())
+    if error == Malformed::TooLarge {
+        let most = "a batch has up to 8 MiB and no more than max_message, and a key 65,535 bytes";
+        return problem(code::TOO_LARGE, format!("{error}: {most}"));
+    }
+    problem(code::MALFORMED, error.to_string())
 }
 
 /// JSON as a record's value: a string as its text.

@@ -14,7 +14,7 @@ use sinews_stream::{StreamConfig, Streams, StreamsConfig};
 
 use super::Store;
 use super::binary::Binary;
-use super::json::write_record;
+use super::json::{malformed, write_record};
 use crate::live::{Live, Policy};
 use crate::settings::tests::settings;
 
@@ -228,4 +228,15 @@ fn a_line_has_one_record_whatever_is_in_it() {
     assert!(!line.contains(['\r', '\n']), "{line}");
     let read: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert_eq!(read["data"], serde_json::from_slice::<serde_json::Value>(forged).unwrap());
+}
+
+#[test]
+fn nothing_is_taken_that_those_who_read_it_from_a_broker_would_leave_out() {
+    let store = Store::new(StreamConfig::default(), Vec::new(), 64 << 20, None);
+    let value = vec![0; 8 << 20];
+    let mut builder = RecordBuilder::with_limits(*store.limits());
+    let problem = malformed(builder.push(0, b"", &value, Kind::Bytes).unwrap_err());
+    assert_eq!(problem.code, 413);
+    assert!(problem.text.contains("8 MiB"), "{}", problem.text);
+    builder.push(0, b"", &value[1000..], Kind::Bytes).unwrap();
 }
