@@ -79,6 +79,9 @@ const NAME: &str = "groups.log";
 /// A file below this is not written anew.
 const COMPACT_LEAST: u64 = 256 << 10;
 
+/// Commits of a stream that may wait to be written.
+const WAITING_MAX: usize = 65_536;
+
 /// What stands for an offset that is forgotten.
 const FORGOTTEN: u64 = u64::MAX;
 
@@ -186,7 +189,7 @@ impl Groups {
         if let Some(why) = &state.failed {
             return Err(AppendError::Failed(why.clone()));
         }
-        if state.waiting.len() >= self.pool.limits.max_waiters {
+        if state.waiting.len() >= WAITING_MAX {
             return Err(AppendError::Busy);
         }
         state.changes.extend(changes);

@@ -188,7 +188,8 @@ impl Place<'_> {
     pub(super) fn open(&self) -> Result<Streams, Unopened> {
         let path = self.path();
         // What was lost is in the log.
-        let (streams, _) = Streams::open(path, StreamsConfig::default()).map_err(|error| match error {
+        let config = StreamsConfig::default().max_waiters(READERS_MAX);
+        let (streams, _) = Streams::open(path, config).map_err(|error| match error {
             OpenError::Locked(_) => Unopened::Locked,
             error => Unopened::Failed(error.to_string()),
         })?;
@@ -233,6 +234,10 @@ fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(made, path)
 }
+
+/// Readers that wait for one partition. One more would wake another one, who comes again at once: with fewer places than
+/// readers that never ends. A place takes some 40 bytes, and only while somebody has it.
+const READERS_MAX: usize = 1 << 20;
 
 /// The file that says of which broker a directory has a copy.
 const MARKER: &str = "store";
