@@ -81,7 +81,7 @@ launch() {
     local cluster
     cluster=$(head --bytes 16 /dev/urandom | base64 | tr '+/' '-_' | tr -d =)
     timeout "$ready_seconds" java -Xmx128m "${options[@]}" kafka.tools.StorageTool format \
-      -t "$cluster" -c "$run/server.properties" >"$run/format.log" 2>&1 ||
+      "--cluster-id=$cluster" -c "$run/server.properties" >"$run/format.log" 2>&1 ||
       { cat "$run/format.log" >&2; failed "its storage could not be formatted"; }
   fi
   : >"$run/log"
