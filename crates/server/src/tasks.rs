@@ -1,7 +1,7 @@
 //! Answers that come later, and handlers that wait for something: who was woken, and where work may block.
 
 use std::cell::RefCell;
-use std::mem;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Wake;
@@ -11,6 +11,11 @@ use sinews_engine::{ConnId, Post};
 
 use crate::mail::Mail;
 use crate::pool::BlockingPool;
+
+/// Futures and handlers called in a turn. Many are woken at once, by a batch that is on disk or acknowledged by a
+/// broker; the first answers leave, and what they bring is taken up, before the last are made. (128 clients that
+/// wait for Kafka would go in step otherwise: all answered, then all asking, and nothing done while Kafka works.)
+pub(crate) const WOKEN_PER_TURN: usize = 16;
 
 /// What a thread needs for its futures and handlers. They lie with their connections.
 #[derive(Debug)]
@@ -25,7 +30,7 @@ pub(crate) struct Tasks {
 /// is listed once.
 #[derive(Debug)]
 struct Woken {
-    conns: Mutex<Vec<ConnId>>,
+    conns: Mutex<VecDeque<ConnId>>,
     /// Looked at without the lock.
     any: AtomicBool,
     post: Post<Mail>,
@@ -73,14 +78,22 @@ impl Tasks {
         }
     }
 
-    /// Those that were woken since the last time. One that has gone or finished meanwhile may be among them.
+    /// Those that were woken first. One that has gone or finished meanwhile may be among them. If there are more, the
+    /// loop comes back in its next turn.
     pub(crate) fn take_woken(&self) -> Vec<ConnId> {
         if !self.woken.any.load(Ordering::SeqCst) {
             return Vec::new();
         }
         let mut conns = self.woken.conns.lock().unwrap_or_else(PoisonError::into_inner);
-        self.woken.any.store(false, Ordering::SeqCst);
-        mem::take(&mut *conns)
+        let count = conns.len().min(WOKEN_PER_TURN);
+        let first = conns.drain(..count).collect();
+        let any = !conns.is_empty();
+        self.woken.any.store(any, Ordering::SeqCst);
+        drop(conns);
+        if any {
+            self.woken.post.wake();
+        }
+        first
     }
 }
 
@@ -99,7 +112,7 @@ impl Wake for TaskWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.listed.swap(true, Ordering::SeqCst) {
             let mut conns = self.woken.conns.lock().unwrap_or_else(PoisonError::into_inner);
-            conns.push(self.conn);
+            conns.push_back(self.conn);
             self.woken.any.store(true, Ordering::SeqCst);
             drop(conns);
             self.woken.post.wake();

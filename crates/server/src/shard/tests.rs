@@ -1,9 +1,11 @@
 //! A shard, turn by turn. The clients live in the same thread, so that what they have written is in the kernel
 //! by the next turn.
 
+use std::future;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use sinews_engine::{Engine, ListenOptions, Listener};
@@ -13,7 +15,7 @@ use sinews_testkit::{Frame, Reader, Reply};
 use super::*;
 use crate::pool::BlockingPool;
 use crate::topics::{Directory, Rules};
-use crate::{Context, Handler, Payload, Prepared, Response, TopicConfig, WebSocketRoute};
+use crate::{Answer, Context, Handler, Payload, Prepared, Response, TopicConfig, WebSocketRoute};
 
 /// What comes is published; `-` ends the subscription to it.
 struct Member {
@@ -39,11 +41,25 @@ struct Host {
     engine: Engine<Shard>,
     shard: Shard,
     address: SocketAddr,
+    /// Of requests to `/later`.
+    wakers: Arc<Mutex<Vec<Waker>>>,
 }
 
 impl Host {
     fn new(config: TopicConfig) -> Self {
+        let wakers = Arc::<Mutex<Vec<Waker>>>::default();
+        let waiting = wakers.clone();
         let router = Router::new()
+            .get("/later", move |_| {
+                let (waiting, mut is_listed) = (waiting.clone(), false);
+                Answer::later(future::poll_fn(move |cx| {
+                    if std::mem::replace(&mut is_listed, true) {
+                        return Poll::Ready(Response::new(204));
+                    }
+                    waiting.lock().unwrap().push(cx.waker().clone());
+                    Poll::Pending
+                }))
+            })
             .websocket("/hear", WebSocketRoute::new(|_| Ok(Member { hears: true })))
             .websocket("/tell", WebSocketRoute::new(|_| Ok(Member { hears: false })))
             .post("/", |request| {
@@ -68,7 +84,7 @@ impl Host {
             expects: Arc::default(),
             gate: Arc::new(Gate::new(crate::Limits::default(), Arc::default(), Vec::new())),
         });
-        Self { engine, shard, address }
+        Self { engine, shard, address, wakers }
     }
 
     /// One turn; answers how many sends it made.
@@ -181,6 +197,31 @@ fn a_turn_delivers_as_much_as_its_budget_in_one_send_for_each_subscriber() {
     }
     for hearer in &hearers {
         assert_eq!(hearer.heard, numbers(0..100));
+    }
+}
+
+#[test]
+fn of_many_that_are_woken_some_are_answered_in_each_turn() {
+    const CLIENTS: usize = 40;
+    let mut host = Host::new(TopicConfig::default());
+    let clients: Vec<TcpStream> = (0..CLIENTS)
+        .map(|_| {
+            let mut client = host.connect();
+            client.write_all(b"GET /later HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+            client
+        })
+        .collect();
+    host.turn_until(|host| host.wakers.lock().unwrap().len() == CLIENTS);
+    std::mem::take(&mut *host.wakers.lock().unwrap()).into_iter().for_each(Waker::wake);
+    let sends: Vec<u64> = (0..4).map(|_| host.turn()).collect();
+    assert_eq!(sends, [16, 16, 8, 0]);
+    let is_answered = |client: &mut TcpStream| {
+        let mut answer = Vec::new();
+        read(client, &mut answer);
+        answer.starts_with(b"HTTP/1.1 204 ")
+    };
+    for mut client in clients {
+        host.turn_until(|_| is_answered(&mut client));
     }
 }
 
