@@ -86,22 +86,23 @@ pub(crate) fn append_all(file: &dyn File, pieces: &[Bytes]) -> (u64, io::Result<
 /// Writes a small file so that there is the old one or the new one, whatever happens.
 pub(crate) fn replace(disk: &dyn Disk, dir: &Path, name: &str, content: &[u8]) -> io::Result<()> {
     prepare(disk, dir, name, content)?;
-    put_in_place(disk, dir, name)
+    rename(disk, dir, name)?;
+    disk.sync_dir(dir)
 }
 
-/// The first half of [`replace`], which changes nothing yet.
-pub(crate) fn prepare(disk: &dyn Disk, dir: &Path, name: &str, content: &[u8]) -> io::Result<()> {
+/// The first part of [`replace`], which changes nothing yet. Answers the new file.
+pub(crate) fn prepare(disk: &dyn Disk, dir: &Path, name: &str, content: &[u8]) -> io::Result<Arc<dyn File>> {
     let file = disk.create(&dir.join(new_name(name)))?;
     // One that was left behind, if there is one.
     file.truncate(0)?;
     append_all(&*file, &[Bytes::copy_from_slice(content)]).1?;
-    file.sync()
+    file.sync()?;
+    Ok(file)
 }
 
-/// The second half of [`replace`].
-pub(crate) fn put_in_place(disk: &dyn Disk, dir: &Path, name: &str) -> io::Result<()> {
-    disk.rename(&dir.join(new_name(name)), &dir.join(name))?;
-    disk.sync_dir(dir)
+/// The second part of [`replace`], which is durable when the directory is synced.
+pub(crate) fn rename(disk: &dyn Disk, dir: &Path, name: &str) -> io::Result<()> {
+    disk.rename(&dir.join(new_name(name)), &dir.join(name))
 }
 
 fn new_name(name: &str) -> String {

@@ -38,8 +38,12 @@ struct State {
     compact_at: u64,
     offsets: Offsets,
     changes: Changes,
+    /// Changes on their way to the disk.
+    under_way: Changes,
     /// Who waits for the changes.
     waiting: Waiting,
+    /// The file has been given its name, and the disk has not said yet that it keeps that.
+    is_unsettled: bool,
     busy: bool,
     closed: bool,
     failed: Option<Arc<str>>,
@@ -63,7 +67,6 @@ struct Write {
     start: u64,
     end: Position,
     pieces: Vec<Bytes>,
-    changes: Changes,
     waiting: Waiting,
     sync: bool,
 }
@@ -72,6 +75,8 @@ enum Job {
     Write(Write),
     /// Everything that is known, as the whole file.
     Compact(Vec<u8>),
+    /// The name of the file is to be made durable.
+    Settle,
 }
 
 const NAME: &str = "groups.log";
@@ -130,7 +135,9 @@ impl Groups {
             compact_at: COMPACT_LEAST,
             offsets,
             changes: Changes::new(),
+            under_way: Changes::new(),
             waiting: Vec::new(),
+            is_unsettled: false,
             busy: false,
             closed: false,
             failed: None,
@@ -172,8 +179,15 @@ impl Groups {
 
     pub(crate) fn forget(self: &Arc<Self>, group: &str) -> Result<Option<Pending>, CommitError> {
         let state = self.state();
-        let Some(offsets) = state.offsets.get(group) else { return Ok(None) };
-        let changes: Changes = offsets.keys().map(|&partition| ((group.into(), partition), None)).collect();
+        let stored = state.offsets.get(group).into_iter().flat_map(|offsets| offsets.keys().copied());
+        // What was committed before and is not stored yet goes, too.
+        let coming = state.under_way.keys().chain(state.changes.keys());
+        let coming = coming.filter(|(name, _)| **name == *group).map(|(_, partition)| *partition);
+        let changes: Changes =
+            stored.chain(coming).map(|partition| ((group.into(), partition), None)).collect();
+        if changes.is_empty() {
+            return Ok(None);
+        }
         self.change(state, changes, 0).map(Some).map_err(CommitError::Append)
     }
 
@@ -229,6 +243,7 @@ impl Groups {
         match self.begin() {
             Some(Job::Write(write)) => self.write(write),
             Some(Job::Compact(content)) => self.compact(&content),
+            Some(Job::Settle) => self.settle(),
             None => return false,
         }
         true
@@ -241,6 +256,9 @@ impl Groups {
             state.busy = false;
             return None;
         }
+        if state.is_unsettled {
+            return Some(Job::Settle);
+        }
         if state.end.bytes >= state.compact_at {
             let content = content(&state.offsets, now);
             state.compact_at = COMPACT_LEAST.max(4 * content.len() as u64);
@@ -248,15 +266,15 @@ impl Groups {
                 return Some(Job::Compact(content));
             }
         }
-        let changes = std::mem::take(&mut state.changes);
-        let entries = changes.iter().map(|((group, partition), offset)| (&**group, *partition, *offset));
+        state.under_way = std::mem::take(&mut state.changes);
+        let entries =
+            state.under_way.iter().map(|((group, partition), offset)| (&**group, *partition, *offset));
         let (pieces, end) = encode(entries, state.end, now);
         let write = Write {
             file: state.file.clone(),
             start: state.end.bytes,
             end,
             pieces,
-            changes,
             waiting: std::mem::take(&mut state.waiting),
             sync: state.fsync == Fsync::Batch,
         };
@@ -279,13 +297,12 @@ impl Groups {
             Ok(()) => Ok(()),
         };
         let mut state = self.state();
+        let changes = std::mem::take(&mut state.under_way);
         if result.is_ok() {
             state.end = write.end;
-            store(&mut state.offsets, write.changes);
+            store(&mut state.offsets, changes);
         }
-        // Groups that have taken a place, and have stored nothing and want nothing, give it back.
-        let State { offsets, changes, .. } = &mut *state;
-        offsets.retain(|name, stored| !stored.is_empty() || changes.keys().any(|(group, _)| group == name));
+        state.give_back_places();
         let late = if state.failed.is_some() { std::mem::take(&mut state.waiting) } else { Vec::new() };
         drop(state);
         for (completer, offset) in write.waiting.into_iter().chain(late) {
@@ -299,25 +316,53 @@ impl Groups {
     /// Writes the file anew. One that cannot be written leaves the old one as it is.
     fn compact(&self, content: &[u8]) {
         let disk = &*self.pool.disk;
-        if let Err(error) = disk::prepare(disk, &self.dir, NAME, content) {
-            tracing::warn!(stream = %self.stream, %error, "offsets of groups could not be written anew");
-            self.state().compact_at *= 2;
-            return;
-        }
-        let placed = disk::put_in_place(disk, &self.dir, NAME);
-        match placed.and_then(|()| disk.open(&self.dir.join(NAME))) {
-            Ok(file) => {
+        let file = match disk::prepare(disk, &self.dir, NAME, content) {
+            Ok(file) => file,
+            Err(error) => return self.put_off(&error),
+        };
+        match disk::rename(disk, &self.dir, NAME) {
+            Ok(()) => {
                 let mut state = self.state();
                 state.file = file;
                 state.end = position(content);
+                state.is_unsettled = true;
             }
+            Err(error) if is_shortage(&error) => self.put_off(&error),
             Err(error) => {
-                // Which of both files has the name after a loss of power is not known.
+                // Which of both files has the name is not known.
                 let error = self.fail("writing anew", &error);
-                let waiting = std::mem::take(&mut self.state().waiting);
-                waiting.into_iter().for_each(|(completer, _)| completer.fail(error.clone()));
+                self.refuse(&error);
             }
         }
+    }
+
+    /// It is written anew when it is longer.
+    fn put_off(&self, error: &io::Error) {
+        tracing::warn!(stream = %self.stream, %error, "offsets of groups could not be written anew");
+        self.state().compact_at *= 2;
+    }
+
+    /// Makes sure that the file which was written anew is the one that is found after a loss of power. Nothing is written
+    /// to it before. If no more files can be opened, the next commit tries again.
+    fn settle(&self) {
+        match self.pool.disk.sync_dir(&self.dir) {
+            Ok(()) => self.state().is_unsettled = false,
+            Err(error) if is_shortage(&error) => self.refuse(&AppendError::NoSpace),
+            Err(error) => {
+                let error = self.fail("writing anew", &error);
+                self.refuse(&error);
+            }
+        }
+    }
+
+    /// What waits is not stored.
+    fn refuse(&self, error: &AppendError) {
+        let mut state = self.state();
+        state.changes.clear();
+        state.give_back_places();
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(|(completer, _)| completer.fail(error.clone()));
     }
 
     fn fail(&self, what: &str, error: &io::Error) -> AppendError {
@@ -330,6 +375,15 @@ impl Groups {
     /// Nothing here panics while it is held.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Groups that have taken a place, and have stored nothing and want nothing, give it back.
+    fn give_back_places(&mut self) {
+        let changes = &self.changes;
+        let wants = |name: &str| changes.keys().any(|(group, _)| **group == *name);
+        self.offsets.retain(|name, stored| !stored.is_empty() || wants(name));
     }
 }
 

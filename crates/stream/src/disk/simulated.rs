@@ -68,6 +68,8 @@ struct World {
     dirs: BTreeMap<PathBuf, Dir>,
     calls: u64,
     faults: BTreeMap<u64, Fault>,
+    /// What happens just before a call.
+    meanwhile: Option<(u64, Meanwhile)>,
     room: Option<u64>,
     crashed: bool,
     locked: bool,
@@ -75,6 +77,8 @@ struct World {
     misleads: bool,
     chance: Chance,
 }
+
+type Meanwhile = Box<dyn FnOnce() + Send>;
 
 #[derive(Clone, Default)]
 struct Node {
@@ -113,6 +117,7 @@ impl Simulated {
             dirs: [(PathBuf::from("/"), Dir::default())].into(),
             calls: 0,
             faults: BTreeMap::new(),
+            meanwhile: None,
             room: None,
             crashed: false,
             locked: false,
@@ -127,6 +132,12 @@ impl Simulated {
         let mut world = self.world();
         let at = world.calls + calls;
         world.faults.insert(at, fault);
+    }
+
+    /// Has something happen just before the call that comes as such a one from now.
+    pub(crate) fn meanwhile(&self, calls: u64, what: impl FnOnce() + Send + 'static) {
+        let mut world = self.world();
+        world.meanwhile = Some((world.calls + calls, Box::new(what)));
     }
 
     pub(crate) fn has_crashed(&self) -> bool {
@@ -195,6 +206,7 @@ impl Simulated {
             dirs,
             calls: 0,
             faults: BTreeMap::new(),
+            meanwhile: None,
             room: None,
             crashed: false,
             locked: false,
@@ -206,6 +218,18 @@ impl Simulated {
 
     fn world(&self) -> MutexGuard<'_, World> {
         self.0.lock().unwrap()
+    }
+
+    /// The same for a call that changes something.
+    fn changing(&self) -> MutexGuard<'_, World> {
+        let mut world = self.world();
+        let next = world.calls + 1;
+        if let Some((_, what)) = world.meanwhile.take_if(|(at, _)| *at == next) {
+            drop(world);
+            what();
+            world = self.world();
+        }
+        world
     }
 }
 
@@ -337,7 +361,7 @@ fn split(path: &Path) -> (&Path, String) {
 
 impl Disk for Simulated {
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        let mut world = self.world();
+        let mut world = self.changing();
         if world.dirs.contains_key(path) {
             return Ok(());
         }
@@ -353,7 +377,7 @@ impl Disk for Simulated {
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        let mut world = self.world();
+        let mut world = self.changing();
         if let Some(Named::File(node)) = world.find(path) {
             return Ok(Arc::new(SimulatedFile(self.clone(), node)));
         }
@@ -376,7 +400,7 @@ impl Disk for Simulated {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut world = self.world();
+        let mut world = self.changing();
         world.whole_call()?;
         let named = world.find(from).ok_or(io::ErrorKind::NotFound)?;
         let ((dir, from), (_, to)) = (split(from), split(to));
@@ -385,7 +409,7 @@ impl Disk for Simulated {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let mut world = self.world();
+        let mut world = self.changing();
         world.whole_call()?;
         world.find(path).ok_or(io::ErrorKind::NotFound)?;
         let (dir, name) = split(path);
@@ -394,7 +418,7 @@ impl Disk for Simulated {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let mut world = self.world();
+        let mut world = self.changing();
         world.whole_call()?;
         let dir = world.dir(dir)?;
         for change in std::mem::take(&mut dir.changes) {
@@ -419,7 +443,7 @@ struct SimulatedFile(Simulated, usize);
 
 impl File for SimulatedFile {
     fn append(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut world = self.0.world();
+        let mut world = self.0.changing();
         let fault = world.call()?;
         let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
         let mut most = bytes.len() as u64;
@@ -444,7 +468,7 @@ impl File for SimulatedFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut world = self.0.world();
+        let mut world = self.0.changing();
         let result = world.whole_call();
         let mut chance = world.chance.clone();
         let has_crashed = world.crashed;
@@ -469,7 +493,7 @@ impl File for SimulatedFile {
     }
 
     fn truncate(&self, bytes: u64) -> io::Result<()> {
-        let mut world = self.0.world();
+        let mut world = self.0.changing();
         if world.nodes[self.1].seen.len() as u64 <= bytes {
             return Ok(());
         }

@@ -1,5 +1,7 @@
 //! Where groups go on.
 
+use std::sync::mpsc;
+
 use super::{One, open, poll};
 use crate::disk::simulated::{After, Fault, Simulated};
 use crate::{AppendError, CommitError, Durability, StreamConfig, StreamsConfig};
@@ -50,6 +52,60 @@ fn most_of_what_is_old_goes() {
     assert_eq!(one.stream.committed("group", 0), Some(4999));
     let (one, losses) = one.reopen(true);
     assert_eq!((losses, one.stream.committed("group", 0)), (vec![], Some(4999)));
+}
+
+#[test]
+fn a_group_is_forgotten_with_what_is_not_stored_yet() {
+    let one = One::new(&StreamConfig::default().partitions(3));
+    one.stream.commit("group", 0, 1).unwrap();
+    one.work();
+    one.stream.commit("group", 1, 1).unwrap();
+    let mut forgotten = one.stream.forget("group").unwrap().unwrap();
+    one.work();
+    assert_eq!((poll(&mut forgotten, Durability::Disk), one.stream.groups()), (Some(Ok(0)), vec![]));
+    // The same while it is being written.
+    let mut commit = one.stream.commit("group", 2, 1).unwrap();
+    let (sender, forgotten) = mpsc::channel();
+    let stream = one.stream.clone();
+    one.disk.meanwhile(1, move || sender.send(stream.forget("group").unwrap()).unwrap());
+    one.work();
+    assert_eq!(poll(&mut commit, Durability::Disk), Some(Ok(1)));
+    let mut forgotten = forgotten.recv().unwrap().expect("something is on its way");
+    assert_eq!((poll(&mut forgotten, Durability::Disk), one.stream.groups()), (Some(Ok(0)), vec![]));
+    let (one, losses) = one.reopen(true);
+    assert_eq!((losses, one.stream.groups()), (vec![], vec![]));
+}
+
+#[test]
+fn a_shortage_while_the_file_is_written_anew_passes() {
+    let group = "g".repeat(255);
+    // The file is created, written, synced and given its name, and then its directory is synced.
+    for call in 1..=5 {
+        let one = One::new(&StreamConfig::default());
+        let commit = |offset| {
+            let mut pending = one.stream.commit(&group, 0, offset).unwrap();
+            one.work();
+            poll(&mut pending, Durability::Disk).unwrap()
+        };
+        let mut offset = 0;
+        while bytes(&one) < 256 << 10 {
+            offset += 1;
+            assert_eq!(commit(offset), Ok(offset));
+        }
+        one.disk.plan(call, Fault::Shortage);
+        let stored = commit(offset + 1);
+        // What is written to the new file must not be lost with its name.
+        assert_eq!(stored, if call == 5 { Err(AppendError::NoSpace) } else { Ok(offset + 1) }, "{call}");
+        assert_eq!(commit(offset + 2), Ok(offset + 2));
+        assert_eq!(bytes(&one) < 1000, call == 5, "{call}");
+        // What is lost is different each time.
+        for _ in 0..10 {
+            let disk = one.disk.after(After::PowerLoss);
+            let (streams, losses) = open(&disk, StreamsConfig::default(), &one.hand).unwrap();
+            let stream = streams.stream("s").unwrap();
+            assert_eq!((losses, stream.committed(&group, 0)), (vec![], Some(offset + 2)), "{call}");
+        }
+    }
 }
 
 #[test]
