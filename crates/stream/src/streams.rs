@@ -22,7 +22,8 @@ struct Inner {
     dir: PathBuf,
     pool: Arc<Pool>,
     state: Mutex<State>,
-    /// Held by whoever creates a stream: that waits for the disk, and who looks for one should not.
+    /// Held by whoever creates a stream: that waits for the disk, and who looks for one should not. Closing waits for
+    /// that, since the directory is somebody else's afterwards.
     creating: Mutex<()>,
 }
 
@@ -130,15 +131,10 @@ impl Streams {
         let stream = created.map_err(CreateError::Io)?;
         // Only when all its parts are there it is a stream.
         disk::replace(disk, &path, meta::NAME, &meta::encode(config, since)).map_err(CreateError::Io)?;
-        let mut state = inner.state();
-        if state.lock.is_none() {
-            stream.stop();
-            return Err(CreateError::Closed);
-        }
         if there.is_none() {
             stream.begin(&inner.pool);
         }
-        state.streams.insert(name.to_owned(), stream.clone());
+        inner.state().streams.insert(name.to_owned(), stream.clone());
         Ok(stream)
     }
 
@@ -185,6 +181,7 @@ impl Streams {
 
 impl Inner {
     fn close(&self) {
+        let _creating = self.creating.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.state();
         let Some(lock) = state.lock.take() else { return };
         let streams: Vec<Stream> = state.streams.values().cloned().collect();

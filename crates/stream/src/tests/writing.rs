@@ -3,6 +3,7 @@
 use super::{One, numbered, poll, read_all, small};
 use crate::disk::simulated::{After, Fault, Simulated};
 use crate::{AppendError, Durability, Fsync, StreamConfig, StreamsConfig};
+use std::sync::mpsc;
 use std::time::Duration;
 
 #[test]
@@ -282,4 +283,40 @@ fn a_stream_that_cannot_be_created_leaves_nothing_behind() {
     assert_eq!(pool.members(), 4 + 3 + 1);
     one.streams.close();
     assert_eq!(pool.members(), 0);
+}
+
+#[test]
+fn a_stream_that_is_created_while_the_log_is_closed_is_there_or_not_and_nothing_is_written_afterwards() {
+    let created = {
+        let one = One::new(&StreamConfig::default());
+        let before = one.disk.calls();
+        one.streams.create("counted", &StreamConfig::default().partitions(2)).unwrap();
+        one.disk.calls() - before
+    };
+    for call in 1..=created {
+        let one = One::new(&StreamConfig::default());
+        let (closing, closed) = mpsc::channel();
+        let (streams, disk) = (one.streams.clone(), one.disk.clone());
+        let (waiting, waited) = mpsc::channel();
+        one.disk.meanwhile(call, move || {
+            let thread = std::thread::spawn(move || {
+                streams.close();
+                let _ = waiting.send(());
+                disk.calls()
+            });
+            closing.send(thread).unwrap();
+            // If it does not wait for this one, it may well be over now.
+            let _ = waited.recv_timeout(Duration::from_millis(20));
+        });
+        let made = one.streams.create("new", &StreamConfig::default().partitions(2));
+        let calls_when_closed = closed.recv().unwrap().join().unwrap();
+        assert_eq!(one.disk.calls(), calls_when_closed, "call {call}: the directory was somebody else's");
+        let late =
+            made.as_ref().ok().map(|stream| stream.partition(1).unwrap().append(numbered([1], 8)).err());
+        assert!(matches!(late, None | Some(Some(AppendError::Closed))), "{late:?}");
+        let was_made = made.is_ok();
+        drop(made);
+        let (one, losses) = one.reopen(false);
+        assert_eq!((losses, one.streams.stream("new").is_some()), (vec![], was_made), "call {call}");
+    }
 }
