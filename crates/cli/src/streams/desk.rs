@@ -13,7 +13,7 @@ use std::task::{self, Poll, Wake, Waker};
 use bytes::Bytes;
 use sinews_server::{Context, Sent};
 use sinews_stream::record::Records;
-use sinews_stream::{AppendError, Appended, Durability, Past, Read, Start, Stream};
+use sinews_stream::{AppendError, Appended, Durability, Past, Pending, Read, Start, Stream};
 
 use super::bridge::{Opening, Source, Unread};
 use super::groups::Membership;
@@ -26,6 +26,8 @@ pub(crate) trait Voice {
     type Id;
 
     fn published(&self, at: &Place<'_, Self::Id>, appended: Appended, cx: &mut Context<'_>);
+    /// So many records were taken from a producer who does not want to know more.
+    fn taken(&self, _at: &Place<'_, Self::Id>, _count: u32, _cx: &mut Context<'_>) {}
     fn committed(&self, at: &Place<'_, Self::Id>, cx: &mut Context<'_>);
     fn failed(&self, id: &Self::Id, problem: Problem, cx: &mut Context<'_>);
     /// Records from an offset on; what comes before it in the first batch does not count. `end` is that of what can
@@ -208,10 +210,7 @@ impl<I> Desk<I> {
         let partition = choose(&stream, which, &records)?;
         match store.append(&stream, partition, records.clone()) {
             Ok(pending) => {
-                if let Some(durability) = ack.durability() {
-                    let awaited = Awaited { id, partition, durability, under: Under::Way(pending) };
-                    self.await_answer(stream, Some(partition), awaited, voice, cx);
-                }
+                self.appended((stream, partition), pending, (id, ack), voice, cx);
                 Ok(())
             }
             Err(AppendError::Busy) => {
@@ -222,6 +221,23 @@ impl<I> Desk<I> {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// What was appended is answered when it is as safe as asked for, or now, if that was none of it.
+    fn appended(
+        &mut self,
+        (stream, partition): (Stream, u32),
+        pending: Pending,
+        (id, ack): (I, Ack),
+        voice: &impl Voice<Id = I>,
+        cx: &mut Context<'_>,
+    ) {
+        let Some(durability) = ack.durability() else {
+            let at = Place { id: &id, stream: stream.name(), partition };
+            return voice.taken(&at, pending.count(), cx);
+        };
+        let awaited = Awaited { id, partition, durability, under: Under::Way(pending) };
+        self.await_answer(stream, Some(partition), awaited, voice, cx);
     }
 
     /// Stores where a group goes on, and answers when that is safe.
@@ -401,10 +417,7 @@ impl<I> Desk<I> {
             match store.append(&waiting.stream, waiting.partition, waiting.records.clone()) {
                 Ok(pending) => {
                     let Waiting { id, stream, partition, ack, .. } = waiting;
-                    if let Some(durability) = ack.durability() {
-                        let awaited = Awaited { id, partition, durability, under: Under::Way(pending) };
-                        self.await_answer(stream, Some(partition), awaited, voice, cx);
-                    }
+                    self.appended((stream, partition), pending, (id, ack), voice, cx);
                     return self.hold_or_release(cx);
                 }
                 Err(AppendError::Busy) => {

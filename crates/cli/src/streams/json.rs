@@ -116,12 +116,9 @@ impl Side {
             Op::Append { partition, ack, records } => {
                 let to = (&*store, store.to_publish(name, rights)?);
                 let records = build(&records, store.limits())?;
-                // Who gives no id does not want to know.
-                let ack = if id.is_none() { Ack::None } else { ack };
-                let at_once = (ack == Ack::None && id.is_some())
-                    .then(|| json!({ "stream": name, "count": records.count() }));
+                // Who gives no id is told if it fails, all the same.
                 self.desk.publish(to, partition, records, (id.into(), ack), &Words, cx)?;
-                Ok(at_once.map_or(Answer::Later, Answer::Ack))
+                Ok(Answer::Later)
             }
             Op::Consume { partition, begin } => {
                 let stream = store.to_read(name, rights)?;
@@ -324,10 +321,18 @@ impl Voice for Words {
             }
             return;
         }
-        let words = json!({
-            "op": "ack", "stream": at.stream, "partition": at.partition, "offset": first, "count": count,
-        });
-        Self::say(words, at.id, cx);
+        if at.id.id.is_some() {
+            let words = json!({
+                "op": "ack", "stream": at.stream, "partition": at.partition, "offset": first, "count": count,
+            });
+            Self::say(words, at.id, cx);
+        }
+    }
+
+    fn taken(&self, at: &Place<'_, Asked>, count: u32, cx: &mut Context<'_>) {
+        if at.id.id.is_some() {
+            Self::say(json!({ "op": "ack", "stream": at.stream, "count": count }), at.id, cx);
+        }
     }
 
     fn committed(&self, at: &Place<'_, Asked>, cx: &mut Context<'_>) {

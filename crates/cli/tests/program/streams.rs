@@ -376,6 +376,26 @@ fn a_stream_is_spoken_to_in_json() {
 }
 
 #[test]
+fn who_wants_no_acknowledgement_is_told_what_was_not_taken() {
+    let server = Server::start(&["--streams-segment-bytes", "64k"]);
+    let mut json = Json::connect(&server.running, "/streams/s");
+    let mut binary = Binary::plain(&server, "s");
+    let large = "x".repeat(40_000);
+    let taken = json.ask(json!({"op": "append", "id": 1, "ack": "none", "data": large}));
+    assert_eq!(taken, json!({"op": "ack", "id": 1, "stream": "s", "count": 1}), "it has no place yet");
+    // There is nowhere to go on when the first segment is full.
+    std::fs::remove_dir_all(server._directory.path("streams/streams/s/0")).unwrap();
+    let failed = |heard: &Value, id: Value| {
+        assert_eq!((&heard["op"], &heard["code"], &heard["id"]), (&json!("error"), &json!(503), &id), "{heard}");
+    };
+    // Without an id nothing is answered unless it fails: also if it does so behind being taken.
+    failed(&json.ask(json!({"op": "append", "data": large})), Value::Null);
+    failed(&json.ask(json!({"op": "append", "id": 2, "ack": "none", "data": "x"})), json!(2));
+    binary.say(1, 0, ANY, 3, &records(&[b"x"]));
+    assert_error(&binary.hear(), 3, 503);
+}
+
+#[test]
 fn catching_up_goes_over_into_following_without_a_gap() {
     let server = Server::start(&["--threads", "2"]);
     const COUNT: usize = 3_000;
