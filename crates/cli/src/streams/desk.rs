@@ -79,6 +79,9 @@ const AWAITED_MAX: usize = 16_384;
 /// Subscriptions of a connection.
 const SUBSCRIPTIONS_MAX: usize = 1_024;
 
+/// Partitions that a connection reads, in all its subscriptions: each is looked at when something comes.
+const FEEDS_MAX: usize = 4_096;
+
 /// Appends to one partition, or commits of one stream: they are done in their order, so only the first is asked.
 struct Lane<I> {
     stream: Stream,
@@ -116,6 +119,8 @@ struct Subscription<I> {
     start: Start,
     member: Option<Member>,
     feeds: Vec<Feed>,
+    /// Partitions that it may come to read.
+    width: usize,
     /// The member is to be told what it reads.
     has_moved: bool,
 }
@@ -271,7 +276,13 @@ impl<I> Desk<I> {
                 format!("a connection has at most {SUBSCRIPTIONS_MAX} subscriptions"),
             ));
         }
-        let mut new = Subscription { id, start, member: None, feeds: Vec::new(), has_moved: false, stream };
+        let width = if which == Which::Any { stream.partitions() as usize } else { 1 };
+        if self.subscriptions.iter().map(|known| known.width).sum::<usize>() + width > FEEDS_MAX {
+            let words = format!("a connection reads at most {FEEDS_MAX} partitions");
+            return Err(problem(code::TOO_MANY, words));
+        }
+        let mut new =
+            Subscription { id, start, member: None, feeds: Vec::new(), width, has_moved: false, stream };
         match group {
             Some(_) if which != Which::Any => {
                 return Err(problem(code::TOPIC, "a group shares the partitions itself: name none"));
@@ -283,7 +294,7 @@ impl<I> Desk<I> {
                     return Err(problem(code::TOPIC, words));
                 }
                 let (name, partitions) = (new.stream.name(), new.stream.partitions());
-                let membership = store.groups.join(name, &group, partitions, cx.waker());
+                let membership = store.groups.join(name, &group, partitions, cx.waker())?;
                 new.member = Some(Member { group, membership });
             }
             None => match which {

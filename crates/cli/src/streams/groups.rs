@@ -4,9 +4,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 
-/// The groups that have members on this server.
+use crate::protocol::{Problem, code, problem};
+
+/// The groups that have members on this server, by stream.
 #[derive(Debug, Default)]
-pub(super) struct Groups(Mutex<HashMap<(String, String), Weak<Group>>>);
+pub(super) struct Groups(Mutex<HashMap<String, HashMap<String, Weak<Group>>>>);
+
+/// Groups of a stream that have members. As many may have stored an offset.
+const GROUPS_MAX: usize = 1_024;
+
+/// Members of a group: as many as a stream may have partitions, so that more would read nothing.
+const MEMBERS_MAX: usize = 1_024;
 
 /// The members of one group of one stream, and what each of them reads.
 ///
@@ -46,17 +54,19 @@ pub(super) struct Moves {
 
 impl Groups {
     /// Joins a group of a stream with so many partitions. The waker is called when there are [moves](Membership::moves).
-    pub(super) fn join(&self, stream: &str, group: &str, partitions: u32, waker: Waker) -> Membership {
-        let mut groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        groups.retain(|_, group| group.strong_count() > 0);
-        let place = groups.entry((stream.to_owned(), group.to_owned())).or_default();
-        let group = place.upgrade().unwrap_or_else(|| {
-            let new = Arc::default();
-            *place = Arc::downgrade(&new);
-            new
-        });
-        drop(groups);
+    pub(super) fn join(
+        &self,
+        stream: &str,
+        group: &str,
+        partitions: u32,
+        waker: Waker,
+    ) -> Result<Membership, Problem> {
+        let group = self.group(stream, group)?;
         let mut state = group.lock();
+        if state.members.len() >= MEMBERS_MAX {
+            let words = format!("a group has at most {MEMBERS_MAX} members");
+            return Err(problem(code::TOO_MANY, words));
+        }
         let id = state.next_id;
         state.next_id += 1;
         state.members.push(Member { id, waker });
@@ -65,7 +75,27 @@ impl Groups {
         state.share_out();
         state.wake_all();
         drop(state);
-        Membership { group, id }
+        Ok(Membership { group, id })
+    }
+
+    fn group(&self, stream: &str, group: &str) -> Result<Arc<Group>, Problem> {
+        let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !streams.contains_key(stream) {
+            // Streams that nobody reads with a group any more make room.
+            streams.retain(|_, groups| groups.values().any(|group| group.strong_count() > 0));
+        }
+        let groups = streams.entry(stream.to_owned()).or_default();
+        if let Some(group) = groups.get(group).and_then(Weak::upgrade) {
+            return Ok(group);
+        }
+        groups.retain(|_, group| group.strong_count() > 0);
+        if groups.len() >= GROUPS_MAX {
+            let words = format!("at most {GROUPS_MAX} groups of a stream have members");
+            return Err(problem(code::TOO_MANY, words));
+        }
+        let new = Arc::default();
+        groups.insert(group.to_owned(), Arc::downgrade(&new));
+        Ok(new)
     }
 }
 
@@ -159,7 +189,7 @@ mod tests {
 
     impl Reader {
         fn join(groups: &Groups, partitions: u32) -> Self {
-            let membership = groups.join("s", "g", partitions, Waker::noop().clone());
+            let membership = groups.join("s", "g", partitions, Waker::noop().clone()).unwrap();
             Self { membership, reads: Vec::new() }
         }
 
@@ -258,8 +288,29 @@ mod tests {
     #[test]
     fn a_group_without_members_is_forgotten() {
         let groups = Groups::default();
-        drop(Reader::join(&groups, 1));
-        let _other = groups.join("s", "h", 1, Waker::noop().clone());
-        assert_eq!(groups.0.lock().unwrap().len(), 1);
+        let join = |stream, group| groups.join(stream, group, 1, Waker::noop().clone()).unwrap();
+        drop((join("s", "g"), join("t", "g")));
+        let _other = (join("s", "h"), join("u", "h"));
+        let streams = groups.0.lock().unwrap();
+        let names = |stream| streams.get(stream).map(|groups| groups.keys().cloned().collect::<Vec<_>>());
+        assert_eq!((names("s"), names("t")), (Some(vec!["h".to_owned()]), None));
+    }
+
+    #[test]
+    fn one_member_or_group_more_than_may_be_is_refused() {
+        let groups = Groups::default();
+        let join = |stream: &str, group: &str| groups.join(stream, group, 1, Waker::noop().clone());
+        let refused = |joined: Result<Membership, Problem>| joined.map(drop).unwrap_err();
+        let mut all: Vec<_> = (0..MEMBERS_MAX).map(|_| join("s", "g").unwrap()).collect();
+        let problem = refused(join("s", "g"));
+        assert_eq!((problem.code, &*problem.text), (429, "a group has at most 1024 members"));
+        all.pop();
+        all.push(join("s", "g").unwrap());
+        all.extend((1..GROUPS_MAX).map(|number| join("s", &number.to_string()).unwrap()));
+        let problem = refused(join("s", "more"));
+        assert_eq!((problem.code, &*problem.text), (429, "at most 1024 groups of a stream have members"));
+        assert!(join("t", "more").is_ok(), "another stream's");
+        all.pop();
+        assert!(join("s", "more").is_ok(), "one has gone");
     }
 }

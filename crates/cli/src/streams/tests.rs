@@ -59,10 +59,14 @@ impl Host {
 
     /// One that has said hello.
     fn client(&self) -> Client {
+        self.client_of("s")
+    }
+
+    fn client_of(&self, name: &str) -> Client {
         let stream = TcpStream::connect(self.plain).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut client = Client(stream);
-        client.say(0, 0, 0, b"\x01\x01s");
+        client.say(0, 0, 0, &[&[1, name.len() as u8], name.as_bytes()].concat());
         assert_eq!(client.hear().0, 128);
         client
     }
@@ -104,8 +108,13 @@ struct Client(TcpStream);
 
 impl Client {
     fn say(&mut self, op: u8, flags: u8, id: u32, body: &[u8]) {
+        self.say_to(0, op, flags, id, body);
+    }
+
+    fn say_to(&mut self, partition: u16, op: u8, flags: u8, id: u32, body: &[u8]) {
         let mut message = ((8 + body.len()) as u32).to_le_bytes().to_vec();
-        message.extend([op, flags, 0, 0]);
+        message.extend([op, flags]);
+        message.extend(partition.to_le_bytes());
         message.extend(id.to_le_bytes());
         message.extend(body);
         self.0.write_all(&message).unwrap();
@@ -215,6 +224,26 @@ fn a_log_that_is_closed_says_so_to_everybody() {
     assert_eq!(client.hear().2[..2], 503_u16.to_le_bytes());
     let refused = answer(host.post("/streams/s", b"x"));
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("Retry-After: 1"), "{refused}");
+}
+
+#[test]
+fn a_connection_reads_so_many_partitions_and_no_more() {
+    let host = Host::new(1 << 20);
+    host.streams.create("wide", &StreamConfig::default().partitions(64)).unwrap();
+    let mut client = host.client_of("wide");
+    let all = |client: &mut Client, id: u32| {
+        client.say_to(u16::MAX, 2, 0, id, &[0; 16]);
+        client.hear()
+    };
+    for id in 1..=64 {
+        assert_eq!(all(&mut client, id).0, 130);
+    }
+    let (op, id, body) = all(&mut client, 65);
+    assert_eq!((op, id, &body[..2]), (255, 65, &429_u16.to_le_bytes()[..]));
+    assert!(body.ends_with(b"at most 4096 partitions"), "{}", String::from_utf8_lossy(&body));
+    client.say(5, 0, 66, &7_u32.to_le_bytes());
+    assert_eq!(client.hear().0, 133);
+    assert_eq!(all(&mut client, 65).0, 130, "others were given up");
 }
 
 #[test]

@@ -386,7 +386,11 @@ fn who_wants_no_acknowledgement_is_told_what_was_not_taken() {
     // There is nowhere to go on when the first segment is full.
     std::fs::remove_dir_all(server._directory.path("streams/streams/s/0")).unwrap();
     let failed = |heard: &Value, id: Value| {
-        assert_eq!((&heard["op"], &heard["code"], &heard["id"]), (&json!("error"), &json!(503), &id), "{heard}");
+        assert_eq!(
+            (&heard["op"], &heard["code"], &heard["id"]),
+            (&json!("error"), &json!(503), &id),
+            "{heard}"
+        );
     };
     // Without an id nothing is answered unless it fails: also if it does so behind being taken.
     failed(&json.ask(json!({"op": "append", "data": large})), Value::Null);

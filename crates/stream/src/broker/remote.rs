@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tokio::runtime;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::LocalSet;
 
 use super::address::Address;
@@ -25,7 +25,7 @@ use crate::{AppendError, Completer, Durability, Partition, Pending, Read, Start}
 const QUEUE_APPENDS: usize = 65_536;
 /// Bytes that may wait for the broker's acknowledgement, where the setting `queue.bytes` says nothing else.
 pub(super) const QUEUE_BYTES: u64 = 64 << 20;
-/// Questions that may wait. Each is answered within seconds, or refused.
+/// Questions that may wait for their answers. Each is answered within seconds, or refused.
 const QUESTIONS_MAX: usize = 1024;
 /// How often the broker is asked whether it is there.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
@@ -70,7 +70,10 @@ pub(super) struct Remote {
 #[derive(Clone)]
 struct Ends {
     outgoing: mpsc::Sender<Outgoing>,
-    questions: mpsc::Sender<Question>,
+    questions: mpsc::Sender<(Question, OwnedSemaphorePermit)>,
+    /// As many as questions may wait.
+    places: Arc<Semaphore>,
+    /// One for each partition that this node keeps, and no more come to wait here.
     follows: mpsc::UnboundedSender<Follow>,
 }
 
@@ -175,7 +178,8 @@ impl Remote {
             all.block_on(&runtime, serve(engine, questions, follows, status, &limit));
         };
         let thread = thread::Builder::new().name(name.to_owned()).spawn(run).map_err(client)?;
-        let ends = Ends { outgoing, questions: asked, follows: added };
+        let places = Arc::new(Semaphore::new(QUESTIONS_MAX));
+        let ends = Ends { outgoing, questions: asked, places, follows: added };
         Ok(Self { ends: Mutex::new(Some(ends)), line, within, thread: Mutex::new(Some(thread)) })
     }
 
@@ -184,11 +188,15 @@ impl Remote {
     }
 
     fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> Question) -> Answer<T> {
+        let Some(ends) = self.ends() else { return Answer::ready(Err(BrokerError::Closed)) };
+        let Ok(place) = ends.places.try_acquire_owned() else {
+            return Answer::ready(Err(BrokerError::Busy));
+        };
         let (reply, answer) = Answer::channel();
-        match self.ends().map(|ends| ends.questions.try_send(question(reply))) {
-            Some(Ok(())) => answer,
-            Some(Err(mpsc::error::TrySendError::Full(_))) => Answer::ready(Err(BrokerError::Busy)),
-            _ => Answer::ready(Err(BrokerError::Closed)),
+        // There is room for as many as there are places, so that only a thread which has ended takes none.
+        match ends.questions.try_send((question(reply), place)) {
+            Ok(()) => answer,
+            Err(_) => Answer::ready(Err(BrokerError::Closed)),
         }
     }
 }
@@ -275,7 +283,7 @@ impl Drop for Remote {
 /// Until the other ends are gone; then as long as what is under way may take.
 async fn serve<E: Engine>(
     engine: Rc<E>,
-    mut questions: mpsc::Receiver<Question>,
+    mut questions: mpsc::Receiver<(Question, OwnedSemaphorePermit)>,
     mut follows: mpsc::UnboundedReceiver<Follow>,
     status: Arc<Status>,
     within: &AtomicU64,
@@ -299,8 +307,12 @@ async fn serve<E: Engine>(
             }
         }
     });
-    while let Some(question) = questions.recv().await {
-        tokio::task::spawn_local(answer(engine.clone(), question));
+    while let Some((question, place)) = questions.recv().await {
+        let engine = engine.clone();
+        tokio::task::spawn_local(async move {
+            answer(engine, question).await;
+            drop(place);
+        });
     }
     let end = Instant::now() + Duration::from_millis(within.load(Ordering::SeqCst));
     while status.health().waiting > 0 && Instant::now() < end {
@@ -397,4 +409,73 @@ pub(super) async fn settle(sink: &mut Sink, name: &str, status: &Status) -> Resu
 
 pub(super) fn failed(why: impl std::fmt::Display) -> BrokerError {
     BrokerError::Failed(why.to_string().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::future::pending;
+
+    use super::*;
+
+    /// A broker that stores where groups go on when it may.
+    struct Slow {
+        asked: Arc<AtomicUsize>,
+        may: Arc<Semaphore>,
+    }
+
+    impl Engine for Slow {
+        async fn publish(&self, _: mpsc::Receiver<Outgoing>) {
+            pending().await
+        }
+
+        async fn follow(&self, _: &str, _: u32, _: Start, _: &mut Sink) -> String {
+            pending().await
+        }
+
+        async fn fetch(&self, _: &str, _: u32, _: u64, _: usize) -> Result<Read, BrokerError> {
+            pending().await
+        }
+
+        async fn ends(&self, _: &str, _: u32) -> Result<(u64, u64), BrokerError> {
+            pending().await
+        }
+
+        async fn partitions(&self, _: &str) -> Result<u32, BrokerError> {
+            pending().await
+        }
+
+        async fn commit(&self, _: &str, _: u32, _: &str, _: u64) -> Result<(), BrokerError> {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            self.may.acquire().await.map(|_| ()).map_err(failed)
+        }
+
+        async fn committed(&self, _: &str, _: u32, _: &str) -> Result<Option<u64>, BrokerError> {
+            pending().await
+        }
+
+        async fn probe(&self) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn no_more_questions_are_with_the_broker_than_may_be() {
+        let address = Address::parse("redis://127.0.0.1:1", &BTreeMap::new()).unwrap();
+        let status = Arc::new(Status::new("slow".to_owned()));
+        let (asked, may) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+        let engine = Slow { asked: asked.clone(), may: may.clone() };
+        let slow = Remote::start("slow", &address, QUEUE_BYTES, status, || engine).unwrap();
+        let answers: Vec<_> = (0..QUESTIONS_MAX).map(|_| slow.commit("s", 0, "g", 1)).collect();
+        while asked.load(Ordering::SeqCst) < QUESTIONS_MAX {
+            thread::yield_now();
+        }
+        assert_eq!(slow.commit("s", 0, "g", 1).block(), Err(BrokerError::Busy));
+        may.add_permits(1);
+        assert!(answers.into_iter().all(|answer| answer.block() != Err(BrokerError::Busy)));
+        // The last answer is there a moment before its place is free.
+        while slow.commit("s", 0, "g", 1).block() == Err(BrokerError::Busy) {
+            thread::yield_now();
+        }
+    }
 }

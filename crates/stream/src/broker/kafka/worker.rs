@@ -71,7 +71,7 @@ fn run<W: Work>(mut work: W, questions: &Receiver<W::Question>, is_closed: &Atom
             return;
         }
         if let Some(first) = first {
-            work.answer(std::iter::once(first).chain(questions.try_iter()).collect());
+            work.answer(std::iter::once(first).chain(questions.try_iter().take(QUESTIONS_MAX)).collect());
         }
         work.look_around();
     }
