@@ -14,6 +14,7 @@ pub(crate) mod backing;
 pub(crate) mod binary;
 mod bridge;
 mod carrier;
+mod counted;
 mod desk;
 pub(crate) mod follow;
 mod groups;

@@ -24,8 +24,9 @@ use sinews_server::{Position, Publisher};
 use sinews_stream::record::{Kind, Limits, Record, RecordBuilder, Records};
 use sinews_stream::{Partition, Past, ReadError, Stream};
 
+use super::counted::counted;
 use super::desk::Alarm;
-use super::json::{counted, malformed};
+use super::json::malformed;
 use crate::auth::pattern;
 use crate::hub::{Content, Hub};
 use crate::protocol::{Problem, code, problem};

@@ -254,9 +254,18 @@ impl Voice for Wire {
         let _ = cx.send_binary(&wire::error(*id, problem.code, &problem.text));
     }
 
-    fn records(&self, at: &Place<'_, u32>, from: u64, end: u64, read: &Read, cx: &mut Context<'_>) -> Sent {
+    fn records(
+        &self,
+        at: &Place<'_, u32>,
+        from: u64,
+        end: u64,
+        read: &Read,
+        cx: &mut Context<'_>,
+    ) -> (Sent, u64) {
         let head = wire::batches(number(at.partition), *at.id, from, read.next, end);
-        cx.send_pieces(Kind::Binary, &[head, read.batches.clone()]).unwrap_or(Sent::Dropped)
+        // Whoever reads batches checks their records.
+        let sent = cx.send_pieces(Kind::Binary, &[head, read.batches.clone()]);
+        (sent.unwrap_or(Sent::Dropped), read.next)
     }
 
     fn fetched(&self, at: &Place<'_, u32>, fetched: &Fetched, cx: &mut Context<'_>) {

@@ -31,7 +31,7 @@ pub(crate) trait Voice {
     fn committed(&self, at: &Place<'_, Self::Id>, cx: &mut Context<'_>);
     fn failed(&self, id: &Self::Id, problem: Problem, cx: &mut Context<'_>);
     /// Records from an offset on; what comes before it in the first batch does not count. `end` is that of what can
-    /// be read.
+    /// be read. Answers where it goes on, too: earlier than behind all of it where something is damaged.
     fn records(
         &self,
         at: &Place<'_, Self::Id>,
@@ -39,7 +39,7 @@ pub(crate) trait Voice {
         end: u64,
         read: &Read,
         cx: &mut Context<'_>,
-    ) -> Sent;
+    ) -> (Sent, u64);
     /// What was read once.
     fn fetched(&self, at: &Place<'_, Self::Id>, fetched: &Fetched, cx: &mut Context<'_>);
     /// Records that are not there any more, and where it goes on.
@@ -652,7 +652,7 @@ impl Feed {
             Ok(None) => return self.follow(closing),
             Ok(Some(read)) => {
                 let end = self.source.partition().ends().readable.max(read.next);
-                (voice.records(at, from, end, &read, cx), read.next)
+                voice.records(at, from, end, &read, cx)
             }
             Err(Unread::Gap(to)) => (voice.gap(at, from, to, cx), to),
             // What was stored of it lies behind the end of what is left of it.

@@ -9,7 +9,7 @@ use sinews_server::{Context, History, InvalidTopic, Position, Sent, SlowConsumer
 use sinews_stream::ReadError;
 
 use super::backing::{Line, RELAY_RECORDS, content_of};
-use super::json::counted;
+use super::counted::counted;
 use super::{READ_BYTES, Store};
 use crate::hub::Form;
 use crate::protocol::{Problem, code, problem};

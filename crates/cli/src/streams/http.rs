@@ -10,7 +10,8 @@ use sinews_stream::record::{Kind, RecordBuilder, Records};
 use sinews_stream::{Durability, Pending, Start, Stream};
 
 use super::bridge::Unread;
-use super::json::{counted, described, malformed, write_record};
+use super::counted::counted;
+use super::json::{described, malformed, write_record};
 use super::{Ack, Store, Which, choose, find_partition};
 use crate::auth::{Rights, Want};
 use crate::hub::{self, Content};

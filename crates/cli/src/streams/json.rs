@@ -15,6 +15,7 @@ use sinews_stream::record::{self, Kind, Malformed, Record, RecordBuilder, Record
 use sinews_stream::{Appended, Read, Stream};
 
 use super::bridge::Opening;
+use super::counted::counted;
 use super::desk::Place;
 use super::{Ack, Begin, Desk, Fetched, Store, Voice, Which};
 use crate::auth::{Rights, Want};
@@ -273,28 +274,29 @@ pub(super) fn write_record(record: &Record<'_>, prefix: &str, out: &mut String) 
 
 /// What was read, as one message: pieces of it might meet the limit on what waits.
 fn records_text(at: &Place<'_, Asked>, from: u64, end: u64, read: Option<&Read>) -> String {
-    let id = at.id.id.as_ref().map_or_else(String::new, |id| format!("\"id\":{id},"));
-    let (stream, partition) = (json!(at.stream), at.partition);
-    let mut words =
-        format!("{{\"op\":\"records\",{id}\"stream\":{stream},\"partition\":{partition},\"records\":[");
+    let mut words = begin_records(at);
     let (next, batches) = read.map_or((from, &[][..]), |read| (read.next, &read.batches));
-    for record in counted(batches, from) {
-        if !words.ends_with('[') {
-            words.push(',');
-        }
-        write_record(&record, "", &mut words);
-    }
-    // Writing to a string cannot fail.
-    let _ = write!(words, "],\"next\":{},\"end\":{end}}}", next.max(from));
-    words
+    counted(batches, from).for_each(|record| push_record(&record, &mut words));
+    end_records(next.max(from), end, words)
 }
 
-/// The records of batches, but for those in front of what was asked for. Of a batch with a damaged record, those before
-/// that one: offsets tell what is missing.
-pub(super) fn counted(batches: &[u8], from: u64) -> impl Iterator<Item = Record<'_>> {
-    let batches = record::iter(batches).map_while(Result::ok);
-    let records = batches.flat_map(|batch| batch.records().map_while(Result::ok));
-    records.filter(move |record| record.offset >= from)
+fn begin_records(at: &Place<'_, Asked>) -> String {
+    let id = at.id.id.as_ref().map_or_else(String::new, |id| format!("\"id\":{id},"));
+    let (stream, partition) = (json!(at.stream), at.partition);
+    format!("{{\"op\":\"records\",{id}\"stream\":{stream},\"partition\":{partition},\"records\":[")
+}
+
+fn push_record(record: &Record<'_>, words: &mut String) {
+    if !words.ends_with('[') {
+        words.push(',');
+    }
+    write_record(record, "", words);
+}
+
+fn end_records(next: u64, end: u64, mut words: String) -> String {
+    // Writing to a string cannot fail.
+    let _ = write!(words, "],\"next\":{next},\"end\":{end}}}");
+    words
 }
 
 /// Says it in JSON.
@@ -345,9 +347,30 @@ impl Voice for Words {
         Self::say(problem.words(), id, cx);
     }
 
-    fn records(&self, at: &Place<'_, Asked>, from: u64, end: u64, read: &Read, cx: &mut Context<'_>) -> Sent {
-        let unasked = Place { id: &Asked::default(), ..*at };
-        cx.send_text(&records_text(&unasked, from, end, Some(read))).unwrap_or(Sent::Dropped)
+    fn records(
+        &self,
+        at: &Place<'_, Asked>,
+        from: u64,
+        end: u64,
+        read: &Read,
+        cx: &mut Context<'_>,
+    ) -> (Sent, u64) {
+        let mut words = begin_records(&Place { id: &Asked::default(), ..*at });
+        let mut records = counted(&read.batches, from);
+        while let Some(record) = records.next()
+            && records.damaged().is_none()
+        {
+            push_record(&record, &mut words);
+        }
+        let next = match records.damaged() {
+            // What comes before it comes first.
+            Some(damaged) if damaged.start == from => {
+                return (self.gap(at, damaged.start, damaged.end, cx), damaged.end);
+            }
+            Some(damaged) => damaged.start,
+            None => read.next,
+        };
+        (cx.send_text(&end_records(next, end, words)).unwrap_or(Sent::Dropped), next)
     }
 
     fn fetched(&self, at: &Place<'_, Asked>, fetched: &Fetched, cx: &mut Context<'_>) {

@@ -59,8 +59,8 @@ impl Voice for Silent {
         close(cx, code, &problem.text);
     }
 
-    fn records(&self, _: &Place<'_, ()>, _: u64, _: u64, _: &Read, _: &mut Context<'_>) -> Sent {
-        Sent::Queued
+    fn records(&self, _: &Place<'_, ()>, _: u64, _: u64, read: &Read, _: &mut Context<'_>) -> (Sent, u64) {
+        (Sent::Queued, read.next)
     }
 
     fn fetched(&self, _: &Place<'_, ()>, _: &Fetched, _: &mut Context<'_>) {}

@@ -400,6 +400,36 @@ fn who_wants_no_acknowledgement_is_told_what_was_not_taken() {
 }
 
 #[test]
+fn damage_on_the_disk_is_told_as_a_gap() {
+    let server = Server::start(&[]);
+    let mut json = Json::connect(&server.running, "/streams/s");
+    for batch in [json!([{"data": "a"}, {"data": "harmed"}, {"data": "c"}]), json!([{"data": "d"}])] {
+        assert_eq!(json.ask(json!({"op": "append", "id": 1, "records": batch}))["op"], "ack");
+    }
+    let path = server._directory.path("streams/streams/s/0");
+    let mut files = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    let path = files.find(|path| path.extension().is_some_and(|name| name == "log")).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(6).position(|bytes| bytes == b"harmed").unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"H", at as u64).unwrap();
+
+    assert_eq!(json.ask(json!({"op": "consume", "id": 2, "from": "earliest"}))["op"], "ack");
+    let heard = json.hear();
+    assert_eq!((&heard["records"][0]["data"], &heard["next"]), (&json!("a"), &json!(1)), "{heard}");
+    let gap = json!({"op": "gap", "stream": "s", "partition": 0, "from": 1, "to": 3});
+    assert_eq!(json.hear(), gap);
+    assert_eq!(json.records(1), [(0, 3, json!("d"))]);
+    // Who asks once sees by the offsets what is missing.
+    let read = Json::connect(&server.running, "/streams/s").ask(json!({"op": "read", "id": 3, "offset": 0}));
+    let offsets: Vec<_> = read["records"].as_array().unwrap().iter().map(|it| &it["offset"]).collect();
+    assert_eq!((offsets, &read["next"]), (vec![&json!(0), &json!(3)], &json!(4)));
+    let lines = server.running.get("/streams/s");
+    assert!(lines.contains("\"offset\":0") && !lines.contains("\"offset\":1"), "{lines}");
+    assert!(lines.contains("\"offset\":3"), "{lines}");
+}
+
+#[test]
 fn catching_up_goes_over_into_following_without_a_gap() {
     let server = Server::start(&["--threads", "2"]);
     const COUNT: usize = 3_000;
