@@ -114,6 +114,14 @@ pub struct Partition {
     core: Arc<Core>,
 }
 
+/// Where records are to go.
+enum Place {
+    /// Behind the others, with the time of now.
+    Next,
+    /// Where somebody else says, if what the log has ends where he says, too.
+    At { base: u64, appended: u64, behind: Option<u64> },
+}
+
 /// What all clones share.
 pub(crate) struct Core {
     stream: Arc<str>,
@@ -197,7 +205,7 @@ impl Partition {
     ///
     /// [`AppendError`]; nothing is appended then.
     pub fn append(&self, records: Records) -> Result<Pending, AppendError> {
-        self.core.append(None, &records)
+        self.core.append(Place::Next, &records)
     }
 
     /// The same with an offset and a time that somebody else has given: a broker. The offset is at least
@@ -207,7 +215,18 @@ impl Partition {
     ///
     /// [`AppendError`]; nothing is appended then.
     pub fn append_at(&self, base: u64, appended: u64, records: Records) -> Result<Pending, AppendError> {
-        self.core.append(Some((base, appended)), &records)
+        self.core.append(Place::At { base, appended, behind: None }, &records)
+    }
+
+    /// The same, if the log ends at `behind`: it may have given up what it had taken before, so that its end is earlier.
+    #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
+    pub(crate) fn append_behind(
+        &self,
+        behind: u64,
+        (base, appended): (u64, u64),
+        records: Records,
+    ) -> Result<Pending, AppendError> {
+        self.core.append(Place::At { base, appended, behind: Some(behind) }, &records)
     }
 
     /// How far it goes.
@@ -337,18 +356,17 @@ impl fmt::Debug for Partition {
 }
 
 impl Core {
-    fn append(
-        self: &Arc<Self>,
-        place: Option<(u64, u64)>,
-        records: &Records,
-    ) -> Result<Pending, AppendError> {
+    fn append(self: &Arc<Self>, place: Place, records: &Records) -> Result<Pending, AppendError> {
         let now = (self.clock)();
         let mut state = self.state();
         if let Some(refused) = state.refuses() {
             return Err(refused);
         }
-        let (base, appended) = place.unwrap_or((state.next, now));
-        if base < state.next {
+        let (base, appended, behind) = match place {
+            Place::Next => (state.next, now, None),
+            Place::At { base, appended, behind } => (base, appended, behind),
+        };
+        if base < state.next || behind.is_some_and(|behind| behind != state.next) {
             return Err(AppendError::OutOfOrder { next: state.next });
         }
         let most = state.config.segment_bytes.min(self.limits.max_batch as u64);

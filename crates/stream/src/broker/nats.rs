@@ -335,6 +335,9 @@ impl Nats {
                     return Ok(Err("messages were lost on the way; they are read again".to_owned()));
                 }
                 last = place;
+                if sequence < sink.next() {
+                    return Ok(Err(format!("{sequence} came once more; it is read on behind what is there")));
+                }
                 let time = time_of(&message).unwrap_or_else(|| sent_at(&message));
                 if !sink.push(sequence, time, |builder| push(builder, &message, time)) {
                     self.status.note(&format!("{name}: the record at {sequence} is too large, and left out"));

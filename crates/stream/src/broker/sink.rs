@@ -22,6 +22,8 @@ pub(super) struct Sink {
     /// Batches that the log has taken and may not have written yet, which a disk without room gives back. At most what
     /// the log lets wait.
     taken: VecDeque<(u64, Records, Pending)>,
+    /// Where the log ends if it has not given up anything of that: what comes next must not be put anywhere else.
+    end: u64,
     /// The offset that comes next, or a later one.
     next: u64,
     /// The latest time of a record.
@@ -43,7 +45,7 @@ impl Sink {
     pub(super) fn new(partition: Partition) -> Self {
         let next = partition.ends().next;
         let (builder, held, taken) = (RecordBuilder::new(), VecDeque::new(), VecDeque::new());
-        Self { partition, builder, base: next, held, taken, next, newest: 0 }
+        Self { partition, builder, base: next, held, taken, end: next, next, newest: 0 }
     }
 
     /// The offset from which on records are wanted.
@@ -104,6 +106,7 @@ impl Sink {
         while let Some((base, records)) = self.held.pop_front() {
             let flow = match self.append(base, &records) {
                 Ok(pending) => {
+                    self.end = base + u64::from(records.count());
                     self.taken.push_back((base, records, pending));
                     continue;
                 }
@@ -115,6 +118,8 @@ impl Sink {
                 Err(AppendError::Busy) if self.partition.watch(Past::Room, waker) => None,
                 Err(AppendError::Busy) => Some(Flow::Full),
                 Err(AppendError::NoSpace) => Some(Flow::NoSpace),
+                // It has found no room for what it had taken, and may not have said so yet.
+                Err(AppendError::OutOfOrder { next }) if next < self.end => Some(Flow::NoSpace),
                 Err(error) => return Err(error),
             };
             self.held.push_front((base, records));
@@ -134,6 +139,7 @@ impl Sink {
                 Poll::Ready(Err(AppendError::NoSpace)) => {
                     let lost = self.taken.drain(..).rev();
                     lost.for_each(|(base, records, _)| self.held.push_front((base, records)));
+                    self.end = self.partition.ends().next;
                     return Ok(true);
                 }
                 Poll::Ready(Err(error)) => return Err(error),
@@ -147,7 +153,7 @@ impl Sink {
         // The log searches by this time. That of the records is what the broker searches by; a producer whose clock
         // is ahead must not hide what comes behind it.
         let time = self.newest.min(now());
-        self.partition.append_at(base, time, records.clone())
+        self.partition.append_behind(self.end, (base, time), records.clone())
     }
 
     /// What is larger than the log takes goes record by record; a single one is left out.
@@ -228,6 +234,18 @@ mod tests {
         all
     }
 
+    /// A log on a disk whose room is what a test says, with a clock that stands still.
+    fn simulated() -> (Simulated, Arc<AtomicU64>, Streams, Partition) {
+        let (disk, time) = (Simulated::new(1), Arc::new(AtomicU64::new(1)));
+        let clock = time.clone();
+        let clock = Arc::new(move || clock.load(Ordering::Relaxed));
+        let config = StreamsConfig::default().writers(0);
+        let (streams, _) =
+            Streams::open_on(Arc::new(disk.clone()), Path::new("/log"), config, clock).unwrap();
+        let partition = streams.create("s", &StreamConfig::default()).unwrap().partition(0).unwrap();
+        (disk, time, streams, partition)
+    }
+
     #[test]
     fn a_gap_ends_a_batch_and_what_follows_goes_on_in_one() {
         let (log, partition) = Log::new("gap", StreamsConfig::default());
@@ -261,14 +279,7 @@ mod tests {
 
     #[test]
     fn what_a_full_disk_gives_back_is_written_when_there_is_room() {
-        let disk = Simulated::new(1);
-        let time = Arc::new(AtomicU64::new(1));
-        let clock = time.clone();
-        let clock = Arc::new(move || clock.load(Ordering::Relaxed));
-        let config = StreamsConfig::default().writers(0);
-        let (streams, _) =
-            Streams::open_on(Arc::new(disk.clone()), Path::new("/log"), config, clock).unwrap();
-        let partition = streams.create("s", &StreamConfig::default()).unwrap().partition(0).unwrap();
+        let (disk, time, streams, partition) = simulated();
         let mut sink = Sink::new(partition.clone());
         let write = || while streams.work() {};
         put(&mut sink, 0, 1, b"x");
@@ -291,6 +302,29 @@ mod tests {
         assert_eq!(offsets(&partition), [[0], [1], [2], [7], [8]]);
         assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
         assert!(sink.taken.is_empty());
+    }
+
+    #[test]
+    fn nothing_is_put_behind_what_the_log_has_given_up_and_not_said_so_yet() {
+        let (disk, time, streams, partition) = simulated();
+        let mut sink = Sink::new(partition.clone());
+        let write = || while streams.work() {};
+        disk.set_room(Some(0));
+        put(&mut sink, 3, 1, b"given up");
+        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        // Who has no room takes the records back first, and tells whoever waits then.
+        let (late, pending) = Pending::channel(1);
+        sink.taken[0].2 = pending;
+        write();
+        disk.set_room(None);
+        time.fetch_add(1_000_000, Ordering::Relaxed);
+        put(&mut sink, 4, 1, b"behind");
+        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::NoSpace));
+        late.fail(AppendError::NoSpace);
+        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::NoSpace));
+        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        write();
+        assert_eq!(offsets(&partition), [[3], [4]]);
     }
 
     #[test]
