@@ -147,6 +147,31 @@ fn errors_of_the_broker_are_tried_again_and_nothing_is_stored_twice() {
 }
 
 #[test]
+fn who_publishes_is_not_told_an_offset_that_the_broker_has_not_named() {
+    let duplicate = RDKafkaRespErr::RD_KAFKA_RESP_ERR_DUPLICATE_SEQUENCE_NUMBER;
+    let cluster = Cluster::new(1);
+    cluster.topic("twice", 1);
+    let broker = cluster.connect("linger.ms=500");
+    assert_eq!(publish_acked(&*broker, "twice", 0, &["before"; 10]), 0);
+    // What a broker says that has them already, from before a connection was lost. This one has others in their place.
+    cluster.mock.request_errors(RDKafkaApiKey::Produce, &[duplicate]);
+    let sent = ["d", "e", "f", "g"];
+    let mut pending: Vec<_> = sent.iter().map(|value| publish(&*broker, "twice", 0, &[value])).collect();
+    let answers: Vec<_> = pending.iter_mut().map(acked).collect();
+    let refused = |answer: &_| matches!(answer, Err(AppendError::Broker(why)) if why.contains("where"));
+    assert!(refused(&answers[0]), "{answers:?}");
+    // As a rule all of them went together; what follows has its place.
+    let told = sent.iter().zip(&answers).filter(|(_, answer)| !refused(answer));
+    let last = publish_acked(&*broker, "twice", 0, &["h"]);
+    let stored = broker.fetch("twice", 0, 0, 1 << 20).block().expect("it is there");
+    let stored = seen(&stored.batches);
+    for (value, offset) in told.map(|(value, answer)| (*value, answer.clone())).chain([("h", Ok(last))]) {
+        let offset = offset.expect("it was stored");
+        assert!(stored.iter().any(|it| it.offset == offset && it.value == value), "{value} at {offset}");
+    }
+}
+
+#[test]
 fn a_leader_that_moves_is_followed() {
     let cluster = Cluster::new(3);
     cluster.mock.create_topic("moving", 1, 3).expect("it is new");

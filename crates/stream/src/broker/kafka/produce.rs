@@ -30,6 +30,9 @@ const PURGED_WITHIN: Duration = Duration::from_millis(500);
 /// What a message takes beside its key and its value: heads, and the header that names its kind.
 const MESSAGE_OVERHEAD: usize = 128;
 
+/// Why an append has failed whose records are there.
+const NOWHERE: &str = "Kafka has the records, and does not say where";
+
 type Client = BaseProducer<Context>;
 
 /// The producing half of a connection.
@@ -64,6 +67,23 @@ pub(super) struct Flight {
 /// What librdkafka calls back, on our thread.
 pub(super) struct Context {
     status: Arc<Status>,
+    nameless: Mutex<Option<Nameless>>,
+}
+
+/// Messages that were sent again and had been stored before, of which the broker says no more than that. They come one
+/// after the other, and librdkafka counts their offsets from -1: the next one of them would be this. No other message has
+/// that offset, since before it lie at least as many as have been counted.
+struct Nameless {
+    topic: String,
+    partition: i32,
+    next: i64,
+}
+
+impl Nameless {
+    fn has(&self, message: &impl Message) -> bool {
+        let (offset, partition) = (message.offset(), message.partition());
+        (offset, partition, message.topic()) == (self.next, self.partition, &self.topic)
+    }
 }
 
 /// How far records went into the queue.
@@ -282,6 +302,26 @@ impl ClientContext for Context {
     }
 }
 
+impl Context {
+    /// The offset of a message that was acknowledged, if it has been named.
+    fn offset(&self, message: &impl Message) -> Option<u64> {
+        let mut nameless = lock(&self.nameless);
+        match &mut *nameless {
+            Some(before) if before.has(message) => {
+                before.next += 1;
+                return None;
+            }
+            place => *place = None,
+        }
+        let offset = u64::try_from(message.offset()).ok();
+        if offset.is_none() {
+            let (topic, partition) = (message.topic().to_owned(), message.partition());
+            *nameless = Some(Nameless { topic, partition, next: message.offset() + 1 });
+        }
+        offset
+    }
+}
+
 impl ProducerContext for Context {
     type DeliveryOpaque = Arc<Flight>;
 
@@ -290,8 +330,7 @@ impl ProducerContext for Context {
         match result {
             Ok(message) => {
                 self.status.is_up();
-                // An acknowledged message has one.
-                flight.land(Ok(u64::try_from(message.offset()).unwrap_or_default()));
+                flight.land(self.offset(message).ok_or_else(|| failed(NOWHERE)));
             }
             Err((error, _)) => {
                 self.status.note(&error.to_string());
@@ -302,7 +341,7 @@ impl ProducerContext for Context {
 }
 
 fn create(config: &Config, status: &Arc<Status>) -> Result<Client, KafkaError> {
-    config.producer().create_with_context(Context { status: status.clone() })
+    config.producer().create_with_context(Context { status: status.clone(), nameless: Mutex::default() })
 }
 
 fn message<'a>(
