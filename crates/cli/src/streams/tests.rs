@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sinews_server::{Listen, MessageRoute, Router, Server, StopHandle};
+use sinews_server::{Config, Listen, MessageRoute, Router, Server, StopHandle};
 use sinews_stream::record::{Kind, RecordBuilder};
 use sinews_stream::{StreamConfig, Streams, StreamsConfig};
 
@@ -34,6 +34,11 @@ struct Host {
 
 impl Host {
     fn new(max_pending: usize) -> Self {
+        Self::with_config(max_pending, Config::default())
+    }
+
+    /// With what a connection of plain messages may have under way.
+    fn with_config(max_pending: usize, config_of_plain: Config) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let directory = std::env::temp_dir().join(format!("sinews-streams-{}-{count}", std::process::id()));
@@ -49,6 +54,7 @@ impl Host {
             super::http::publish(&to_post.policy(), Some(&of_post), request)
         });
         let route = MessageRoute::new(move |_| Binary::plain(live.clone(), Arc::clone(&store), 1 << 20));
+        let route = route.with_config(config_of_plain);
         let any = || Listen::tcp(([127, 0, 0, 1], 0).into());
         let server = Server::new(router).threads(1).listen_on(any()).listen_on(any().with_messages(route));
         let server = server.bind().unwrap();
@@ -180,6 +186,23 @@ fn who_publishes_faster_than_the_disk_writes_is_held_and_nothing_is_lost() {
         working.join().unwrap()
     });
     assert!(working <= (MAX + batch.len()) as u64, "{working} bytes waited");
+}
+
+#[test]
+fn answers_wait_until_the_connection_takes_them() {
+    const COUNT: u32 = 1_000;
+    // Far less than the answers have together, which are due at once.
+    let host = Host::with_config(1 << 20, Config::default().with_high_water(1_000).with_max_outbound(2_000));
+    let mut client = host.client();
+    for id in 0..COUNT {
+        client.say(1, 2, id, &batch(1));
+    }
+    client.say(6, 0, COUNT, b"");
+    assert_eq!(client.hear().0, 134, "everything before it has been heard");
+    host.work();
+    for id in 0..COUNT {
+        assert_eq!(client.hear(), (129, id, [&u64::from(id).to_le_bytes()[..], &[1, 0, 0, 0]].concat()));
+    }
 }
 
 #[test]
