@@ -1,0 +1,241 @@
+//! The bridges opposite brokers of a few lines, which do what real ones do seldom and not when a test wants it.
+
+#![cfg(any(feature = "nats", feature = "redis"))]
+
+#[allow(dead_code, reason = "these need a part of it")]
+mod broker;
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+/// Accepts connections, each with a thread of its own that ends with it.
+struct Peer {
+    address: SocketAddr,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Peer {
+    fn new(serve: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("it is bound");
+        let (is_over, serve) = (Arc::new(AtomicBool::new(false)), Arc::new(serve));
+        let over = is_over.clone();
+        let thread = thread::spawn(move || {
+            for stream in listener.incoming() {
+                if over.load(Ordering::SeqCst) {
+                    return;
+                }
+                let (serve, stream) = (serve.clone(), stream.expect("a connection"));
+                // The other side ends it.
+                thread::spawn(move || drop(serve(stream)));
+            }
+        });
+        Self { address, is_over, thread: Some(thread) }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect(self.address);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// The next line without its end; none when the other side has gone.
+fn line(reader: &mut BufReader<TcpStream>) -> io::Result<String> {
+    let mut line = String::new();
+    if reader.read_line(&mut line)? == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(line.trim_end().to_owned())
+}
+
+/// So many bytes, and the end of the line behind them.
+fn bytes(reader: &mut BufReader<TcpStream>, count: usize) -> io::Result<String> {
+    let mut bytes = vec![0; count + 2];
+    reader.read_exact(&mut bytes)?;
+    bytes.truncate(count);
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(feature = "redis")]
+mod redis {
+    use std::collections::BTreeMap;
+    use std::io::{self, BufReader, Write};
+    use std::net::TcpStream;
+    use std::sync::{Arc, Mutex};
+
+    use sinews_stream::Start;
+    use sinews_stream::broker::connect;
+
+    use super::broker::{Node, read, until, values};
+    use super::{Peer, bytes, line};
+
+    fn serve(stream: TcpStream, stored: &Mutex<Vec<&str>>) -> io::Result<()> {
+        let mut reader = BufReader::new(stream);
+        loop {
+            let count = line(&mut reader)?.trim_start_matches('*').parse().expect("a command");
+            let mut words = Vec::new();
+            for _ in 0..count {
+                let length = line(&mut reader)?.trim_start_matches('$').parse().expect("a length");
+                words.push(bytes(&mut reader, length)?);
+            }
+            let answer = answer(&words, &stored.lock().unwrap());
+            reader.get_mut().write_all(answer.as_bytes())?;
+        }
+    }
+
+    fn answer(words: &[String], stored: &[&str]) -> String {
+        let text = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+        let entry = |at: usize| {
+            format!("*2\r\n{}*2\r\n{}{}", text(&format!("0-{}", at + 1)), text("v"), text(stored[at]))
+        };
+        match &*words[0] {
+            "PING" => "+PONG\r\n".to_owned(),
+            "SUBSCRIBE" => format!("*3\r\n{}{}:1\r\n", text("subscribe"), text(&words[1])),
+            "XINFO" => {
+                let last = text(&format!("0-{}", stored.len()));
+                format!("*4\r\n{}{last}{}{}", text("last-generated-id"), text("first-entry"), entry(0))
+            }
+            "XRANGE" => {
+                let from: usize = words[2].trim_start_matches("0-").parse().expect("an id of ours");
+                let entries: Vec<String> = (from.max(1) - 1..stored.len()).map(entry).collect();
+                format!("*{}\r\n{}", entries.len(), entries.concat())
+            }
+            _ => "+OK\r\n".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_stream_that_was_made_anew_is_not_put_behind_the_former_one() {
+        let stored = Arc::new(Mutex::new(vec!["a", "b", "c"]));
+        let peer = Peer::new({
+            let stored = stored.clone();
+            move |stream| serve(stream, &stored)
+        });
+        let broker = connect(&format!("redis://{}", peer.address), &BTreeMap::new()).expect("a URL");
+        let node = Node::new();
+        let partition = node.partition("s", 0);
+        broker.follow("s", 0, Start::Earliest, partition.clone());
+        assert_eq!(values(&read(&partition, 0, 4)), ["a", "b", "c"]);
+        until("it is ready", || broker.health().ready);
+        *stored.lock().unwrap() = vec!["other"];
+        until("that is noticed", || {
+            !broker.health().ready && broker.health().error.is_some_and(|why| why.contains("made anew"))
+        });
+        *stored.lock().unwrap() = vec!["other"; 10];
+        assert_eq!(broker.ends("s", 0).block(), Ok((1, 11)));
+        assert_eq!(values(&read(&partition, 0, 4)), ["a", "b", "c"]);
+        assert!(!broker.health().ready);
+    }
+}
+
+#[cfg(feature = "nats")]
+mod nats {
+    use std::collections::BTreeMap;
+    use std::io::{self, BufReader, Write};
+    use std::net::TcpStream;
+    use std::sync::{Arc, Mutex};
+
+    use sinews_stream::AppendError;
+    use sinews_stream::broker::connect;
+
+    use super::broker::{acked, publish};
+    use super::{Peer, bytes, line};
+
+    const INFO: &str =
+        r#"{"server_id":"x","version":"2.10.0","max_payload":1048576,"headers":true,"jetstream":true}"#;
+    const STATE: &str = r#""created":"2024-01-01T00:00:00Z","state":{"messages":0,"bytes":0,"first_seq":1,
+        "first_ts":"2024-01-01T00:00:00Z","last_seq":0,"last_ts":"2024-01-01T00:00:00Z","consumer_count":0}"#;
+
+    /// More than a client sends before it gives up.
+    const SENDS_MAX: usize = 20;
+
+    #[derive(Default)]
+    struct Jetstream {
+        /// How the stream was made.
+        config: Mutex<Option<String>>,
+        /// The ids of what was published.
+        ids: Mutex<Vec<String>>,
+        acknowledges: Mutex<bool>,
+    }
+
+    impl Jetstream {
+        fn serve(&self, stream: TcpStream) -> io::Result<()> {
+            let mut reader = BufReader::new(stream);
+            write!(reader.get_mut(), "INFO {INFO}\r\n")?;
+            let mut inbox = String::new();
+            loop {
+                let words = line(&mut reader)?;
+                let words: Vec<&str> = words.split(' ').collect();
+                let size = || words.last().and_then(|size| size.parse().ok()).expect("a size");
+                let answer = match words[0] {
+                    "PING" => {
+                        reader.get_mut().write_all(b"PONG\r\n")?;
+                        continue;
+                    }
+                    // Answers come by one subscription.
+                    "SUB" => {
+                        words[words.len() - 1].clone_into(&mut inbox);
+                        continue;
+                    }
+                    "PUB" => self.answer(words[1], bytes(&mut reader, size())?),
+                    "HPUB" => Some(self.store(&bytes(&mut reader, size())?)?),
+                    _ => continue,
+                };
+                if let (Some(answer), true) = (answer, words.len() > 3) {
+                    write!(reader.get_mut(), "MSG {} {inbox} {}\r\n{answer}\r\n", words[2], answer.len())?;
+                }
+            }
+        }
+
+        fn answer(&self, subject: &str, body: String) -> Option<String> {
+            let mut config = self.config.lock().unwrap();
+            if subject.starts_with("$JS.API.STREAM.CREATE.") {
+                *config = Some(body);
+            } else if !subject.starts_with("$JS.API.STREAM.INFO.") {
+                return None;
+            }
+            Some(match &*config {
+                Some(config) => format!(r#"{{"config":{config},{STATE}}}"#),
+                None => r#"{"error":{"code":404,"err_code":10059,"description":"stream not found"}}"#.into(),
+            })
+        }
+
+        /// Without an acknowledgement, the connection ends.
+        fn store(&self, message: &str) -> io::Result<String> {
+            let mut headers = message.lines().filter_map(|line| line.split_once(": "));
+            let (_, id) = headers.find(|(name, _)| *name == "Nats-Msg-Id").expect("each has an id");
+            let mut ids = self.ids.lock().unwrap();
+            ids.push(id.to_owned());
+            if *self.acknowledges.lock().unwrap() || ids.len() > SENDS_MAX {
+                return Ok(r#"{"stream":"s-0","seq":7}"#.to_owned());
+            }
+            Err(io::ErrorKind::ConnectionAborted.into())
+        }
+    }
+
+    #[test]
+    fn what_was_sent_so_long_ago_that_nats_may_have_forgotten_it_is_not_sent_again() {
+        let jetstream = Arc::new(Jetstream::default());
+        let peer = Peer::new({
+            let jetstream = jetstream.clone();
+            move |stream| jetstream.serve(stream)
+        });
+        // Ids are remembered as long as messages are kept.
+        let url = format!("nats://{}?max.age.seconds=1", peer.address);
+        let broker = connect(&url, &BTreeMap::new()).expect("a URL");
+        let refused = acked(&mut publish(&*broker, "s", 0, &["a"]));
+        assert!(matches!(&refused, Err(AppendError::Broker(why)) if why.contains("in time")), "{refused:?}");
+        let sent = std::mem::take(&mut *jetstream.ids.lock().unwrap());
+        assert!(!sent.is_empty() && sent.iter().all(|id| *id == sent[0]), "each time as the same: {sent:?}");
+        *jetstream.acknowledges.lock().unwrap() = true;
+        assert_eq!(acked(&mut publish(&*broker, "s", 0, &["b"])), Ok(7));
+        assert!(!jetstream.ids.lock().unwrap().contains(&sent[0]));
+    }
+}
