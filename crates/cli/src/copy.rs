@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::task::{Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use sinews_stream::broker::Broker;
@@ -46,6 +46,9 @@ const READ_BYTES: usize = 256 << 10;
 /// How often the broker is asked until it answers: a question may take 5 seconds by itself.
 const TRIES: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// How long the broker may take or acknowledge nothing: longer than any of the clients tries by itself.
+const BROKER_WITHIN: Duration = Duration::from_secs(600);
 
 /// All has been acknowledged by then, or has failed.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
@@ -107,6 +110,7 @@ fn copy_partition(stream: &Stream, number: u32, start: u64, broker: &dyn Broker)
     let shift = i128::from(start) - i128::from(ends.earliest);
     let mut waiting = VecDeque::new();
     let (mut next, mut count) = (ends.earliest, 0);
+    let to = (stream.name(), number, BROKER_WITHIN);
     while next < ends.readable {
         let read = partition.read(next, READ_BYTES).map_err(|error| error.to_string())?;
         for batch in record::iter(&read.batches) {
@@ -121,7 +125,7 @@ fn copy_partition(stream: &Stream, number: u32, start: u64, broker: &dyn Broker)
             }
             let (Some(base), Some(records)) = (base, builder.finish()) else { continue };
             count += u64::from(records.count());
-            waiting.push_back((i128::from(base) + shift, publish(stream.name(), number, &records, broker)?));
+            waiting.push_back((i128::from(base) + shift, publish(to, &records, broker)?));
             if waiting.len() >= WINDOW {
                 waiting.pop_front().map_or(Ok(()), check)?;
             }
@@ -139,7 +143,13 @@ fn copy_partition(stream: &Stream, number: u32, start: u64, broker: &dyn Broker)
 
 /// The broker has to have them where they are expected: nobody else writes, and nothing is missing before.
 fn check((expected, mut pending): (i128, Pending)) -> Result<(), String> {
-    let first = pending.block(Durability::Broker).map_err(|error| error.to_string())?.first;
+    let acknowledged = within(BROKER_WITHIN, "acknowledged nothing", |waker| {
+        match pending.poll(Durability::Broker, &mut Context::from_waker(waker)) {
+            Poll::Ready(result) => Some(result),
+            Poll::Pending => None,
+        }
+    });
+    let first = acknowledged?.map_err(|error| error.to_string())?.first;
     if i128::from(first) == expected {
         return Ok(());
     }
@@ -149,18 +159,36 @@ fn check((expected, mut pending): (i128, Pending)) -> Result<(), String> {
     ))
 }
 
-fn publish(stream: &str, number: u32, records: &Records, broker: &dyn Broker) -> Result<Pending, String> {
+/// Publishes, and waits so long for room.
+fn publish(
+    (stream, number, limit): (&str, u32, Duration),
+    records: &Records,
+    broker: &dyn Broker,
+) -> Result<Pending, String> {
     loop {
         match broker.publish(stream, number, records.clone()) {
             Ok(pending) => return Ok(pending),
             Err(AppendError::Busy) => {
-                let waker = Waker::from(Arc::new(Unpark(thread::current())));
-                if !broker.room(&waker) {
-                    thread::park();
-                }
+                within(limit, "had no room", |waker| broker.room(waker).then_some(()))?;
             }
             Err(error) => return Err(error.to_string()),
         }
+    }
+}
+
+/// Asks again when it is woken, until there is an answer.
+fn within<T>(limit: Duration, what: &str, mut ask: impl FnMut(&Waker) -> Option<T>) -> Result<T, String> {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let since = Instant::now();
+    loop {
+        if let Some(answer) = ask(&waker) {
+            return Ok(answer);
+        }
+        let left = limit.saturating_sub(since.elapsed());
+        if left.is_zero() {
+            return Err(format!("the broker has {what} for {} seconds", limit.as_secs()));
+        }
+        thread::park_timeout(left);
     }
 }
 
@@ -185,4 +213,28 @@ fn in_time<T, E>(mut ask: impl FnMut() -> Result<T, E>) -> Result<T, E> {
 
 fn say(line: &str) -> Result<(), String> {
     writeln!(io::stdout().lock(), "{line}").map_err(|error| format!("standard output: {error}"))
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use sinews_stream::record::Kind;
+
+    use super::*;
+
+    #[test]
+    fn a_broker_that_never_has_room_is_not_waited_for_without_end() {
+        // Nobody listens there, so that nothing leaves the queue, which takes one append.
+        let broker =
+            sinews_stream::broker::connect("redis://127.0.0.1:1?queue.bytes=1", &BTreeMap::new()).unwrap();
+        let mut builder = RecordBuilder::new();
+        builder.push(1, b"", b"x", Kind::Bytes).unwrap();
+        let records = builder.finish().unwrap();
+        let to = ("s", 0, Duration::ZERO);
+        assert!(publish(to, &records, &*broker).is_ok());
+        assert_eq!(publish(to, &records, &*broker).unwrap_err(), "the broker has had no room for 0 seconds");
+        let never: Result<(), String> = within(Duration::from_millis(1), "said nothing", |_| None);
+        assert_eq!(never.unwrap_err(), "the broker has said nothing for 0 seconds");
+    }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sinews_server::{Listen, MessageRoute, Server, TlsConfig};
 use sinews_stream::{Fsync, StreamConfig};
@@ -187,15 +187,25 @@ impl StreamSettings {
     }
 }
 
-/// Waits until the process that has the directory lets go of it.
+/// Waits until the process that has the directory lets go of it, or this one ends.
 fn take_over(directory: &Directory<'_>, store: &Store) {
-    loop {
+    let (since, mut interval) = (Instant::now(), TAKE_OVER_INTERVAL);
+    while !store.is_closed() {
         match directory.open() {
             Ok(streams) => {
                 store.begin(streams);
+                if store.is_closed() {
+                    // It was while they were opened, and has not found them.
+                    return store.close();
+                }
                 return tracing::info!("the streams are this process's now");
             }
-            Err(Unopened::Locked) => thread::sleep(TAKE_OVER_INTERVAL),
+            Err(Unopened::Locked) if interval < TAKE_OVER_LATER && since.elapsed() > TAKE_OVER_WITHIN => {
+                let path = directory.path().display();
+                tracing::error!("streams.directory: {path}: the former process does not let go of it");
+                interval = TAKE_OVER_LATER;
+            }
+            Err(Unopened::Locked) => thread::sleep(interval),
             Err(why) => return tracing::error!("streams.directory: {why}"),
         }
     }
@@ -203,6 +213,12 @@ fn take_over(directory: &Directory<'_>, store: &Store) {
 
 /// How often it is looked whether the former process has let go: nobody is served of streams meanwhile.
 const TAKE_OVER_INTERVAL: Duration = Duration::from_millis(5);
+
+/// How long that may take until it is an error, which the log tells. It still passes if the process ends.
+const TAKE_OVER_WITHIN: Duration = Duration::from_secs(30);
+
+/// How often it is looked then.
+const TAKE_OVER_LATER: Duration = Duration::from_secs(1);
 
 const LISTEN: &str = "streams.listen";
 const TOPICS: &str = "streams.topics";
@@ -230,6 +246,22 @@ mod tests {
         assert!(alone.contains("--streams-topics") && alone.contains("streams.directory"), "{alone}");
         let wrong = settings(&["--streams", "d", "--streams-topics", "a.>.b"], "").unwrap_err();
         assert!(wrong.contains("--streams-topics") && wrong.contains("a.>.b"), "{wrong}");
+    }
+
+    #[test]
+    fn a_process_that_ends_waits_no_longer_for_the_directory_of_another_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let other = Directory::Given(directory.path().to_owned(), None).open();
+        let store = Store::new(StreamConfig::default(), Vec::new(), 1 << 20, None);
+        let (waiting, path) = (Arc::clone(&store), directory.path().to_owned());
+        let (over, is_over) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            take_over(&Directory::Given(path, None), &waiting);
+            over.send(()).unwrap();
+        });
+        store.close();
+        is_over.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(other.is_ok_and(|streams| streams.has_room()), "which has it still");
     }
 
     #[test]
