@@ -4,10 +4,10 @@
 #![cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 
 mod broker;
+#[path = "broker/real.rs"]
+mod real;
 
 use std::collections::BTreeMap;
-use std::env;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,26 +17,13 @@ use sinews_stream::record::{Kind, RecordBuilder};
 use sinews_stream::{AppendError, Pending, Start};
 
 use broker::{LIMIT, Node, Seen, acked, publish_acked, read, records, until, values, wait_for};
+use real::{control, unused, url};
 
 /// Records in one append of the long test.
 const BATCH: usize = 20;
 
 fn broker(settings: &str) -> Arc<dyn Broker> {
-    let url = env::var("SINEWS_TEST_BROKER").expect("cargo xtask brokers sets it");
-    connect(&format!("{url}?{settings}"), &BTreeMap::new()).expect("the settings are known")
-}
-
-/// A name that no earlier run has used: brokers keep what they are given.
-fn unused(name: &str) -> String {
-    let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos();
-    format!("{name}-{now}")
-}
-
-/// Has the broker's script do something.
-fn control(verb: &str) {
-    let script = env::var("SINEWS_TEST_BROKER_SCRIPT").expect("cargo xtask brokers sets it");
-    let status = Command::new(script).arg(verb).stdout(Stdio::null()).status().expect("bash runs");
-    assert!(status.success(), "{verb}: {status}");
+    connect(&url(settings), &BTreeMap::new()).expect("the settings are known")
 }
 
 fn records_come_back_on_every_node(settings: &str) {
@@ -207,7 +194,7 @@ mod redis {
 
     use sinews_stream::Start;
 
-    use super::{Node, broker, publish_acked, read, unused, values};
+    use super::{Node, broker, publish_acked, read, unused, url, values};
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
@@ -245,8 +232,9 @@ mod redis {
     }
 
     fn say(command: &str) {
-        let url = std::env::var("SINEWS_TEST_BROKER").expect("cargo xtask brokers sets it");
-        let mut redis = TcpStream::connect(url.trim_start_matches("redis://")).expect("it is there");
+        let url = url("");
+        let address = url.trim_start_matches("redis://").trim_end_matches('?');
+        let mut redis = TcpStream::connect(address).expect("it is there");
         redis.write_all(format!("{command}\r\n").as_bytes()).expect("it is there");
         let mut answer = String::new();
         BufReader::new(redis).read_line(&mut answer).expect("it answers");

@@ -1,30 +1,14 @@
 //! Opposite brokers that are really there, which these tests kill and freeze: `cargo xtask brokers` starts them, and says
 //! where they are and which script controls them.
 
-use std::env;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::super::{ANY, Binary, records};
 use super::*;
+use broker::{control, unused, url};
 
-fn url(settings: &str) -> String {
-    let url = env::var("SINEWS_TEST_BROKER").expect("cargo xtask brokers sets it");
-    format!("{url}?{settings}")
-}
-
-/// A name that no earlier run has used: brokers keep what they are given.
-fn unused(name: &str) -> String {
-    let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos();
-    format!("{name}-{now}")
-}
-
-/// Has the broker's script do something.
-fn control(verb: &str) {
-    let script = env::var("SINEWS_TEST_BROKER_SCRIPT").expect("cargo xtask brokers sets it");
-    let status = Command::new(script).arg(verb).stdout(Stdio::null()).status().expect("bash runs");
-    assert!(status.success(), "{verb}: {status}");
-}
+#[path = "../../../../../stream/tests/broker/real.rs"]
+mod broker;
 
 fn nodes_see_the_same(settings: &str) {
     let stream = unused("plain");

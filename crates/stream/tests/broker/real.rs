@@ -1,0 +1,23 @@
+//! The broker that `cargo xtask brokers` has started for tests.
+
+use std::env;
+use std::process::{Command, Stdio};
+
+/// Where it is, with settings.
+pub(crate) fn url(settings: &str) -> String {
+    let url = env::var("SINEWS_TEST_BROKER").expect("cargo xtask brokers sets it");
+    format!("{url}?{settings}")
+}
+
+/// A name that no earlier run has used: brokers keep what they are given.
+pub(crate) fn unused(name: &str) -> String {
+    let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos();
+    format!("{name}-{now}")
+}
+
+/// Has the broker's script do something.
+pub(crate) fn control(verb: &str) {
+    let script = env::var("SINEWS_TEST_BROKER_SCRIPT").expect("cargo xtask brokers sets it");
+    let status = Command::new(script).arg(verb).stdout(Stdio::null()).status().expect("bash runs");
+    assert!(status.success(), "{verb}: {status}");
+}
