@@ -31,7 +31,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
-use sinews_server::{KeptTopic, Publisher, StopHandle};
+use sinews_server::{KeptTopic, Position, Publisher, StopHandle};
 
 use self::wire::{Address, Frame, Head, VERSION, Waiting, outbox, send_descriptor};
 use crate::hub::{Content, Hub};
@@ -271,7 +271,12 @@ impl Shared {
                     self.stop.hand_over();
                 }
                 Head::Published { topic, kind, position, answers } => {
-                    let published = (position.map(Into::into), answers);
+                    let position = position.map(Into::into);
+                    // Both have followed the same broker for a while.
+                    if self.has_published(&topic, position) {
+                        continue;
+                    }
+                    let published = (position, answers);
                     let content = Content::of(kind, body);
                     self.hub.published_by_successor(&mut publisher, &topic, &content, published);
                 }
@@ -283,6 +288,14 @@ impl Shared {
                 }
             }
         }
+    }
+}
+
+impl Shared {
+    /// Whether what is kept of a topic in a stream was heard here already, up to this position.
+    fn has_published(&self, topic: &str, position: Option<Position>) -> bool {
+        let topics = self.store.as_ref().map(|store| store.topics());
+        position.is_some_and(|position| topics.is_some_and(|topics| topics.has_published(topic, position)))
     }
 }
 
