@@ -246,6 +246,12 @@ impl Shared {
         listeners.iter().try_for_each(|(_, socket)| send_descriptor(link, socket))
     }
 
+    /// Whether what the new process has published is to be heard here: of topics in streams this one may have it itself.
+    fn goes_on(&self, topic: &str, position: Option<Position>) -> bool {
+        let (Some(store), Some(position)) = (&self.store, position) else { return true };
+        store.topics().goes_on(topic, position)
+    }
+
     /// Does what the new process says, until it says no more.
     fn listen(&self, link: &UnixStream, input: &mut BufReader<UnixStream>, process: u32) -> io::Result<()> {
         let mut publisher = self.publisher.clone();
@@ -263,7 +269,7 @@ impl Shared {
                     notify(&[NotifyState::MainPid(process)]);
                     tracing::info!(process, "the new process serves; this one ends with its last client");
                     // The new process cannot have the streams as long as this one does, and clients come to it now.
-                    if let Some(store) = &self.store {
+                    if let Some(store) = self.store.as_ref().filter(|store| !store.has_own_directory()) {
                         store.close();
                         // The new process publishes what comes behind it.
                         store.topics().finish();
@@ -272,8 +278,7 @@ impl Shared {
                 }
                 Head::Published { topic, kind, position, answers } => {
                     let position = position.map(Into::into);
-                    // Both have followed the same broker for a while.
-                    if self.has_published(&topic, position) {
+                    if !self.goes_on(&topic, position) {
                         continue;
                     }
                     let published = (position, answers);
@@ -288,14 +293,6 @@ impl Shared {
                 }
             }
         }
-    }
-}
-
-impl Shared {
-    /// Whether what is kept of a topic in a stream was heard here already, up to this position.
-    fn has_published(&self, topic: &str, position: Option<Position>) -> bool {
-        let topics = self.store.as_ref().map(|store| store.topics());
-        position.is_some_and(|position| topics.is_some_and(|topics| topics.has_published(topic, position)))
     }
 }
 

@@ -141,6 +141,11 @@ impl Store {
         *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(directory);
     }
 
+    /// Whether no other process can want to have what is here: all of it is at the broker.
+    pub(crate) fn has_own_directory(&self) -> bool {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// Has the streams from now on.
     pub(crate) fn begin(&self, streams: Streams) {
         // Those of a broker begin when this node follows them.

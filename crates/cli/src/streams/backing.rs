@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
@@ -50,6 +50,8 @@ pub(crate) struct Line {
     partition: Partition,
     /// The first record that the relay has not published. Held while it publishes, and while somebody is let in.
     relayed: Mutex<u64>,
+    /// The last sequence that another process has published, behind what this one has.
+    elsewhere: AtomicU64,
     alarm: Arc<Alarm>,
 }
 
@@ -144,6 +146,7 @@ impl Backing {
                 epoch,
                 partition,
                 relayed: Mutex::new(relayed),
+                elsewhere: AtomicU64::new(0),
                 alarm: Alarm::new(Waker::from(self.bell.clone())),
             })
         });
@@ -194,9 +197,15 @@ impl Backing {
         Ok(())
     }
 
-    /// Whether the relay has published it, so that it is not to be published here once more.
-    pub(crate) fn has_published(&self, topic: &str, position: Position) -> bool {
-        self.lock().get(topic).is_some_and(|line| position.sequence <= *line.relayed())
+    /// Whether what another process has published at this position comes next here. While the relay runs, it publishes all
+    /// itself; with a broker, the other process may have begun later than this one has ended. Who misses something then
+    /// is told to go, and finds it there.
+    pub(crate) fn goes_on(&self, topic: &str, position: Position) -> bool {
+        if !self.backs(topic) {
+            return true;
+        }
+        let is_over = self.closing.load(Ordering::SeqCst);
+        is_over && self.lock().get(topic).is_none_or(|line| line.goes_on(position))
     }
 
     /// The streams are closed: waits until all that is in them has been published here.
@@ -271,6 +280,15 @@ impl Line {
     /// Where a topic stands whose next record is this one.
     pub(super) fn position(&self, next: u64) -> Position {
         Position { epoch: self.epoch, sequence: next }
+    }
+
+    fn goes_on(&self, position: Position) -> bool {
+        let last = self.elsewhere.load(Ordering::SeqCst).max(*self.relayed());
+        let goes_on = position.epoch == self.epoch && position.sequence == last + 1;
+        if goes_on {
+            self.elsewhere.store(position.sequence, Ordering::SeqCst);
+        }
+        goes_on
     }
 
     /// Publishes what can be read, once, and waits in between for threads that fall behind.

@@ -281,8 +281,8 @@ impl Source {
         let found = self.partition.read(from, most);
         let Some(older) = &mut self.older else { return Poll::Ready(of_log(found, from)) };
         let ends = self.partition.ends();
-        // A log that has nothing yet stands at 0, wherever it is to begin.
-        let begins = if ends.next == 0 { older.begins } else { ends.earliest };
+        // A log that has written nothing yet stands at 0, wherever it is to begin.
+        let begins = if ends.readable == 0 { older.begins } else { ends.earliest };
         match found {
             Ok(read) if !read.batches.is_empty() => Poll::Ready(Ok(Some(read))),
             Ok(_) | Err(ReadError::Gone { .. } | ReadError::Ahead { .. }) if from < begins => {

@@ -8,7 +8,7 @@ use std::task::{self, Poll};
 
 use serde_json::{Value, json};
 use sinews_server::{Context, History, InvalidTopic, Position, Sent, SlowConsumer, Start, TopicRule};
-use sinews_stream::Read;
+use sinews_stream::{Past, Read};
 
 use super::backing::{Line, RELAY_RECORDS, content_of};
 use super::bridge::{Source, Unread};
@@ -129,7 +129,11 @@ impl Follow {
 
     fn step(&mut self, topic: &str, cx: &mut Context<'_>) -> Result<Step, Problem> {
         let Self::Reading { line, source, next } = self else { return Ok(Step::Over) };
-        let end = *line.relayed();
+        let (end, waker) = (*line.relayed(), cx.waker());
+        // What was told already, but not by this relay: it comes there when the log has.
+        if *next > end && !line.partition().watch(Past::Readable(*next - 1), &waker) {
+            return Ok(Step::Awaited);
+        }
         if *next >= end {
             if line.let_in(topic, *next, cx)? {
                 *self = Self::Live;
@@ -138,7 +142,6 @@ impl Follow {
             // More has come meanwhile, and it was woken for that: whoever brings it may wait for this thread.
             return Ok(Step::Full);
         }
-        let waker = cx.waker();
         let Poll::Ready(read) = source.poll_read(*next, READ_BYTES, &waker) else {
             return Ok(Step::Awaited);
         };
