@@ -20,9 +20,9 @@ use crate::protocol::{Problem, code, problem};
 /// Where one subscription stands.
 pub(crate) enum Follow {
     /// It cannot begin yet. What was asked for, and by which id.
-    Opening { id: Option<Value>, start: Option<Start>, ready: Ready },
+    Opening { id: Option<Value>, start: Option<Start>, ready: Option<Ready> },
     /// It is fed from the log; this record is next.
-    Reading { line: Arc<Line>, source: Source, next: u64 },
+    Reading { line: Arc<Line>, source: Box<Source>, next: u64 },
     /// It hears what is published.
     Live,
 }
@@ -45,7 +45,10 @@ enum Step {
 impl Follow {
     /// What is asked for by this id.
     pub(crate) fn new(store: &Arc<Store>, topic: &str, start: Option<Start>, id: &Option<Value>) -> Self {
-        let ready = Box::pin(ready(Arc::clone(store), topic.to_owned(), start));
+        let is_there = store.opening_of_topic(topic).is_none()
+            && store.line(topic).is_ok_and(|line| line.is_none_or(|line| line.has_come_to(start)));
+        let ready =
+            (!is_there).then(|| -> Ready { Box::pin(ready(Arc::clone(store), topic.to_owned(), start)) });
         Self::Opening { id: id.clone(), start, ready }
     }
 
@@ -58,9 +61,11 @@ impl Follow {
     ) -> Result<Poll<Value>, Problem> {
         let Self::Opening { start, ready, .. } = self else { return Ok(Poll::Pending) };
         let start = *start;
-        let waker = cx.waker();
-        if ready.as_mut().poll(&mut task::Context::from_waker(&waker))?.is_pending() {
-            return Ok(Poll::Pending);
+        if let Some(ready) = ready {
+            let waker = cx.waker();
+            if ready.as_mut().poll(&mut task::Context::from_waker(&waker))?.is_pending() {
+                return Ok(Poll::Pending);
+            }
         }
         let (follow, ack) = Self::begin(store, topic, start, cx)?;
         *self = follow;
@@ -90,7 +95,7 @@ impl Follow {
         let follow = if line.let_in(topic, next, cx)? {
             Self::Live
         } else {
-            Self::Reading { source: store.source(line.stream(), 0)?, line, next }
+            Self::Reading { source: Box::new(store.source(line.stream(), 0)?), line, next }
         };
         Ok((follow, ack))
     }
@@ -107,7 +112,7 @@ impl Follow {
         let behind = first.saturating_sub(1);
         let next = if let Self::Reading { next, .. } = self { behind.min(*next) } else { behind };
         line.leave_out(topic, cx)?;
-        *self = Self::Reading { source: store.source(line.stream(), 0)?, line, next };
+        *self = Self::Reading { source: Box::new(store.source(line.stream(), 0)?), line, next };
         cx.waker().wake();
         Ok(())
     }
@@ -180,13 +185,9 @@ async fn ready(store: Arc<Store>, topic: String, start: Option<Start>) -> Result
     if let Some(opening) = store.opening_of_topic(&topic) {
         opening.await?;
     }
-    let (Some(Start::After(position)), Some(line)) = (start, store.line(&topic)?) else { return Ok(()) };
-    let has_come = || position.sequence <= *line.relayed();
-    if position.epoch != line.epoch() || has_come() {
-        return Ok(());
-    }
-    if position.sequence <= store.last_end(line.stream(), 0).await? {
-        store.topics().until(has_come).await;
+    let (Some(line), Some(Start::After(position))) = (store.line(&topic)?, start) else { return Ok(()) };
+    if !line.has_come_to(start) && position.sequence <= store.last_end(line.stream(), 0).await? {
+        store.topics().until(|| line.has_come_to(start)).await;
     }
     Ok(())
 }
@@ -249,6 +250,12 @@ fn joined(first: &Read, mut next: Read) -> Read {
 }
 
 impl Line {
+    /// Whether the relay has published what somebody has heard who goes on; of another run nobody knows.
+    fn has_come_to(&self, start: Option<Start>) -> bool {
+        let Some(Start::After(position)) = start else { return true };
+        position.epoch != self.epoch() || position.sequence <= *self.relayed()
+    }
+
     /// The first record for somebody who wants to begin there, and whether nothing is missing before it.
     fn begin_at(&self, store: &Store, start: Option<Start>, end: u64) -> (u64, bool) {
         let earliest = store.ends(self.stream(), 0, self.partition()).0.min(end);
