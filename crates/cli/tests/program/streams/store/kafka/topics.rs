@@ -171,28 +171,32 @@ fn while_the_cluster_is_away_topics_say_so_and_can_be_had_later() {
     cluster.mock.broker_down(-1).expect("it is there");
     let node = cluster.node("", &TOPICS);
     let mut raw = node.websocket("/topics/chat.room");
-    let mut client = Json::connect(&node, "/ws");
-    for words in [
+    // They wait for the same answer.
+    let asked = [
         json!({ "op": "publish", "id": 1, "topic": "chat.room", "data": "a" }),
         json!({ "op": "publish", "id": 2, "topic": "chat.room", "b64": "aaaa" }),
         json!({ "op": "subscribe", "id": 3, "topic": "chat.room" }),
         json!({ "op": "history", "id": 4, "topic": "chat.room", "last": 1 }),
-    ] {
-        let failed = client.ask(words.clone());
-        assert_eq!(
-            (&failed["op"], &failed["code"], &failed["id"]),
-            (&json!("error"), &json!(503), &words["id"])
-        );
-        assert!(failed["error"].as_str().unwrap().contains("chat.room: "), "{failed}");
-    }
+    ];
+    let clients = asked.map(|words| {
+        let mut client = Json::connect(&node, "/ws");
+        client.say(&words);
+        (client, words["id"].clone())
+    });
     let answer = post(&node, "/topics/chat.room", "b");
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("Retry-After: "), "{answer}");
+    for (mut client, id) in clients {
+        let failed = client.hear();
+        assert_eq!((&failed["op"], &failed["code"], &failed["id"]), (&json!("error"), &json!(503), &id));
+        assert!(failed["error"].as_str().unwrap().contains("chat.room: "), "{failed}");
+    }
     let closed = raw.next();
     assert!(matches!(&closed, Some(Reply::Close(Some(1013), _))), "{closed:?}");
 
     cluster.mock.broker_up(-1).expect("it is there");
     until("it can be had", || post(&node, "/topics/chat.room", "c").starts_with("HTTP/1.1 200 "));
     // It may come from what is there, or be heard.
+    let mut client = Json::connect(&node, "/ws");
     client.subscribe("chat.room", &json!({ "last": 1 }));
     assert_eq!(client.messages(1)[0].2, "c");
 }
