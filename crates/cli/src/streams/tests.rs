@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sinews_server::{Listen, MessageRoute, Router, Server, StopHandle};
+use sinews_server::{Listen, MessageRoute, Position, Router, Server, StopHandle};
 use sinews_stream::record::{Kind, RecordBuilder};
 use sinews_stream::{StreamConfig, Streams, StreamsConfig};
 
@@ -215,6 +215,23 @@ fn a_log_that_is_closed_says_so_to_everybody() {
     assert_eq!(client.hear().2[..2], 503_u16.to_le_bytes());
     let refused = answer(host.post("/streams/s", b"x"));
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("Retry-After: 1"), "{refused}");
+}
+
+#[test]
+fn what_another_process_publishes_is_heard_here_where_it_goes_on_behind_what_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let (streams, _) = Streams::open(directory.path(), StreamsConfig::default().writers(0)).unwrap();
+    let store = Store::new(StreamConfig::default(), vec!["chat".to_owned()], 1 << 20, None);
+    let stream = streams.create("chat", &StreamConfig::default().partitions(1)).unwrap();
+    store.begin(streams);
+    let topics = store.topics();
+    let at = |sequence| Position { epoch: stream.created(), sequence };
+    assert!(topics.goes_on("other", at(7)), "it is kept in no stream");
+    assert!(!topics.goes_on("chat", at(1)), "what this process relays itself");
+    topics.finish();
+    let goes_on: Vec<bool> = [2, 1, 1, 2, 4, 3].map(|sequence| topics.goes_on("chat", at(sequence))).into();
+    assert_eq!(goes_on, [false, true, false, true, false, true]);
+    assert!(!topics.goes_on("chat", Position { epoch: 1, sequence: 4 }));
 }
 
 #[test]
