@@ -108,6 +108,10 @@ impl Follow {
         first: u64,
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
+        // It begins anew anyway, and is to be acknowledged.
+        if let Self::Opening { .. } = self {
+            return Ok(());
+        }
         let line = store.line(topic)?.ok_or_else(gone)?;
         let behind = first.saturating_sub(1);
         let next = if let Self::Reading { next, .. } = self { behind.min(*next) } else { behind };
