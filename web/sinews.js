@@ -266,6 +266,7 @@ export class Client {
     const words = { op: "subscribe", topic, ...subscription._wishes() };
     this.#send(words, (ack) => subscription._settle(ack), (error) => {
       if (error.code === "lost") return;
+      if (error.code === STORE) return this.#later(() => this.#subscriptions.has(subscription) && this.#ask(subscription));
       this.#subscriptions.delete(subscription);
       subscription._refuse(error);
     });

@@ -31,7 +31,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
-use sinews_server::{KeptTopic, Publisher, StopHandle};
+use sinews_server::{KeptTopic, Position, Publisher, StopHandle};
 
 use self::wire::{Address, Frame, Head, VERSION, Waiting, outbox, send_descriptor};
 use crate::hub::{Content, Hub};
@@ -246,6 +246,12 @@ impl Shared {
         listeners.iter().try_for_each(|(_, socket)| send_descriptor(link, socket))
     }
 
+    /// Whether what the new process has published is to be heard here: of topics in streams this one may have it itself.
+    fn goes_on(&self, topic: &str, position: Option<Position>) -> bool {
+        let (Some(store), Some(position)) = (&self.store, position) else { return true };
+        store.topics().goes_on(topic, position)
+    }
+
     /// Does what the new process says, until it says no more.
     fn listen(&self, link: &UnixStream, input: &mut BufReader<UnixStream>, process: u32) -> io::Result<()> {
         let mut publisher = self.publisher.clone();
@@ -263,7 +269,7 @@ impl Shared {
                     notify(&[NotifyState::MainPid(process)]);
                     tracing::info!(process, "the new process serves; this one ends with its last client");
                     // The new process cannot have the streams as long as this one does, and clients come to it now.
-                    if let Some(store) = &self.store {
+                    if let Some(store) = self.store.as_ref().filter(|store| !store.has_own_directory()) {
                         store.close();
                         // The new process publishes what comes behind it.
                         store.topics().finish();
@@ -271,7 +277,11 @@ impl Shared {
                     self.stop.hand_over();
                 }
                 Head::Published { topic, kind, position, answers } => {
-                    let published = (position.map(Into::into), answers);
+                    let position = position.map(Into::into);
+                    if !self.goes_on(&topic, position) {
+                        continue;
+                    }
+                    let published = (position, answers);
                     let content = Content::of(kind, body);
                     self.hub.published_by_successor(&mut publisher, &topic, &content, published);
                 }

@@ -21,7 +21,7 @@ use crate::hub::{self, Content, Form, Hub};
 use crate::live::Policy;
 use crate::routes::{TOKEN_EXPIRED, close};
 use crate::streams::Store;
-use crate::streams::follow::{self, Follow};
+use crate::streams::follow::Follow;
 use crate::streams::json::{self as streams, Side};
 
 /// The subprotocol, for clients that name one.
@@ -118,7 +118,7 @@ impl Client {
     fn obey(&mut self, op: Op<'_>, id: &Option<Value>, cx: &mut Context<'_>) -> Result<Answer, Problem> {
         match op {
             Op::Subscribe { topic, presence, start } => self.subscribe(&topic, presence, start, id, cx),
-            Op::History { topic, start } => self.history(&topic, start, cx),
+            Op::History { topic, start } => self.history(&topic, start, id, cx),
             Op::Unsubscribe { topic } => self.unsubscribe(&topic, cx),
             Op::Publish { topic, data } => self.publish(&topic, &Content::json(data), id, cx),
             Op::PublishBinary { topic, b64 } => {
@@ -186,17 +186,12 @@ impl Client {
     ) -> Result<Answer, Problem> {
         hub::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
         self.rights.check(Want::Publish(topic))?;
-        if let Some(store) = self.store_of(topic) {
+        if let Some(store) = self.streams.store_of(topic).cloned() {
             self.streams.publish_to_topic((&store, topic, content), id, &self.rights, cx)?;
             return Ok(Answer::Later);
         }
         let reached = self.hub.publish(cx, topic, content, true);
         Ok(Answer::Ack(json!({ "reached": reached })))
-    }
-
-    /// The streams, if a topic is kept there.
-    fn store_of(&self, topic: &str) -> Option<Arc<Store>> {
-        self.streams.store().filter(|store| store.topics().backs(topic)).cloned()
     }
 
     fn subscribe(
@@ -210,7 +205,7 @@ impl Client {
         let check = if presence { hub::check_name } else { hub::check_subscription };
         check(topic).map_err(|text| problem(code::TOPIC, text))?;
         self.rights.check(Want::Subscribe(topic))?;
-        if let Some(store) = self.store_of(topic) {
+        if let Some(store) = self.streams.store_of(topic).cloned() {
             return self.subscribe_to_stream((&store, topic), presence, start, id, cx);
         }
         let mut ack = json!({ "topic": topic });
@@ -267,7 +262,7 @@ impl Client {
     /// Subscribes to a topic that is kept in a stream, by its name.
     fn subscribe_to_stream(
         &mut self,
-        (store, topic): (&Store, &str),
+        (store, topic): (&Arc<Store>, &str),
         presence: bool,
         start: Option<Start>,
         id: &Option<Value>,
@@ -278,13 +273,13 @@ impl Client {
         // It is counted first: what is published from here on is meant for it, too.
         let place = known.unwrap_or_else(|| self.join(topic, None, cx));
         if known.is_none() || start.is_some() {
-            match Follow::begin(store, topic, start, cx) {
-                Ok(Poll::Ready((follow, fields))) => {
+            let mut follow = Follow::new(store, topic, start, id);
+            match follow.open(store, topic, cx) {
+                Ok(opened) => {
                     self.subscriptions[place].follow = Some(follow);
-                    ack = fields;
-                }
-                Ok(Poll::Pending) => {
-                    self.subscriptions[place].follow = Some(Follow::Opening { id: id.clone(), start });
+                    if let Poll::Ready(fields) = opened {
+                        ack = fields;
+                    }
                 }
                 Err(problem) => {
                     if known.is_none() {
@@ -337,7 +332,7 @@ impl Client {
     fn goes_back(&mut self, missed: &Missed, cx: &mut Context<'_>) -> bool {
         let topic = missed.topic().and_then(Form::name);
         let (Some(topic), Some(first)) = (topic, missed.first()) else { return false };
-        let Some(store) = self.store_of(topic) else { return false };
+        let Some(store) = self.streams.store_of(topic).cloned() else { return false };
         let known = self.subscriptions.iter_mut().find(|known| known.topic == topic);
         let Some(follow) = known.and_then(|known| known.follow.as_mut()) else { return false };
         follow.go_back(&store, topic, first, cx).is_ok()
@@ -346,12 +341,9 @@ impl Client {
     /// Acknowledges a subscription that had to wait for the streams.
     fn open_followed(&mut self, place: usize, store: &Store, cx: &mut Context<'_>) -> Result<(), Problem> {
         let known = &mut self.subscriptions[place];
-        let Some(Follow::Opening { id, start }) = &known.follow else { return Ok(()) };
-        let (id, start) = (id.clone(), *start);
-        let Poll::Ready((follow, mut ack)) = Follow::begin(store, &known.topic, start, cx)? else {
-            return Ok(());
-        };
-        known.follow = Some(follow);
+        let Some(follow) = &mut known.follow else { return Ok(()) };
+        let id = if let Follow::Opening { id, .. } = follow { id.clone() } else { None };
+        let Poll::Ready(mut ack) = follow.open(store, &known.topic, cx)? else { return Ok(()) };
         self.tell_presence(place, false, &mut ack, cx)?;
         if let Some(id) = id {
             (ack["op"], ack["id"]) = (json!("ack"), id);
@@ -360,12 +352,18 @@ impl Client {
         Ok(())
     }
 
-    fn history(&self, topic: &str, start: Start, cx: &Context<'_>) -> Result<Answer, Problem> {
+    fn history(
+        &mut self,
+        topic: &str,
+        start: Start,
+        id: &Option<Value>,
+        cx: &mut Context<'_>,
+    ) -> Result<Answer, Problem> {
         hub::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
         self.rights.check(Want::Subscribe(topic))?;
-        if let Some(store) = self.store_of(topic) {
-            let messages = follow::history(&store, topic, start, HISTORY_MAX, HISTORY_BYTES_MAX)?;
-            return Ok(Answer::Own(json!({ "op": "history", "topic": topic, "messages": messages })));
+        if let Some(store) = self.streams.store_of(topic).cloned() {
+            self.streams.history_of_topic((&store, topic, start), id, cx)?;
+            return Ok(Answer::Later);
         }
         if !self.hub.keeps(topic) {
             return Err(problem(code::NOT_KEPT, format!("nothing is kept of {topic}")));
@@ -433,8 +431,8 @@ fn refused(error: InvalidTopic) -> Problem {
 }
 
 /// Messages in one answer to `history`, at most, and their bytes.
-const HISTORY_MAX: usize = 1_000;
-const HISTORY_BYTES_MAX: usize = 1 << 20;
+pub(crate) const HISTORY_MAX: usize = 1_000;
+pub(crate) const HISTORY_BYTES_MAX: usize = 1 << 20;
 
 /// What follows on what was asked.
 enum Answer {
@@ -466,6 +464,12 @@ impl Handler for Client {
         let opening = match &read {
             Ok(Incoming { op: Op::Stream(stream, op), .. }) => {
                 self.streams.opening(stream.as_deref(), op, &self.rights)
+            }
+            Ok(Incoming { op: Op::Publish { topic, .. } | Op::PublishBinary { topic, .. }, .. }) => {
+                self.streams.opening_of_topic(topic, Want::Publish(topic), &self.rights)
+            }
+            Ok(Incoming { op: Op::History { topic, .. }, .. }) => {
+                self.streams.opening_of_topic(topic, Want::Subscribe(topic), &self.rights)
             }
             _ => None,
         };

@@ -64,7 +64,7 @@ pub(crate) fn router(settings: &Settings, live: &Live, hub: &Arc<Hub>, store: Op
             }),
         )
         .post("/topics/{name}", move |request| {
-            publish(&to_publish.policy(), &of_publishers, of_posts.as_deref(), request)
+            publish(&to_publish.policy(), &of_publishers, of_posts.as_ref(), request)
                 .unwrap_or_else(|denied| denied.response().into())
         });
     add_streams(router, settings, live, hub, store)
@@ -209,6 +209,9 @@ impl Handler for Subscriber {
             Ok(()) => {
                 self.joined = true;
                 self.hub.joined(cx, Form::Plain, &self.topic);
+                if let Some(stream) = &mut self.stream {
+                    stream.open(&self.topic, cx);
+                }
             }
             // The name was checked before the upgrade, so this is another limit; the client is told.
             Err(error) => close(cx, CloseCode::POLICY, &error.to_string()),
@@ -279,7 +282,7 @@ pub(crate) fn close(cx: &mut Context<'_>, code: CloseCode, reason: &str) {
 fn publish(
     policy: &Policy,
     hub: &Hub,
-    store: Option<&Store>,
+    store: Option<&Arc<Store>>,
     request: &mut Request<'_>,
 ) -> Result<Answer, Denied> {
     // A page elsewhere can make a browser post here, too.
@@ -296,7 +299,7 @@ fn publish(
     let kind = if std::str::from_utf8(request.body()).is_ok() { Kind::Text } else { Kind::Binary };
     let content = Content::payload(kind, Bytes::copy_from_slice(request.body()));
     if let Some(store) = store.filter(|store| store.topics().backs(&topic)) {
-        return Ok(streams::http::publish_to_topic(store, topic, &content, &rights));
+        return Ok(streams::http::publish_to_topic(Arc::clone(store), topic, content, rights));
     }
     let subscribers = hub.publish(request.topics(), &topic, &content, true);
     Ok(Response::json(format!("{}\n", json!({ "topic": topic, "subscribers": subscribers }))).into())

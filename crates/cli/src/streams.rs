@@ -33,6 +33,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{self, Poll, Waker};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use futures_util::FutureExt;
 use sinews_server::{Appender, Handler, Refusal, Request};
 use sinews_stream::broker::{self, Broker, Health};
 use sinews_stream::record::{Limits, Records};
@@ -44,7 +45,7 @@ use tempfile::TempDir;
 
 use self::backing::{Backing, Line};
 use self::binary::Binary;
-use self::bridge::{Bridge, Opening, Source, Unread};
+use self::bridge::{Bridge, Open, Opening, Source, Unread};
 use self::carrier::Loops;
 pub(crate) use self::desk::{Desk, Voice};
 use self::groups::Groups;
@@ -121,14 +122,16 @@ impl Store {
         broker: Option<Arc<dyn Broker>>,
     ) -> Arc<Self> {
         let limits = Limits::default().bytes(max_message.min(BATCH_MAX));
+        let topics = Arc::new(Backing::new(topics));
+        let bridge = broker.map(|broker| Arc::new(Bridge::new(broker, Arc::clone(&topics))));
         Arc::new(Self {
             streams: OnceLock::new(),
             loops: OnceLock::new(),
             config,
             limits,
             groups: Groups::default(),
-            topics: Arc::new(Backing::new(topics)),
-            bridge: broker.map(|broker| Arc::new(Bridge::new(broker))),
+            topics,
+            bridge,
             made: Mutex::new(None),
             closed: AtomicBool::new(false),
         })
@@ -139,9 +142,17 @@ impl Store {
         *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(directory);
     }
 
+    /// Whether no other process can want to have what is here: all of it is at the broker.
+    pub(crate) fn has_own_directory(&self) -> bool {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// Has the streams from now on.
     pub(crate) fn begin(&self, streams: Streams) {
-        self.topics.begin(&streams.list());
+        // Those of a broker begin when this node follows them.
+        if self.bridge.is_none() {
+            self.topics.begin(&streams.list());
+        }
         // Whoever comes second has opened nothing: the directory is locked.
         let _ = self.streams.set(streams);
         self.carry();
@@ -153,27 +164,37 @@ impl Store {
         &self.topics
     }
 
-    /// The stream of a topic that is kept in one, and what is to be put into it.
+    /// The way to a topic that is kept in a stream, and what is to be put into that.
     pub(crate) fn to_publish_to_topic(
         &self,
         topic: &str,
         content: &Content,
         rights: &Rights,
-    ) -> Result<(Stream, Records), Problem> {
-        let stream = self.to_publish(topic, rights)?;
-        backing::check(&stream)?;
-        Ok((stream, backing::record_of(content, self.limits())?))
+    ) -> Result<(Arc<Line>, Records), Problem> {
+        let line = self.topics.line(&self.to_publish(topic, rights)?)?;
+        Ok((line, backing::record_of(content, self.limits())?))
     }
 
-    /// The way of a topic that is kept here, if there is a stream for it. Not yet while that is another process's.
-    pub(crate) fn line(&self, topic: &str) -> Result<Poll<Option<Arc<Line>>>, Problem> {
-        match self.streams.get() {
-            Some(streams) => {
-                let stream = streams.stream(topic);
-                Ok(Poll::Ready(stream.map(|stream| self.topics.line(&stream)).transpose()?))
-            }
-            None => Ok(Poll::Pending),
+    /// The way of a topic that is kept here, if there is a stream for it.
+    pub(crate) fn line(&self, topic: &str) -> Result<Option<Arc<Line>>, Problem> {
+        self.open_stream(topic)?.map(|stream| self.topics.line(&stream)).transpose()
+    }
+
+    /// What has to be waited for before a topic that is kept in a stream can be heard; nothing, as a rule. Who waits has
+    /// the right to hear it.
+    pub(crate) fn opening_of_topic(self: &Arc<Self>, topic: &str) -> Option<Opening> {
+        if let Some(streams) = self.streams.get() {
+            return self.bridge.as_ref()?.open(topic, streams, &self.config);
         }
+        let (store, topic) = (Arc::clone(self), topic.to_owned());
+        let open: Open = Box::pin(async move {
+            store.topics.until(|| store.streams.get().is_some()).await;
+            match store.opening_of_topic(&topic) {
+                Some(opening) => opening.await,
+                None => Ok(()),
+            }
+        });
+        Some(open.shared())
     }
 
     /// Has the server's loops write from now on.
@@ -266,14 +287,18 @@ impl Store {
         bridge.open(name, self.streams().ok()?, &self.config)
     }
 
-    fn find(&self, name: &str, missing: Missing) -> Result<Stream, Problem> {
+    /// A stream that is there, and followed if a broker keeps it.
+    fn open_stream(&self, name: &str) -> Result<Option<Stream>, Problem> {
         let found = self.streams()?.stream(name);
-        if let Some(bridge) = &self.bridge {
-            let found = found.filter(|_| bridge.is_open(name));
-            return found.ok_or_else(|| problem(code::STORE, format!("stream {name}: come again")));
-        }
-        if let Some(stream) = found {
+        Ok(found.filter(|_| self.bridge.as_ref().is_none_or(|bridge| bridge.is_open(name))))
+    }
+
+    fn find(&self, name: &str, missing: Missing) -> Result<Stream, Problem> {
+        if let Some(stream) = self.open_stream(name)? {
             return Ok(stream);
+        }
+        if self.bridge.is_some() {
+            return Err(problem(code::STORE, format!("stream {name}: come again")));
         }
         if missing == Missing::Refused {
             return Err(problem(code::NO_STREAM, format!("there is no stream {name}")));
@@ -354,16 +379,25 @@ impl Store {
         }
     }
 
+    /// The offset of the first record that a stream has ever had.
+    fn first_offset(&self) -> u64 {
+        self.bridge.as_ref().map_or(0, |bridge| bridge.broker().first_offset())
+    }
+
     /// The end of what can be read once: with a broker, where that is now.
     async fn end(&self, stream: &Stream, number: u32) -> Result<u64, Problem> {
-        let known = find_partition(stream, number)?.ends().readable;
-        match self.bridge.as_ref().filter(|bridge| bridge.health().ready) {
-            Some(bridge) => {
-                let asked = bridge.broker().ends(stream.name(), number).await;
-                asked.map(|(_, end)| end.max(known)).map_err(|error| bridge.failed(&error))
-            }
-            None => Ok(known),
+        if self.bridge.as_ref().is_some_and(|bridge| !bridge.health().ready) {
+            return Ok(find_partition(stream, number)?.ends().readable);
         }
+        self.last_end(stream, number).await
+    }
+
+    /// The end of all that is there, which this node may not have seen yet.
+    async fn last_end(&self, stream: &Stream, number: u32) -> Result<u64, Problem> {
+        let known = find_partition(stream, number)?.ends().readable;
+        let Some(bridge) = &self.bridge else { return Ok(known) };
+        let asked = bridge.broker().ends(stream.name(), number).await;
+        asked.map(|(_, end)| end.max(known)).map_err(|error| bridge.failed(&error))
     }
 }
 

@@ -23,7 +23,8 @@ pub(crate) struct StreamArgs {
     pub(crate) streams_listen: Option<Vec<Place>>,
 
     /// Topics that are kept in streams of their names, as a name or a pattern: `chat.>`. What is published to them is
-    /// heard when it is on disk, and read from there by those who come back; may be given several times
+    /// heard when it is on disk, and read from there by those who come back; with a broker, when that has it, on all
+    /// nodes. May be given several times
     #[arg(long, value_name = "PATTERN", env = "SINEWS_STREAMS_TOPICS", value_delimiter = ',')]
     pub(crate) streams_topics: Option<Vec<String>>,
 

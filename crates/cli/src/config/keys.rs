@@ -276,7 +276,8 @@ pub(crate) const KEYS: &[Key] = &[
         expected: "a pattern of topics such as \"chat.>\", or a list of them",
         about: &[
             "Topics that are kept in streams of their names: what is published to them is heard when it is on disk, and",
-            "who comes back, or later, gets it from there, after a restart too. They need no `history`.",
+            "who comes back, or later, gets it from there, after a restart too. They need no `history`. With a broker they are",
+            "heard on all nodes.",
         ],
         reloads: false,
     },

@@ -70,13 +70,6 @@ impl StreamSettings {
                 "{name}: there are no streams without streams.directory (--streams-directory) or streams.store (--store)"
             ));
         }
-        if settings.store.is_some() && !settings.topics.is_empty() {
-            let name = pick.names.of(TOPICS);
-            return Err(format!(
-                "{name}: topics are kept in streams of this node, and not in those that a broker keeps: publish to the \
-                 streams themselves"
-            ));
-        }
         if let Some(wrong) = settings.topics.iter().find(|pattern| !pattern::is_valid(pattern)) {
             let name = pick.names.of(TOPICS);
             return Err(format!("{name}: {wrong:?} is no pattern of topics"));
@@ -287,8 +280,6 @@ mod tests {
     #[test]
     fn of_what_a_broker_keeps_a_part_is_kept_here_and_nothing_is_synced() {
         let copy = settings(&["--store", "redis://a"], "").unwrap().streams.config();
-        let topics = settings(&["--store", "redis://a", "--streams-topics", "a"], "").unwrap_err();
-        assert!(topics.starts_with("--streams-topics: ") && topics.contains("a broker keeps"), "{topics}");
         let expected = StreamConfig::default().fsync(Fsync::Never).retain_bytes(Some(COPY_BYTES as u64));
         assert_eq!(copy, expected);
         let file = "[streams]\nstore = \"redis://a\"\nfsync = \"batch\"\nretain_bytes = \"1m\"";

@@ -11,10 +11,11 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{Wake, Waker};
+use std::task::{Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
@@ -39,17 +40,19 @@ pub(crate) struct Backing {
     bell: Arc<Bell>,
     relay: Mutex<Option<JoinHandle<()>>>,
     closing: AtomicBool,
-    /// Connections that wait for the streams to be there, at most one waker for each.
+    /// Those who wait [until](Self::until) something is so: at most one waker for each subscription.
     waiting: Mutex<Vec<Waker>>,
 }
 
 /// The way from a stream to those who are subscribed to its topic.
 pub(crate) struct Line {
-    name: String,
+    stream: Stream,
     epoch: u64,
     partition: Partition,
     /// The first record that the relay has not published. Held while it publishes, and while somebody is let in.
     relayed: Mutex<u64>,
+    /// The last sequence that another process has published, behind what this one has.
+    elsewhere: AtomicU64,
     alarm: Arc<Alarm>,
 }
 
@@ -82,6 +85,9 @@ pub(super) const RELAY_RECORDS: usize = 128;
 /// How long the relay waits for threads that have more to deliver than they get done.
 const PACE: Duration = Duration::from_millis(1);
 
+/// The epoch of topics that a broker keeps: the same on all nodes, which share nothing that could name another one.
+const BROKER_EPOCH: u64 = 1;
+
 /// How long it waits before it reads again what could not be read.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -108,29 +114,40 @@ impl Backing {
             match check(stream) {
                 Ok(partition) => {
                     let end = partition.ends().readable;
-                    self.insert(stream, partition, end);
+                    self.insert(stream, partition, (stream.created(), end));
                 }
                 Err(problem) => tracing::warn!("{}", problem.text),
             }
         }
     }
 
-    /// The line of a stream. One that was not there at the [beginning](Self::begin) is new, so all of it is to be published.
+    /// A broker keeps this stream, and this node is about to follow it from there on. One that keeps no topic has no line,
+    /// which is told to those who want [one](Self::line).
+    pub(super) fn begin_at_broker(&self, stream: &Stream, from: u64) {
+        if self.backs(stream.name())
+            && let Ok(partition) = check(stream)
+        {
+            self.insert(stream, partition, (BROKER_EPOCH, from));
+        }
+    }
+
+    /// The line of a stream. One that was not there at the beginning is new, so all of it is to be published.
     pub(super) fn line(&self, stream: &Stream) -> Result<Arc<Line>, Problem> {
         if let Some(line) = self.lock().get(stream.name()) {
             return Ok(line.clone());
         }
-        Ok(self.insert(stream, check(stream)?, 0))
+        Ok(self.insert(stream, check(stream)?, (stream.created(), 0)))
     }
 
-    fn insert(&self, stream: &Stream, partition: Partition, relayed: u64) -> Arc<Line> {
+    fn insert(&self, stream: &Stream, partition: Partition, (epoch, relayed): (u64, u64)) -> Arc<Line> {
         let mut lines = self.lock();
         let line = lines.entry(stream.name().to_owned()).or_insert_with(|| {
             Arc::new(Line {
-                name: stream.name().to_owned(),
-                epoch: stream.created(),
+                stream: stream.clone(),
+                epoch,
                 partition,
                 relayed: Mutex::new(relayed),
+                elsewhere: AtomicU64::new(0),
                 alarm: Alarm::new(Waker::from(self.bell.clone())),
             })
         });
@@ -144,12 +161,21 @@ impl Backing {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes somebody when the streams are there.
-    pub(super) fn wait(&self, waker: Waker) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if !waiting.iter().any(|known| known.will_wake(&waker)) {
-            waiting.push(waker);
-        }
+    /// Waits until it is so: what changes with the streams that are there, or with what the relay has published.
+    pub(super) async fn until(&self, is_so: impl Fn() -> bool) {
+        poll_fn(|cx| {
+            if is_so() {
+                return Poll::Ready(());
+            }
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            if !waiting.iter().any(|known| known.will_wake(cx.waker())) {
+                waiting.push(cx.waker().clone());
+            }
+            drop(waiting);
+            // What has changed meanwhile has woken nobody.
+            if is_so() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 
     pub(super) fn wake_all(&self) {
@@ -170,6 +196,17 @@ impl Backing {
         let thread = thread.spawn(move || backing.run(&hub, publisher))?;
         *self.relay.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(())
+    }
+
+    /// Whether what another process has published at this position comes next here. While the relay runs, it publishes all
+    /// itself; with a broker, the other process may have begun later than this one has ended. Who misses something then
+    /// is told to go, and finds it there.
+    pub(crate) fn goes_on(&self, topic: &str, position: Position) -> bool {
+        if !self.backs(topic) {
+            return true;
+        }
+        let is_over = self.closing.load(Ordering::SeqCst);
+        is_over && self.lock().get(topic).is_none_or(|line| line.goes_on(position))
     }
 
     /// The streams are closed: waits until all that is in them has been published here.
@@ -202,7 +239,7 @@ impl Backing {
                 }
             }
             match step {
-                Step::Fed => {}
+                Step::Fed => self.wake_all(),
                 _ if closing => return,
                 Step::Failed => thread::park_timeout(RETRY),
                 Step::Idle => thread::park(),
@@ -221,8 +258,20 @@ impl Backing {
 }
 
 impl Line {
+    fn name(&self) -> &str {
+        self.stream.name()
+    }
+
+    pub(super) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
     pub(super) fn partition(&self) -> &Partition {
         &self.partition
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     pub(super) fn relayed(&self) -> MutexGuard<'_, u64> {
@@ -232,6 +281,15 @@ impl Line {
     /// Where a topic stands whose next record is this one.
     pub(super) fn position(&self, next: u64) -> Position {
         Position { epoch: self.epoch, sequence: next }
+    }
+
+    fn goes_on(&self, position: Position) -> bool {
+        let last = self.elsewhere.load(Ordering::SeqCst).max(*self.relayed());
+        let goes_on = position.epoch == self.epoch && position.sequence == last + 1;
+        if goes_on {
+            self.elsewhere.store(position.sequence, Ordering::SeqCst);
+        }
+        goes_on
     }
 
     /// Publishes what can be read, once, and waits in between for threads that fall behind.
@@ -245,7 +303,7 @@ impl Line {
                     let mut relayed = self.relayed();
                     for record in records.by_ref().take(RELAY_RECORDS) {
                         let position = self.position(record.offset + 1);
-                        hub.relay(publisher, &self.name, &content_of(&record), position);
+                        hub.relay(publisher, self.name(), &content_of(&record), position);
                         *relayed = position.sequence;
                     }
                     // Those who are waited for may want it.
@@ -257,12 +315,14 @@ impl Line {
                 Step::Fed
             }
             Err(ReadError::Gone { earliest: to } | ReadError::Damaged { resume: to, .. }) if to > from => {
-                tracing::error!(topic = self.name, from, to, "records are gone before they were heard");
+                tracing::error!(topic = self.name(), from, to, "records are gone before they were heard");
                 *self.relayed() = to;
                 Step::Fed
             }
+            // A copy that has nothing yet stands at 0, wherever its broker is.
+            Err(ReadError::Ahead { .. }) => self.follow(from),
             Err(error) => {
-                tracing::error!(topic = self.name, %error, "what is kept of a topic cannot be read");
+                tracing::error!(topic = self.name(), %error, "what is kept of a topic cannot be read");
                 Step::Failed
             }
         }

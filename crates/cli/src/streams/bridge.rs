@@ -18,6 +18,7 @@ use futures_util::future::{Shared, WeakShared};
 use sinews_stream::broker::{Answer, Broker, BrokerError, Health};
 use sinews_stream::{CreateError, Partition, Read, ReadError, Start, Stream, StreamConfig, Streams};
 
+use super::backing::Backing;
 use super::created;
 use crate::protocol::{Problem, code, problem};
 
@@ -30,6 +31,7 @@ const TRIES: u32 = 5;
 /// The broker, and the streams of this node that follow it.
 pub(crate) struct Bridge {
     broker: Arc<dyn Broker>,
+    topics: Arc<Backing>,
     known: Arc<Mutex<HashMap<String, Known>>>,
     refused: AtomicU64,
 }
@@ -39,7 +41,7 @@ enum Known {
     Open(Arc<[Extent]>),
 }
 
-type Open = Pin<Box<dyn Future<Output = Result<(), Problem>> + Send>>;
+pub(super) type Open = Pin<Box<dyn Future<Output = Result<(), Problem>> + Send>>;
 
 /// Done when a stream can be read and written on this node. Whoever waits for the same stream waits for the same.
 pub(crate) type Opening = Shared<Open>;
@@ -52,8 +54,8 @@ struct Extent {
 }
 
 impl Bridge {
-    pub(crate) fn new(broker: Arc<dyn Broker>) -> Self {
-        Self { broker, known: Arc::default(), refused: AtomicU64::new(0) }
+    pub(crate) fn new(broker: Arc<dyn Broker>, topics: Arc<Backing>) -> Self {
+        Self { broker, topics, known: Arc::default(), refused: AtomicU64::new(0) }
     }
 
     pub(crate) fn broker(&self) -> &Arc<dyn Broker> {
@@ -95,9 +97,10 @@ impl Bridge {
             None => {}
         }
         let (broker, place) = (Arc::clone(&self.broker), Arc::clone(&self.known));
-        let (streams, config, stream) = (streams.clone(), config.clone(), name.to_owned());
+        let (topics, streams) = (Arc::clone(&self.topics), streams.clone());
+        let (config, stream) = (config.clone(), name.to_owned());
         let open: Open = Box::pin(async move {
-            let opened = follow(&*broker, &stream, &streams, &config).await;
+            let opened = follow((&*broker, &topics), &stream, &streams, &config).await;
             let mut known = lock(&place);
             match opened {
                 Ok(extents) => {
@@ -179,7 +182,7 @@ impl Bridge {
 
 /// Makes the log of a stream follow the broker: from where the broker is now on, or where an earlier run has stopped.
 async fn follow(
-    broker: &dyn Broker,
+    (broker, topics): (&dyn Broker, &Backing),
     name: &str,
     streams: &Streams,
     config: &StreamConfig,
@@ -189,7 +192,11 @@ async fn follow(
         // Asking for it may make it at the broker.
         return Err(created(name, &CreateError::TooMany));
     }
-    let count = broker.partitions(name).await.map_err(refused)?;
+    // A topic has one order.
+    let count = match topics.backs(name) && broker.makes_partitions() {
+        true => 1,
+        false => broker.partitions(name).await.map_err(refused)?,
+    };
     let asked: Vec<_> = (0..count).map(|partition| broker.ends(name, partition)).collect();
     let mut extents = Vec::with_capacity(asked.len());
     for (partition, mut answer) in (0..count).zip(asked) {
@@ -215,8 +222,11 @@ async fn follow(
     let stream = create()?;
     for (number, extent) in (0..count).zip(&extents) {
         let Some(partition) = stream.partition(number) else { continue };
-        let is_new = partition.ends().next == 0;
+        let ends = partition.ends();
+        let is_new = ends.next == 0;
         let from = if is_new { Start::Offset(extent.end) } else { Start::Earliest };
+        // Before anything comes of it.
+        topics.begin_at_broker(&stream, if is_new { extent.end } else { ends.readable });
         broker.follow(name, number, from, partition);
     }
     Ok(extents)
@@ -271,8 +281,8 @@ impl Source {
         let found = self.partition.read(from, most);
         let Some(older) = &mut self.older else { return Poll::Ready(of_log(found, from)) };
         let ends = self.partition.ends();
-        // A log that has nothing yet stands at 0, wherever it is to begin.
-        let begins = if ends.next == 0 { older.begins } else { ends.earliest };
+        // A log that has written nothing yet stands at 0, wherever it is to begin.
+        let begins = if ends.readable == 0 { older.begins } else { ends.earliest };
         match found {
             Ok(read) if !read.batches.is_empty() => Poll::Ready(Ok(Some(read))),
             Ok(_) | Err(ReadError::Gone { .. } | ReadError::Ahead { .. }) if from < begins => {

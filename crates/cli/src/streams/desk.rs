@@ -333,8 +333,21 @@ impl<I> Desk<I> {
         cx: &mut Context<'_>,
     ) {
         let name = stream.name().to_owned();
-        let fetched = Box::pin(super::fetch(Arc::clone(store), stream, partition, offset, most));
-        self.fetches.push_back(Fetch { id, stream: name, partition, fetched });
+        let fetched = super::fetch(Arc::clone(store), stream, partition, offset, most);
+        self.answer_with(fetched, (name, partition), id, voice, cx);
+    }
+
+    /// Answers with what is read once of a partition. Answers come in the order in which they were asked for, and one is
+    /// read at a time.
+    pub(crate) fn answer_with(
+        &mut self,
+        fetched: impl Future<Output = Result<Fetched, Problem>> + 'static,
+        (stream, partition): (String, u32),
+        id: I,
+        voice: &impl Voice<Id = I>,
+        cx: &mut Context<'_>,
+    ) {
+        self.fetches.push_back(Fetch { id, stream, partition, fetched: Box::pin(fetched) });
         self.awaited += 1;
         self.answer_fetches(voice, cx);
         self.hold_or_release(cx);

@@ -1,28 +1,34 @@
 //! How a subscriber comes to a topic that is kept in a stream: it is fed from the log as fast as it takes that, up to
 //! where the [relay](super::backing) is, and let in there. One that falls behind goes back to the log.
 
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{self, Poll};
 
 use serde_json::{Value, json};
 use sinews_server::{Context, History, InvalidTopic, Position, Sent, SlowConsumer, Start, TopicRule};
-use sinews_stream::ReadError;
+use sinews_stream::{Past, Read};
 
 use super::backing::{Line, RELAY_RECORDS, content_of};
+use super::bridge::{Source, Unread};
 use super::counted::counted;
-use super::{READ_BYTES, Store};
+use super::{Fetched, READ_BYTES, Store};
 use crate::hub::Form;
 use crate::protocol::{Problem, code, problem};
 
 /// Where one subscription stands.
 pub(crate) enum Follow {
-    /// The streams are another process's yet. What was asked for, and by which id.
-    Opening { id: Option<Value>, start: Option<Start> },
+    /// It cannot begin yet. What was asked for, and by which id.
+    Opening { id: Option<Value>, start: Option<Start>, ready: Option<Ready> },
     /// It is fed from the log; this record is next.
-    Reading { line: Arc<Line>, next: u64 },
+    Reading { line: Arc<Line>, source: Box<Source>, next: u64 },
     /// It hears what is published.
     Live,
 }
+
+/// Done when a topic can be begun with.
+pub(crate) type Ready = Pin<Box<dyn Future<Output = Result<(), Problem>>>>;
 
 /// Messages that somebody gets at most who comes from another run of the topic, so that nobody knows where it stood.
 const OTHER_RUN: u64 = 1_000;
@@ -31,48 +37,67 @@ const OTHER_RUN: u64 = 1_000;
 enum Step {
     Fed,
     Full,
+    /// What comes next is on its way from the broker.
+    Awaited,
     Over,
 }
 
 impl Follow {
-    /// Begins, and answers what the acknowledgement says of it; nothing yet, if the streams are not there.
-    pub(crate) fn begin(
+    /// What is asked for by this id.
+    pub(crate) fn new(store: &Arc<Store>, topic: &str, start: Option<Start>, id: &Option<Value>) -> Self {
+        let is_there = store.opening_of_topic(topic).is_none()
+            && store.line(topic).is_ok_and(|line| line.is_none_or(|line| line.has_come_to(start)));
+        let ready =
+            (!is_there).then(|| -> Ready { Box::pin(ready(Arc::clone(store), topic.to_owned(), start)) });
+        Self::Opening { id: id.clone(), start, ready }
+    }
+
+    /// Begins, if it has not yet, and answers what the acknowledgement says of it; nothing yet while it cannot.
+    pub(crate) fn open(
+        &mut self,
+        store: &Store,
+        topic: &str,
+        cx: &mut Context<'_>,
+    ) -> Result<Poll<Value>, Problem> {
+        let Self::Opening { start, ready, .. } = self else { return Ok(Poll::Pending) };
+        let start = *start;
+        if let Some(ready) = ready {
+            let waker = cx.waker();
+            if ready.as_mut().poll(&mut task::Context::from_waker(&waker))?.is_pending() {
+                return Ok(Poll::Pending);
+            }
+        }
+        let (follow, ack) = Self::begin(store, topic, start, cx)?;
+        *self = follow;
+        Ok(Poll::Ready(ack))
+    }
+
+    fn begin(
         store: &Store,
         topic: &str,
         start: Option<Start>,
         cx: &mut Context<'_>,
-    ) -> Result<Poll<(Self, Value)>, Problem> {
+    ) -> Result<(Self, Value), Problem> {
         let mut line = store.line(topic)?;
-        if let Poll::Ready(None) = line {
+        if line.is_none() {
             // Nothing was ever published. Whoever is first to is heard by those who are subscribed by then.
             let joined = cx.subscribe_from(&Form::Framed.topic(topic), Start::Last(0)).map_err(refused)?;
             line = store.line(topic)?;
-            if let Poll::Ready(None) = line {
+            if line.is_none() {
                 let missed = matches!(start, Some(Start::After(Position { sequence, .. })) if sequence > 0);
-                let Position { epoch, sequence } = joined.position;
-                let ack = json!({
-                    "topic": topic, "epoch": epoch, "seq": sequence, "replayed": 0, "complete": !missed,
-                });
-                return Ok(Poll::Ready((Self::Live, ack)));
+                return Ok((Self::Live, acknowledgement(topic, joined.position, 0, !missed)));
             }
         }
-        let Poll::Ready(Some(line)) = line else {
-            store.topics().wait(cx.waker());
-            // Streams that have come meanwhile have woken nobody.
-            if store.line(topic)?.is_ready() {
-                cx.waker().wake();
-            }
-            return Ok(Poll::Pending);
-        };
+        let Some(line) = line else { return Err(gone()) };
         let end = *line.relayed();
-        let (next, complete) = line.begin_at(start, end);
-        let Position { epoch, sequence } = line.position(end);
-        let replayed = end - next;
-        let ack = json!({
-            "topic": topic, "epoch": epoch, "seq": sequence, "replayed": replayed, "complete": complete,
-        });
-        let follow = line.let_in(topic, next, cx)?;
-        Ok(Poll::Ready((follow, ack)))
+        let (next, complete) = line.begin_at(store, start, end);
+        let ack = acknowledgement(topic, line.position(end), end - next, complete);
+        let follow = if line.let_in(topic, next, cx)? {
+            Self::Live
+        } else {
+            Self::Reading { source: Box::new(store.source(line.stream(), 0)?), line, next }
+        };
+        Ok((follow, ack))
     }
 
     /// Goes back to the log for what could not be sent from here on.
@@ -83,13 +108,15 @@ impl Follow {
         first: u64,
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
-        let Poll::Ready(Some(line)) = store.line(topic)? else {
-            return Err(problem(code::STORE, "the stream is not there"));
-        };
+        // It begins anew anyway, and is to be acknowledged.
+        if let Self::Opening { .. } = self {
+            return Ok(());
+        }
+        let line = store.line(topic)?.ok_or_else(gone)?;
         let behind = first.saturating_sub(1);
         let next = if let Self::Reading { next, .. } = self { behind.min(*next) } else { behind };
         line.leave_out(topic, cx)?;
-        *self = Self::Reading { line, next };
+        *self = Self::Reading { source: Box::new(store.source(line.stream(), 0)?), line, next };
         cx.waker().wake();
         Ok(())
     }
@@ -103,30 +130,43 @@ impl Follow {
             match self.step(topic, cx)? {
                 Step::Fed => {}
                 Step::Full => return Ok(false),
-                Step::Over => return Ok(true),
+                // It is woken for what it waits for, and the others have their turn.
+                Step::Awaited | Step::Over => return Ok(true),
             }
         }
     }
 
     fn step(&mut self, topic: &str, cx: &mut Context<'_>) -> Result<Step, Problem> {
-        let Self::Reading { line, next } = self else { return Ok(Step::Over) };
-        let end = *line.relayed();
-        if *next >= end {
-            let line = line.clone();
-            *self = line.let_in(topic, *next, cx)?;
-            // If more has come meanwhile, it was woken for that: whoever brings it may wait for this thread.
-            return Ok(if let Self::Live = self { Step::Over } else { Step::Full });
+        let Self::Reading { line, source, next } = self else { return Ok(Step::Over) };
+        let (end, waker) = (*line.relayed(), cx.waker());
+        // What was told already, but not by this relay: it comes there when the log has.
+        if *next > end && !line.partition().watch(Past::Readable(*next - 1), &waker) {
+            return Ok(Step::Awaited);
         }
-        let read = match line.partition().read(*next, READ_BYTES) {
-            Ok(read) => read,
-            Err(ReadError::Gone { earliest: to } | ReadError::Damaged { resume: to, .. }) if to > *next => {
+        if *next >= end {
+            if line.let_in(topic, *next, cx)? {
+                *self = Self::Live;
+                return Ok(Step::Over);
+            }
+            // More has come meanwhile, and it was woken for that: whoever brings it may wait for this thread.
+            return Ok(Step::Full);
+        }
+        let Poll::Ready(read) = source.poll_read(*next, READ_BYTES, &waker) else {
+            return Ok(Step::Awaited);
+        };
+        let read = match read {
+            Ok(Some(read)) => read,
+            Err(Unread::Gap(to)) => {
                 let words = json!({ "op": "dropped", "topic": topic, "messages": to - *next });
                 // Behind a Close there is nobody to hear it.
                 let _ = cx.send_text(&words.to_string());
                 *next = to;
                 return Ok(Step::Fed);
             }
-            Err(error) => return Err(problem(code::STORE, format!("{topic}: {error}"))),
+            Ok(None) | Err(Unread::Ahead(_)) => {
+                return Err(problem(code::STORE, format!("{topic}: what was heard is not there any more")));
+            }
+            Err(Unread::Failed(problem)) => return Err(problem),
         };
         for record in counted(&read.batches, *next).take_while(|record| record.offset < end) {
             let message = content_of(&record).framed_text(topic, Some(line.position(record.offset + 1)));
@@ -143,6 +183,28 @@ impl Follow {
     }
 }
 
+/// Waits until the stream of a topic is there, and until this node has come to where somebody goes on: another one, or the
+/// stream itself, may have told more than was heard here.
+async fn ready(store: Arc<Store>, topic: String, start: Option<Start>) -> Result<(), Problem> {
+    if let Some(opening) = store.opening_of_topic(&topic) {
+        opening.await?;
+    }
+    let (Some(line), Some(Start::After(position))) = (store.line(&topic)?, start) else { return Ok(()) };
+    if !line.has_come_to(start) && position.sequence <= store.last_end(line.stream(), 0).await? {
+        store.topics().until(|| line.has_come_to(start)).await;
+    }
+    Ok(())
+}
+
+fn acknowledgement(topic: &str, position: Position, replayed: u64, complete: bool) -> Value {
+    let Position { epoch, sequence } = position;
+    json!({ "topic": topic, "epoch": epoch, "seq": sequence, "replayed": replayed, "complete": complete })
+}
+
+fn gone() -> Problem {
+    problem(code::STORE, "the stream is not there")
+}
+
 /// What holds in the server below for topics that are kept in streams: what cannot wait for somebody who is slow is
 /// dropped, and read from the log later.
 pub(crate) fn rule(pattern: &str) -> TopicRule {
@@ -154,62 +216,60 @@ pub(crate) fn rule(pattern: &str) -> TopicRule {
 /// publishes before it waits for them.
 const HEARD: usize = 2 * RELAY_RECORDS;
 
-/// Messages that a topic has in its stream, from a start on: so many, and about so many bytes, at most.
-pub(crate) fn history(
-    store: &Store,
-    topic: &str,
+/// What a topic has in its stream, from a start on: so many messages, and about so many bytes, at most.
+pub(crate) async fn history(
+    store: Arc<Store>,
+    topic: String,
     start: Start,
-    most: usize,
-    most_bytes: usize,
-) -> Result<Vec<Value>, Problem> {
-    let line = match store.line(topic)? {
-        Poll::Ready(Some(line)) => line,
-        Poll::Ready(None) => return Ok(Vec::new()),
-        Poll::Pending => {
-            return Err(problem(
-                code::STORE,
-                "the streams are being taken over from another process: come again",
-            ));
-        }
-    };
+    (most, most_bytes): (usize, usize),
+) -> Result<Fetched, Problem> {
+    let Some(line) = store.line(&topic)? else { return Ok(Fetched { from: 0, end: 0, read: None }) };
     let start = if let Start::Last(count) = start { Start::Last(count.min(most)) } else { start };
+    let mut source = store.source(line.stream(), 0)?;
     let end = *line.relayed();
-    let (mut next, _) = line.begin_at(Some(start), end);
-    let (mut messages, mut bytes) = (Vec::new(), 0);
-    while next < end && messages.len() < most && bytes < most_bytes {
-        let read = match line.partition().read(next, READ_BYTES) {
-            Ok(read) => read,
-            Err(ReadError::Gone { earliest: to } | ReadError::Damaged { resume: to, .. }) if to > next => {
-                next = to;
-                continue;
+    let (from, _) = line.begin_at(&store, Some(start), end);
+    let (mut next, mut count, mut whole) = (from, 0, None::<Read>);
+    while next < end && count < most && whole.as_ref().is_none_or(|it| it.batches.len() < most_bytes) {
+        match poll_fn(|cx| source.poll_read(next, READ_BYTES, cx.waker())).await {
+            Ok(Some(read)) => {
+                count += counted(&read.batches, next).count();
+                next = read.next;
+                whole = Some(match whole {
+                    Some(first) => joined(&first, read),
+                    None => read,
+                });
             }
-            Err(error) => return Err(problem(code::STORE, format!("{topic}: {error}"))),
-        };
-        for record in counted(&read.batches, next).take_while(|record| record.offset < end) {
-            if messages.len() == most || bytes >= most_bytes {
-                break;
-            }
-            let text = content_of(&record).framed_text(topic, Some(line.position(record.offset + 1)));
-            bytes += text.len();
-            // It is a message of the protocol, so this does not fail.
-            messages.extend(serde_json::from_str::<Value>(&text));
+            Ok(None) => break,
+            Err(Unread::Gap(to) | Unread::Ahead(to)) => next = to,
+            Err(Unread::Failed(problem)) => return Err(problem),
         }
-        next = read.next.max(next + 1);
     }
-    Ok(messages)
+    Ok(Fetched { from, end, read: whole })
+}
+
+/// What was read first, and what comes behind it.
+fn joined(first: &Read, mut next: Read) -> Read {
+    next.batches = [&first.batches[..], &next.batches].concat().into();
+    next
 }
 
 impl Line {
+    /// Whether the relay has published what somebody has heard who goes on; of another run nobody knows.
+    fn has_come_to(&self, start: Option<Start>) -> bool {
+        let Some(Start::After(position)) = start else { return true };
+        position.epoch != self.epoch() || position.sequence <= *self.relayed()
+    }
+
     /// The first record for somebody who wants to begin there, and whether nothing is missing before it.
-    fn begin_at(&self, start: Option<Start>, end: u64) -> (u64, bool) {
-        let earliest = self.partition().ends().earliest.min(end);
+    fn begin_at(&self, store: &Store, start: Option<Start>, end: u64) -> (u64, bool) {
+        let earliest = store.ends(self.stream(), 0, self.partition()).0.min(end);
         let last = |count: u64| end.saturating_sub(count).max(earliest);
         match start {
             None => (end, true),
             Some(Start::Last(count)) => (last(count as u64), true),
-            Some(Start::After(Position { sequence: 0, .. })) => (earliest, earliest == 0),
+            Some(Start::After(Position { sequence: 0, .. })) => (earliest, earliest <= store.first_offset()),
             Some(Start::After(position)) => {
-                if position.epoch == self.position(0).epoch && position.sequence <= end {
+                if position.epoch == self.epoch() && position.sequence <= end {
                     (position.sequence.max(earliest), position.sequence >= earliest)
                 } else {
                     (last(OTHER_RUN), false)
@@ -221,7 +281,8 @@ impl Line {
     }
 
     /// Subscribes a connection that is fed from the log up to this record, if the relay is there just now.
-    fn let_in(self: Arc<Self>, topic: &str, next: u64, cx: &mut Context<'_>) -> Result<Follow, Problem> {
+    /// Answers whether it is; otherwise the connection is woken to read on.
+    fn let_in(&self, topic: &str, next: u64, cx: &mut Context<'_>) -> Result<bool, Problem> {
         // While this is locked, nothing is published.
         let relayed = self.relayed();
         let position = self.position(*relayed);
@@ -230,7 +291,7 @@ impl Line {
         if next == *relayed {
             let joined = cx.subscribe_from(&framed, Start::After(position)).map_err(refused)?;
             if joined.complete {
-                return Ok(Follow::Live);
+                return Ok(true);
             }
             // Nobody else says where it stands, so this is another program's topic.
             return Err(problem(code::STORE, format!("{topic}: its place is not known")));
@@ -238,7 +299,7 @@ impl Line {
         drop(relayed);
         self.leave_out(topic, cx)?;
         cx.waker().wake();
-        Ok(Follow::Reading { line: self, next })
+        Ok(false)
     }
 
     /// The connection is subscribed, and gets nothing of it yet.

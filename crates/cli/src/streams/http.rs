@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::{self, Either};
 use serde_json::json;
 use serde_json::value::RawValue;
 use sinews_server::{Answer, Request, Response};
@@ -107,22 +108,27 @@ async fn acknowledge(
 }
 
 /// `POST /topics/{name}` of a topic that is kept in a stream: answers when it is as safe as the stream makes it.
-pub(crate) fn publish_to_topic(store: &Store, topic: String, content: &Content, rights: &Rights) -> Answer {
-    let appended = store.to_publish_to_topic(&topic, content, rights).and_then(|(stream, records)| {
-        let pending = store.append(&stream, 0, records)?;
-        Ok((stream.created(), pending))
-    });
-    let (epoch, mut pending) = match appended {
-        Ok(appended) => appended,
-        Err(problem) => return refused(&problem).into(),
+pub(crate) fn publish_to_topic(store: Arc<Store>, topic: String, content: Content, rights: Rights) -> Answer {
+    let opening = store.opening(&topic, Want::Publish(&topic), &rights);
+    let name = topic.clone();
+    let append = move || {
+        let (line, records) = store.to_publish_to_topic(&name, &content, &rights)?;
+        let pending = store.append(line.stream(), 0, records)?;
+        Ok((line.epoch(), pending))
     };
-    Answer::later(async move {
-        match pending.wait(Durability::Broker).await {
-            Ok(appended) => {
-                let words = json!({ "topic": topic, "epoch": epoch, "seq": appended.first + 1 });
-                Response::json(format!("{words}\n"))
-            }
-            Err(error) => refused(&error.into()),
+    let appended = match opening {
+        None => Either::Left(future::ready(append())),
+        Some(opening) => Either::Right(async move { opening.await.and_then(|()| append()) }),
+    };
+    let acknowledged = async move {
+        let (epoch, mut pending) = appended.await?;
+        let appended = pending.wait(Durability::Broker).await?;
+        Ok(json!({ "topic": topic, "epoch": epoch, "seq": appended.first + 1 }))
+    };
+    Answer::later(async {
+        match acknowledged.await {
+            Ok(words) => Response::json(format!("{words}\n")),
+            Err(problem) => refused(&problem),
         }
     })
 }

@@ -10,17 +10,18 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use sinews_server::{Context, Sent};
+use sinews_server::{Context, Position, Sent, Start};
 use sinews_stream::record::{self, Kind, Malformed, Record, RecordBuilder, Records};
 use sinews_stream::{Appended, Read, Stream};
 
+use super::backing::content_of;
 use super::bridge::Opening;
 use super::counted::counted;
 use super::desk::Place;
-use super::{Ack, Begin, Desk, Fetched, Store, Voice, Which};
+use super::{Ack, Begin, Desk, Fetched, Store, Voice, Which, follow};
 use crate::auth::{Rights, Want};
 use crate::hub::Content;
-use crate::protocol::{Problem, code, problem};
+use crate::protocol::{HISTORY_BYTES_MAX, HISTORY_MAX, Problem, code, problem};
 
 /// What a client says about streams. The stream may be left out where the path names it.
 #[derive(Debug)]
@@ -63,7 +64,7 @@ pub(crate) struct Side {
     desk: Desk<Asked>,
 }
 
-/// What an answer is to be known by, and whether it is that to a publication of a topic: then with the topic's epoch.
+/// What an answer is to be known by, and whether it is one of a topic's: then with the topic's epoch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Asked {
     id: Option<Value>,
@@ -76,12 +77,24 @@ impl From<&Option<Value>> for Asked {
     }
 }
 
+impl Asked {
+    /// As the beginning of an answer.
+    fn words(&self) -> String {
+        self.id.as_ref().map_or_else(String::new, |id| format!("\"id\":{id},"))
+    }
+}
+
 impl Side {
     pub(crate) fn new(store: Option<Arc<Store>>, here: Option<String>) -> Self {
         Self { store, here, desk: Desk::default() }
     }
 
     /// What has to be waited for before this can be done.
+    pub(crate) fn opening_of_topic(&self, topic: &str, want: Want<'_>, rights: &Rights) -> Option<Opening> {
+        self.store_of(topic)?.opening(topic, want, rights)
+    }
+
+    /// The same for what is said of a stream.
     pub(crate) fn opening(&self, stream: Option<&str>, op: &Op<'_>, rights: &Rights) -> Option<Opening> {
         let name = stream.or(self.here.as_deref())?;
         let want = match op {
@@ -164,6 +177,11 @@ impl Side {
         self.store.as_ref()
     }
 
+    /// The same, if this topic is kept there.
+    pub(crate) fn store_of(&self, topic: &str) -> Option<&Arc<Store>> {
+        self.store().filter(|store| store.topics().backs(topic))
+    }
+
     /// Publishes to a topic that is kept in a stream, and answers when that is as safe as the stream makes it.
     pub(crate) fn publish_to_topic(
         &mut self,
@@ -172,10 +190,26 @@ impl Side {
         rights: &Rights,
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
-        let (stream, records) = store.to_publish_to_topic(topic, content, rights)?;
-        let asked = Asked { id: id.clone(), epoch: Some(stream.created()) };
+        let (line, records) = store.to_publish_to_topic(topic, content, rights)?;
+        let asked = Asked { id: id.clone(), epoch: Some(line.epoch()) };
         // Who gives no id is told if it fails, all the same.
-        self.desk.publish((store, stream), Which::This(0), records, (asked, Ack::Broker), &Words, cx)
+        let to = (store, line.stream().clone());
+        self.desk.publish(to, Which::This(0), records, (asked, Ack::Broker), &Words, cx)
+    }
+
+    /// Answers with messages of a topic that is kept in a stream, from a start on.
+    pub(crate) fn history_of_topic(
+        &mut self,
+        (store, topic, start): (&Arc<Store>, &str, Start),
+        id: &Option<Value>,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Problem> {
+        let epoch = store.line(topic)?.map_or(0, |line| line.epoch());
+        let most = (HISTORY_MAX, HISTORY_BYTES_MAX);
+        let messages = follow::history(Arc::clone(store), topic.to_owned(), start, most);
+        let asked = Asked { id: id.clone(), epoch: Some(epoch) };
+        self.desk.answer_with(messages, (topic.to_owned(), 0), asked, &Words, cx);
+        Ok(())
     }
 
     pub(crate) fn woken(&mut self, cx: &mut Context<'_>) {
@@ -281,8 +315,7 @@ fn records_text(at: &Place<'_, Asked>, from: u64, end: u64, read: Option<&Read>)
 }
 
 fn begin_records(at: &Place<'_, Asked>) -> String {
-    let id = at.id.id.as_ref().map_or_else(String::new, |id| format!("\"id\":{id},"));
-    let (stream, partition) = (json!(at.stream), at.partition);
+    let (id, stream, partition) = (at.id.words(), json!(at.stream), at.partition);
     format!("{{\"op\":\"records\",{id}\"stream\":{stream},\"partition\":{partition},\"records\":[")
 }
 
@@ -296,6 +329,28 @@ fn push_record(record: &Record<'_>, words: &mut String) {
 fn end_records(next: u64, end: u64, mut words: String) -> String {
     // Writing to a string cannot fail.
     let _ = write!(words, "],\"next\":{next},\"end\":{end}}}");
+    words
+}
+
+/// What was read of a topic, as one message.
+fn history_text(at: &Place<'_, Asked>, epoch: u64, fetched: &Fetched) -> String {
+    let Fetched { from, end, read } = fetched;
+    let (id, topic) = (at.id.words(), json!(at.stream));
+    let mut words = format!("{{\"op\":\"history\",{id}\"topic\":{topic},\"messages\":[");
+    let begins = words.len();
+    let batches = read.as_ref().map_or(&[][..], |read| &read.batches);
+    let records = counted(batches, *from).take_while(|record| record.offset < *end);
+    for record in records.take(HISTORY_MAX) {
+        if words.len() >= begins + HISTORY_BYTES_MAX {
+            break;
+        }
+        if words.len() > begins {
+            words.push(',');
+        }
+        let position = Position { epoch, sequence: record.offset + 1 };
+        words.push_str(&content_of(&record).framed_text(at.stream, Some(position)));
+    }
+    words.push_str("]}");
     words
 }
 
@@ -375,8 +430,12 @@ impl Voice for Words {
 
     fn fetched(&self, at: &Place<'_, Asked>, fetched: &Fetched, cx: &mut Context<'_>) {
         let Fetched { from, end, read } = fetched;
+        let text = match at.id.epoch {
+            Some(epoch) => history_text(at, epoch, fetched),
+            None => records_text(at, *from, *end, read.as_ref()),
+        };
         // Behind a Close there is nobody to hear it.
-        let _ = cx.send_text(&records_text(at, *from, *end, read.as_ref()));
+        let _ = cx.send_text(&text);
     }
 
     fn gap(&self, at: &Place<'_, Asked>, from: u64, to: u64, cx: &mut Context<'_>) -> Sent {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use sinews_server::{CloseCode, Context, Sent};
 use sinews_stream::{Appended, Read};
 
@@ -23,11 +24,18 @@ impl ToStream {
         Self { store, desk: Desk::default() }
     }
 
+    /// Nothing is received until the stream can be read and written; if it cannot be had, the connection closes.
+    pub(crate) fn open(&mut self, topic: &str, cx: &mut Context<'_>) {
+        if let Some(opening) = self.store.opening_of_topic(topic) {
+            self.desk.park(opening, Bytes::new(), cx);
+        }
+    }
+
     /// Appends a message. If there is no room, the connection is held until there is; if it fails, it closes, since
     /// nothing else could be told here.
     pub(crate) fn publish(&mut self, topic: &str, content: &Content, rights: &Rights, cx: &mut Context<'_>) {
-        let result = self.store.to_publish_to_topic(topic, content, rights).and_then(|(stream, records)| {
-            let to = (&*self.store, stream);
+        let result = self.store.to_publish_to_topic(topic, content, rights).and_then(|(line, records)| {
+            let to = (&*self.store, line.stream().clone());
             self.desk.publish(to, Which::This(0), records, ((), Ack::Broker), &Silent, cx)
         });
         if let Err(problem) = result {
@@ -36,6 +44,9 @@ impl ToStream {
     }
 
     pub(crate) fn woken(&mut self, cx: &mut Context<'_>) {
+        if let Some((_, Err(problem))) = self.desk.unpark(cx) {
+            Silent.failed(&(), problem, cx);
+        }
         self.desk.woken(Some(&*self.store), &Silent, cx);
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sinews_server::{Config, Listen, MessageRoute, Router, Server, StopHandle};
+use sinews_server::{Config, Listen, MessageRoute, Position, Router, Server, StopHandle};
 use sinews_stream::record::{Kind, RecordBuilder};
 use sinews_stream::{StreamConfig, Streams, StreamsConfig};
 
@@ -267,6 +267,23 @@ fn a_connection_reads_so_many_partitions_and_no_more() {
     client.say(5, 0, 66, &7_u32.to_le_bytes());
     assert_eq!(client.hear().0, 133);
     assert_eq!(all(&mut client, 65).0, 130, "others were given up");
+}
+
+#[test]
+fn what_another_process_publishes_is_heard_here_where_it_goes_on_behind_what_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let (streams, _) = Streams::open(directory.path(), StreamsConfig::default().writers(0)).unwrap();
+    let store = Store::new(StreamConfig::default(), vec!["chat".to_owned()], 1 << 20, None);
+    let stream = streams.create("chat", &StreamConfig::default().partitions(1)).unwrap();
+    store.begin(streams);
+    let topics = store.topics();
+    let at = |sequence| Position { epoch: stream.created(), sequence };
+    assert!(topics.goes_on("other", at(7)), "it is kept in no stream");
+    assert!(!topics.goes_on("chat", at(1)), "what this process relays itself");
+    topics.finish();
+    let goes_on: Vec<bool> = [2, 1, 1, 2, 4, 3].map(|sequence| topics.goes_on("chat", at(sequence))).into();
+    assert_eq!(goes_on, [false, true, false, true, false, true]);
+    assert!(!topics.goes_on("chat", Position { epoch: 1, sequence: 4 }));
 }
 
 #[test]

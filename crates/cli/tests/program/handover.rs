@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 use sinews_proto::Role;
 use sinews_testkit::{Frame, Reader, Reply};
 
+#[cfg(feature = "kafka")]
+use crate::streams::store::kafka::Cluster;
 use crate::support::{PATIENCE, PROGRAM, clean, program};
 
 /// A directory of its own, gone with the test.
@@ -409,6 +411,22 @@ fn subscribers_of_topics_in_streams_hear_everything_once_while_it_goes_on() {
         command.arg("--streams").arg(directory.file("streams")).args(["--streams-topics", "disk.*"]);
     });
     resume(service, "disk.news");
+}
+
+/// With a directory, which the new process takes over, and without one, so that both follow the broker for a while.
+#[cfg(feature = "kafka")]
+#[test]
+fn subscribers_of_topics_at_a_broker_hear_everything_once_while_it_goes_on() {
+    for keeps in [true, false] {
+        let cluster = Cluster::new("disk.news", 1);
+        let service = Service::start_with("broker", "threads = 2", |command, directory| {
+            command.args(["--store", &cluster.url(""), "--streams-topics", "disk.*"]);
+            if keeps {
+                command.arg("--streams").arg(directory.file("streams"));
+            }
+        });
+        resume(service, "disk.news");
+    }
 }
 
 fn resume(mut service: Service, topic: &str) {

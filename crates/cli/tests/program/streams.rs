@@ -14,7 +14,7 @@ mod crash;
 mod groups;
 mod report;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-mod store;
+pub(crate) mod store;
 mod topics;
 
 /// A server with streams in a directory of its own.

@@ -85,6 +85,13 @@ pub trait Broker: Send + Sync {
     /// How many partitions a stream has. Where the broker permits it, a stream that is not there is made.
     fn partitions(&self, stream: &str) -> Answer<u32>;
 
+    /// The offset of the first record that a stream has ever had: the same for all of this engine.
+    fn first_offset(&self) -> u64;
+
+    /// Whether a partition is there as soon as somebody publishes to it. How many a stream has is then for those to say
+    /// who use it, and [`partitions`](Self::partitions) answers the setting; elsewhere the broker says it.
+    fn makes_partitions(&self) -> bool;
+
     /// Keeps where a group goes on: the offset of the next record it wants.
     fn commit(&self, stream: &str, partition: u32, group: &str, offset: u64) -> Answer<()>;
 

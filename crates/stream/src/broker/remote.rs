@@ -251,6 +251,14 @@ impl Broker for Remote {
         self.ask(|reply| Question::Partitions(stream.to_owned(), reply))
     }
 
+    fn first_offset(&self) -> u64 {
+        1
+    }
+
+    fn makes_partitions(&self) -> bool {
+        true
+    }
+
     fn commit(&self, stream: &str, partition: u32, group: &str, offset: u64) -> Answer<()> {
         self.ask(|reply| Question::Commit((stream.to_owned(), partition), group.to_owned(), offset, reply))
     }

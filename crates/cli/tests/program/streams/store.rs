@@ -1,7 +1,7 @@
 //! Streams that a broker keeps: docs/brokers.md. Here it is the cluster that librdkafka has for tests, in this process.
 
 #[cfg(feature = "kafka")]
-mod kafka;
+pub(crate) mod kafka;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod real;
 

@@ -15,7 +15,7 @@ fn topics(arguments: &[&str]) -> Server {
 
 impl Json {
     /// The next so many messages of topics: where they stand, and what they hold.
-    fn messages(&mut self, count: usize) -> Vec<(u64, u64, Value)> {
+    pub(super) fn messages(&mut self, count: usize) -> Vec<(u64, u64, Value)> {
         let mut messages = Vec::new();
         for _ in 0..count {
             let words = self.hear();
@@ -27,7 +27,7 @@ impl Json {
     }
 
     /// Subscribes; answers the acknowledgement.
-    fn subscribe(&mut self, topic: &str, more: &Value) -> Value {
+    pub(super) fn subscribe(&mut self, topic: &str, more: &Value) -> Value {
         let mut words = json!({ "op": "subscribe", "id": "s", "topic": topic });
         words.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let ack = self.ask(words);
@@ -43,7 +43,7 @@ fn post(server: &Running, topic: &str, text: &str) -> Value {
 }
 
 /// Publishes numbers by a socket of its own, each acknowledged.
-fn publish(server: &Running, topic: &str, numbers: std::ops::Range<u64>) {
+pub(super) fn publish(server: &Running, topic: &str, numbers: std::ops::Range<u64>) {
     let mut client = Json::connect(server, "/ws");
     for number in numbers {
         let ack = client.ask(json!({ "op": "publish", "id": number, "topic": topic, "data": number }));

@@ -125,6 +125,14 @@ impl Broker for Kafka {
         self.ask.ask(|reply| Question::Partitions { stream, reply })
     }
 
+    fn first_offset(&self) -> u64 {
+        0
+    }
+
+    fn makes_partitions(&self) -> bool {
+        false
+    }
+
     fn commit(&self, stream: &str, partition: u32, group: &str, offset: u64) -> Answer<()> {
         let (stream, group) = (stream.to_owned(), group.to_owned());
         self.groups.ask(|reply| GroupQuestion::Commit { group, stream, partition, offset, reply })

@@ -8,18 +8,20 @@ use super::*;
 use crate::config::Directory;
 use crate::support::{fails, program};
 
-struct Cluster {
+mod topics;
+
+pub(crate) struct Cluster {
     mock: MockCluster<'static, DefaultProducerContext>,
 }
 
 impl Cluster {
-    fn new(topic: &str, partitions: i32) -> Self {
+    pub(crate) fn new(topic: &str, partitions: i32) -> Self {
         let mock = MockCluster::new(1).expect("loopback has ports");
         mock.create_topic(topic, partitions, 1).expect("it is new");
         Self { mock }
     }
 
-    fn url(&self, settings: &str) -> String {
+    pub(crate) fn url(&self, settings: &str) -> String {
         let hosts = self.mock.bootstrap_servers();
         // Tests do not wait for what is patient by default.
         format!("kafka://{hosts}?reconnect.backoff.max.ms=200&retry.backoff.ms=20&{settings}")

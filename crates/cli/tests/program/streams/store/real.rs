@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::super::topics::publish;
 use super::super::{ANY, Binary, records};
 use super::*;
 use broker::{control, unused, url};
@@ -33,6 +34,33 @@ fn nodes_see_the_same(settings: &str) {
     assert_eq!(member.hear()["op"], "ack");
     assert_eq!(member.hear()["partitions"][0]["offset"], first + 40);
     assert_eq!(member.records(10).len(), 10);
+}
+
+/// A topic is heard in one order at all nodes, and whoever resumes at another node, or comes later, hears the rest.
+fn topics_are_one_at_all_nodes(settings: &str) {
+    let topic = unused("chat.room");
+    // Whatever streams have, a topic has one partition.
+    let pattern = ["--streams-topics", "chat.*"];
+    let nodes = [(); 2].map(|()| node(&url(settings), &pattern));
+    let mut live = nodes.each_ref().map(|node| Json::connect(node, "/ws"));
+    let acks = live.each_mut().map(|client| client.subscribe(&topic, &json!({})));
+    assert_eq!(acks[0], acks[1]);
+    let (epoch, before) = (acks[0]["epoch"].as_u64().unwrap(), acks[0]["seq"].as_u64().unwrap());
+    publish(&nodes[0], &topic, 0..30);
+    publish(&nodes[1], &topic, 30..60);
+    let all: Vec<_> = (0..60).map(|number| (epoch, before + 1 + number, json!(number))).collect();
+    for client in &mut live {
+        assert_eq!(client.messages(60), all);
+    }
+    let late = node(&url(settings), &pattern);
+    let mut resumed = Json::connect(&late, "/ws");
+    let ack = resumed.subscribe(&topic, &json!({ "from": { "epoch": epoch, "seq": before + 20 } }));
+    assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(40), &json!(true)), "{ack}");
+    assert_eq!(resumed.messages(40), all[20..]);
+    let mut earliest = Json::connect(&late, "/ws");
+    let ack = earliest.subscribe(&topic, &json!({ "from": { "epoch": epoch, "seq": 0 } }));
+    assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(60), &json!(true)), "{ack}");
+    assert_eq!(earliest.messages(60), all);
 }
 
 /// Records that wait for their acknowledgement on the connection of the long test.
@@ -108,6 +136,12 @@ fn publish_until(is_over: &AtomicBool, node: &Running, stream: &str) -> (Vec<(u3
 mod kafka {
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
+    fn topics_are_one_at_all_nodes() {
+        super::topics_are_one_at_all_nodes("");
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
     fn nodes_see_the_same() {
         super::nodes_see_the_same("");
     }
@@ -124,6 +158,12 @@ mod kafka {
 mod nats {
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn topics_are_one_at_all_nodes() {
+        super::topics_are_one_at_all_nodes("partitions=3");
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
     fn nodes_see_the_same() {
         super::nodes_see_the_same("");
     }
@@ -137,6 +177,12 @@ mod nats {
 
 #[cfg(feature = "redis")]
 mod redis {
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn topics_are_one_at_all_nodes() {
+        super::topics_are_one_at_all_nodes("partitions=3");
+    }
+
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
     fn nodes_see_the_same() {

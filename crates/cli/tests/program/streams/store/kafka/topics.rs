@@ -1,0 +1,221 @@
+//! Topics in streams that a cluster keeps: many nodes, one order.
+
+use sinews_testkit::{Frame, Reply};
+
+use super::super::super::topics::publish;
+use super::*;
+
+const TOPICS: [&str; 2] = ["--streams-topics", "chat.>"];
+
+fn posted_to(node: &Running, topic: &str, text: &str) -> Value {
+    let answer = post(node, &format!("/topics/{topic}"), text);
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    body(&answer)
+}
+
+/// Messages from a sequence on that hold the number before it: what [`publish`] makes of a topic that had nothing.
+fn numbers(sequences: std::ops::Range<u64>) -> Vec<(u64, u64, Value)> {
+    sequences.map(|sequence| (1, sequence, json!(sequence - 1))).collect()
+}
+
+#[test]
+fn whatever_way_it_is_published_at_one_node_all_hear_one_order() {
+    let cluster = Cluster::new("chat.room", 1);
+    let nodes = [cluster.node("", &TOPICS), cluster.node("", &[&TOPICS[..], &["--threads", "2"]].concat())];
+    let mut by_name = nodes.each_ref().map(|node| Json::connect(node, "/ws"));
+    for client in &mut by_name {
+        let ack = client.subscribe("chat.room", &json!({}));
+        let told = json!({ "op": "ack", "id": "s", "topic": "chat.room", "epoch": 1, "seq": 0, "replayed": 0,
+            "complete": true });
+        assert_eq!(ack, told);
+    }
+    let mut by_pattern = nodes.each_ref().map(|node| Json::connect(node, "/ws"));
+    by_pattern.iter_mut().for_each(|client| drop(client.subscribe("chat.*", &json!({}))));
+    let mut raw = nodes.each_ref().map(|node| node.websocket("/topics/chat.room"));
+
+    let mut client = Json::connect(&nodes[0], "/ws");
+    let ack = client.ask(json!({ "op": "publish", "id": 1, "topic": "chat.room", "data": "one" }));
+    assert_eq!(ack, json!({ "op": "ack", "id": 1, "epoch": 1, "seq": 1 }));
+    let answer = posted_to(&nodes[1], "chat.room", "two");
+    assert_eq!(answer, json!({ "topic": "chat.room", "epoch": 1, "seq": 2 }));
+    let ack = client.ask(json!({ "op": "append", "id": 2, "stream": "chat.room", "data": { "n": 3 } }));
+    assert_eq!(ack["offset"], 2);
+    raw[1].send(&Frame::binary(b"four"));
+    let expected = [json!("one"), json!("two"), json!({ "n": 3 }), json!("Zm91cg==")];
+    let expected: Vec<_> = (1_u64..).zip(expected).map(|(sequence, held)| (1, sequence, held)).collect();
+    for client in by_name.iter_mut().chain(&mut by_pattern) {
+        assert_eq!(client.messages(4), expected);
+    }
+    for socket in &mut raw {
+        let heard: Vec<Reply> = (0..4).map(|_| socket.next().unwrap()).collect();
+        assert_eq!(heard[..3], ["one", "two", "{\"n\":3}"].map(Reply::text));
+        assert!(matches!(&heard[3], Reply::Message(sinews_proto::Kind::Binary, bytes) if bytes == b"four"));
+    }
+}
+
+#[test]
+fn one_who_resumes_at_a_node_that_began_late_has_what_the_broker_has_and_each_once() {
+    let cluster = Cluster::new("chat.room", 1);
+    let first = cluster.node("", &TOPICS);
+    let mut client = Json::connect(&first, "/ws");
+    client.subscribe("chat.room", &json!({}));
+    publish(&first, "chat.room", 0..50);
+    assert_eq!(client.messages(30), numbers(1..31));
+    first.signal("KILL");
+
+    let second = cluster.node("", &TOPICS);
+    let mut resumed = Json::connect(&second, "/ws");
+    let ack = resumed.subscribe("chat.room", &json!({ "from": { "epoch": 1, "seq": 30 } }));
+    assert_eq!((&ack["seq"], &ack["replayed"], &ack["complete"]), (&json!(50), &json!(20), &json!(true)));
+    let mut last = Json::connect(&second, "/ws");
+    last.subscribe("chat.room", &json!({ "last": 5 }));
+    publish(&second, "chat.room", 50..60);
+    assert_eq!(resumed.messages(30), numbers(31..61));
+    assert_eq!(last.messages(15), numbers(46..61));
+    let kept = last.ask(json!({ "op": "history", "id": 7, "topic": "chat.room", "last": 55 }));
+    let messages = kept["messages"].as_array().unwrap();
+    assert_eq!((&kept["op"], &kept["id"], messages.len()), (&json!("history"), &json!(7), 55), "{kept}");
+    assert_eq!((&messages[0]["seq"], &messages[54]["seq"]), (&json!(6), &json!(60)));
+    // Somebody who has heard nothing, and somebody of another run.
+    let ack =
+        Json::connect(&second, "/ws").subscribe("chat.room", &json!({ "from": { "epoch": 1, "seq": 0 } }));
+    assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(60), &json!(true)), "{ack}");
+    for from in [json!({ "epoch": 2, "seq": 60 }), json!({ "epoch": 1, "seq": 61 })] {
+        let ack = Json::connect(&second, "/ws").subscribe("chat.room", &json!({ "from": from }));
+        assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(60), &json!(false)), "{ack}");
+    }
+}
+
+#[test]
+fn what_was_acknowledged_at_one_node_is_behind_those_who_resume_there_at_another() {
+    let cluster = Cluster::new("chat.room", 1);
+    let nodes = [cluster.node("", &TOPICS), cluster.node("", &TOPICS)];
+    let mut first = Json::connect(&nodes[0], "/ws");
+    for number in 0..20_u64 {
+        let ack = first.ask(json!({ "op": "publish", "id": 1, "topic": "chat.room", "data": number }));
+        assert_eq!((&ack["epoch"], &ack["seq"]), (&json!(1), &json!(number + 1)), "{ack}");
+        // The other node may not have seen it yet.
+        let mut second = Json::connect(&nodes[1], "/ws");
+        let ack = second.subscribe("chat.room", &json!({ "from": { "epoch": 1, "seq": number + 1 } }));
+        assert_eq!(
+            (&ack["seq"], &ack["replayed"], &ack["complete"]),
+            (&json!(number + 1), &json!(0), &json!(true))
+        );
+    }
+}
+
+#[test]
+fn history_goes_over_into_what_other_nodes_publish_without_a_gap() {
+    const EACH: u64 = 1_000;
+    let cluster = Cluster::new("chat.room", 1);
+    let limits = ["--websocket-high-water", "4k", "--threads", "2"];
+    let nodes = [(); 2].map(|()| cluster.node("", &TOPICS));
+    thread::scope(|scope| {
+        let publishing = [0, EACH].map(|first| {
+            let node = &nodes[usize::from(first > 0)];
+            scope.spawn(move || publish(node, "chat.room", first..first + EACH))
+        });
+        // Each comes to a node of its own, while others publish.
+        let late = [(); 3].map(|()| {
+            let node = cluster.node("", &[&TOPICS[..], &limits].concat());
+            scope.spawn(move || {
+                let mut late = Json::connect(&node, "/ws");
+                late.subscribe("chat.room", &json!({ "from": { "epoch": 1, "seq": 0 } }));
+                late.messages(2 * EACH as usize)
+            })
+        });
+        publishing.into_iter().for_each(|thread| thread.join().unwrap());
+        let heard = late.map(|late| late.join().unwrap());
+        assert!(heard.iter().all(|one| *one == heard[0]), "all hear the same");
+        for (at, (_, sequence, _)) in (1..).zip(&heard[0]) {
+            assert_eq!(*sequence, at, "each once, in order");
+        }
+    });
+}
+
+#[test]
+fn a_node_that_was_killed_goes_on_with_its_copy_and_tells_each_once() {
+    let cluster = Cluster::new("chat.room", 1);
+    let directory = Directory::new();
+    let path = directory.path("copy");
+    let other = cluster.node("", &TOPICS);
+    let arguments = [&TOPICS[..], &["--streams", &path]].concat();
+    let mut heard = 0;
+    for round in 0..3 {
+        let node = cluster.node("", &arguments);
+        let mut pattern = Json::connect(&node, "/ws");
+        pattern.subscribe("chat.*", &json!({}));
+        let mut resumed = Json::connect(&node, "/ws");
+        let ack = resumed.subscribe("chat.room", &json!({ "from": { "epoch": 1, "seq": heard } }));
+        assert_eq!(ack["complete"], true, "{ack}");
+        publish(&other, "chat.room", round * 40..round * 40 + 20);
+        let end = round * 40 + 20;
+        assert_eq!(resumed.messages((end - heard) as usize), numbers(heard + 1..end + 1));
+        heard = end;
+        // It hears what comes from where the copy has ended.
+        let mut last = 0;
+        while last < end {
+            let next = pattern.messages(1)[0].1;
+            assert!(last == 0 || next == last + 1, "{next} behind {last}");
+            last = next;
+        }
+        node.signal("KILL");
+        assert!(!node.wait().0.success());
+        publish(&other, "chat.room", round * 40 + 20..round * 40 + 40);
+    }
+}
+
+#[test]
+fn while_the_cluster_is_away_topics_say_so_and_can_be_had_later() {
+    let cluster = Cluster::new("chat.room", 1);
+    cluster.mock.broker_down(-1).expect("it is there");
+    let node = cluster.node("", &TOPICS);
+    let mut raw = node.websocket("/topics/chat.room");
+    // They wait for the same answer.
+    let asked = [
+        json!({ "op": "publish", "id": 1, "topic": "chat.room", "data": "a" }),
+        json!({ "op": "publish", "id": 2, "topic": "chat.room", "b64": "aaaa" }),
+        json!({ "op": "subscribe", "id": 3, "topic": "chat.room" }),
+        json!({ "op": "history", "id": 4, "topic": "chat.room", "last": 1 }),
+    ];
+    let clients = asked.map(|words| {
+        let mut client = Json::connect(&node, "/ws");
+        client.say(&words);
+        (client, words["id"].clone())
+    });
+    let answer = post(&node, "/topics/chat.room", "b");
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("Retry-After: "), "{answer}");
+    for (mut client, id) in clients {
+        let failed = client.hear();
+        assert_eq!((&failed["op"], &failed["code"], &failed["id"]), (&json!("error"), &json!(503), &id));
+        assert!(failed["error"].as_str().unwrap().contains("chat.room: "), "{failed}");
+    }
+    let closed = raw.next();
+    assert!(matches!(&closed, Some(Reply::Close(Some(1013), _))), "{closed:?}");
+
+    cluster.mock.broker_up(-1).expect("it is there");
+    until("it can be had", || post(&node, "/topics/chat.room", "c").starts_with("HTTP/1.1 200 "));
+    // It may come from what is there, or be heard.
+    let mut client = Json::connect(&node, "/ws");
+    client.subscribe("chat.room", &json!({ "last": 1 }));
+    assert_eq!(client.messages(1)[0].2, "c");
+}
+
+#[test]
+fn what_is_divided_keeps_no_topic() {
+    let cluster = Cluster::new("chat.two", 2);
+    let node = cluster.node("", &TOPICS);
+    let answer = post(&node, "/topics/chat.two", "x");
+    assert!(answer.starts_with("HTTP/1.1 409 ") && answer.contains("2 partitions"), "{answer}");
+    let mut client = Json::connect(&node, "/ws");
+    for op in ["subscribe", "history", "publish"] {
+        let mut words = json!({ "op": op, "id": op, "topic": "chat.two" });
+        match op {
+            "history" => words["last"] = json!(1),
+            "publish" => words["data"] = json!(1),
+            _ => {}
+        }
+        let error = client.ask(words);
+        assert_eq!((&error["op"], &error["code"], &error["id"]), (&json!("error"), &json!(409), &json!(op)));
+    }
+}
