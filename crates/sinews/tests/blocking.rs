@@ -169,6 +169,22 @@ fn what_is_sent_alone_leaves_at_once() {
 }
 
 #[test]
+fn large_messages_are_read_in_large_pieces_and_not_beyond_their_end() {
+    let (mut client, mut server) = pair(&Config::default(), 8 << 20, None);
+    let message = |len: usize, first: u8| -> Vec<u8> {
+        (0..len).map(|place| (place as u8).wrapping_mul(31).wrapping_add(first)).collect()
+    };
+    let sizes = [1_000_000, 300_000, 10, 2_500_000, 200_000];
+    for (number, size) in sizes.into_iter().enumerate() {
+        server.send(Message::binary(message(size, number as u8))).unwrap();
+    }
+    for (number, size) in sizes.into_iter().enumerate() {
+        let received = client.next_borrowed().unwrap().unwrap();
+        assert!(received.payload() == message(size, number as u8), "message {number} of {size} bytes");
+    }
+}
+
+#[test]
 fn the_answers_to_a_burst_leave_in_one_write() {
     let (mut client, mut server) = pair(&Config::default(), 1 << 20, None);
     for n in 0..50 {

@@ -8,9 +8,9 @@ use std::ops::Range;
 use sinews_proto::{Kind, Time};
 use sinews_session::Arrived;
 
-use super::wait::{is_wait, now, read_into, uninterrupted};
+use super::wait::{is_wait, now, read_into, read_much_into, uninterrupted};
 use crate::link::{Link, Next, Room};
-use crate::resources;
+use crate::resources::{self, BLOCK};
 
 /// A connection and its transport.
 pub(super) struct Drive<S> {
@@ -27,14 +27,28 @@ pub(super) struct Drive<S> {
     /// When something came that was not judged by: what is due is found when all that had come by then was looked at,
     /// or what lies in the transport would count as silence.
     received: Option<Time>,
+    /// Bytes that the last read brought: the next one may bring as many.
+    came: usize,
 }
+
+/// Bytes of a large message read at once: what is cleared for them stays in the cache until they are there.
+const MUCH: usize = 256 << 10;
 
 /// Slices in one send; what is more follows in the next.
 const SLICES: usize = 16;
 
 impl<S> Drive<S> {
     pub(super) fn new(io: S, link: Link) -> Self {
-        Self { io, link, shutdown: None, shut: false, unflushed: false, stalled: None, received: None }
+        Self {
+            io,
+            link,
+            shutdown: None,
+            shut: false,
+            unflushed: false,
+            stalled: None,
+            received: None,
+            came: 0,
+        }
     }
 
     /// Carries out what was due by then.
@@ -197,8 +211,12 @@ impl<S: Read + Write> Drive<S> {
                 let free = block.capacity() - block.len();
                 read_into(&mut self.io, block, free)
             }
-            Room::Message(memory, most) => read_into(&mut self.io, memory, *most),
+            Room::Message(memory, most) if self.came < BLOCK => read_into(&mut self.io, memory, *most),
+            Room::Message(memory, most) => {
+                read_much_into(&mut self.io, memory, (2 * self.came).min(MUCH).min(*most))
+            }
         };
+        self.came = received.as_ref().copied().unwrap_or(0);
         self.link.now = now();
         self.link.came(room, received.as_ref().copied().unwrap_or(0));
         match received {

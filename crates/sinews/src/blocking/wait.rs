@@ -31,6 +31,16 @@ pub(super) fn read_into(io: &mut impl Read, into: &mut Vec<u8>, most: usize) -> 
     read
 }
 
+/// The same where much is expected: it is cleared first, which costs less than copying it, and is in the cache then.
+pub(super) fn read_much_into(io: &mut impl Read, into: &mut Vec<u8>, most: usize) -> io::Result<usize> {
+    let len = into.len();
+    into.resize(len + most, 0);
+    let room = &mut into[len..];
+    let read = uninterrupted(|| io.read(room)).map(|count| count.min(most));
+    into.truncate(len + read.as_ref().copied().unwrap_or(0));
+    read
+}
+
 /// Asks again after a signal.
 pub(super) fn uninterrupted<T>(mut work: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
