@@ -75,6 +75,10 @@ fn script(what: &str) -> Command {
     if env::var_os("KAFKA_TIER").is_none() {
         command.env("KAFKA_TIER", "4");
     }
+    // Nor is it to be measured how often it collects garbage.
+    if env::var_os("KAFKA_HEAP").is_none() {
+        command.env("KAFKA_HEAP", "1g");
+    }
     command
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct Posted {
     pub(crate) p99_ms: f64,
 }
 
-/// Has it post bodies of so many bytes for so long.
+/// Has it post bodies of so many bytes for so long, which are whole seconds to it.
 pub(crate) fn post(
     address: SocketAddr,
     connections: usize,
@@ -28,7 +28,7 @@ pub(crate) fn post(
 ) -> Result<Posted, Error> {
     let mut command = Command::new("taskset");
     command.args(["--cpu-list", "1", "wrk", "-t1", "--timeout", "30s"]);
-    command.arg(format!("-c{connections}")).arg(format!("-d{}", window.as_secs().max(1)));
+    command.arg(format!("-c{connections}")).arg(format!("-d{}", window.as_secs_f64().ceil().max(1.)));
     command.arg("-s").arg(script).arg(format!("http://{address}/events"));
     let output = command.args(["--", &bytes.to_string()]).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
