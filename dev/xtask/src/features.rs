@@ -3,6 +3,8 @@
 //! A feature brings others with it, so that many choices are the same build; each build is made once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::process::Command;
 
 use clap::Args;
 
@@ -11,7 +13,7 @@ use crate::count::Count;
 use crate::process;
 
 /// The crate whose features are chosen from.
-const LIBRARY: &str = "sinews";
+pub(crate) const LIBRARY: &str = "sinews";
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -26,14 +28,43 @@ type Features = BTreeMap<String, Vec<String>>;
 /// Features that are on together.
 type Choice = BTreeSet<String>;
 
+/// The one that needs something of the system.
+const NATIVE_TLS: &str = "native-tls";
+
+/// How to get it.
+const NO_OPENSSL: &str = "native-tls: no headers of OpenSSL (apt-get install libssl-dev pkg-config)";
+
 pub(crate) fn run(options: &Options) -> Outcome {
-    let features = features()?;
+    let mut features = features()?;
     let together = if options.every { features.len() } else { 2 };
     let mut count = Count::default();
+    if let Some(why) = lacking() {
+        println!("skipped: {why}");
+        features.remove(NATIVE_TLS);
+        count = count + Count::SKIPPED;
+    }
     for choice in choices(&features, together) {
         count = count + check(&choice)?;
     }
     Ok(count)
+}
+
+/// Why not all features of the library can be built here.
+pub(crate) fn lacking() -> Option<&'static str> {
+    let has_own = !cfg!(target_os = "linux") || env::var_os("OPENSSL_DIR").is_some();
+    let is_found =
+        || process::output_of(Command::new("pkg-config").args(["--modversion", "openssl"])).is_some();
+    (!has_own && !is_found()).then_some(NO_OPENSSL)
+}
+
+/// Arguments for all of the library's features that can be built here.
+pub(crate) fn all() -> Result<Vec<String>, String> {
+    if lacking().is_none() {
+        return Ok(vec!["--all-features".to_owned()]);
+    }
+    let names = features()?.into_keys().filter(|name| name != NATIVE_TLS);
+    let names = names.collect::<Vec<_>>().join(",");
+    Ok(vec!["--no-default-features".to_owned(), "--features".to_owned(), names])
 }
 
 fn check(choice: &Choice) -> Outcome {

@@ -144,7 +144,7 @@ fn doc(log: &Path, _: Choice) -> Outcome {
     command.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
     let count = single(&mut command, log)?;
     let mut library = process::cargo();
-    library.args(["doc", "--package", "sinews", "--all-features", "--no-deps"]);
+    library.args(["doc", "--package", "sinews", "--no-deps"]).args(crate::features::all()?);
     library.env("RUSTDOCFLAGS", "-D warnings");
     Ok(count + single(&mut library, &log.with_file_name("doc-library.log"))?)
 }
@@ -174,8 +174,10 @@ fn tests(log: &Path, backend: Choice) -> Outcome {
     if backend != Choice::Uring {
         count = count + cargo_test(&["--workspace", "--exclude", "sinews-fuzz"], Backend::Poll, log)?;
         // The workspace turns on what its programs need of it.
-        let library = ["test", "--package", "sinews", "--all-features", "--no-fail-fast"];
-        count = count + counted_as("library", process::cargo().args(library), log, Count::parse_cargo_test)?;
+        let mut library = process::cargo();
+        library.args(["test", "--package", "sinews", "--no-fail-fast"]).args(crate::features::all()?);
+        count = count + counted_as("library", &mut library, log, Count::parse_cargo_test)?;
+        count = count + crate::features::lacking().map_or_else(Count::default, |why| skip(log, why));
     }
     if backend == Choice::Poll {
         return Ok(count);
