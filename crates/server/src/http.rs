@@ -140,6 +140,11 @@ impl Http {
         !self.has_part() && self.outbound.is_empty()
     }
 
+    /// Whether nothing has ever come.
+    pub(crate) fn is_new(&self) -> bool {
+        self.is_idle() && self.started.is_some()
+    }
+
     /// Bytes of memory that hold what has come of a request that is not whole.
     pub(crate) fn incomplete(&self) -> usize {
         let upload = if let Stage::Upload(upload) = &self.stage { upload.len() } else { 0 };

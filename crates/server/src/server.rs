@@ -491,9 +491,10 @@ impl StopHandle {
     }
 
     /// Stops gracefully, since another process serves the same [listeners](Self::listeners) now. As [`stop`](Self::stop),
-    /// but nobody is to notice: it begins at once and stays ready; a connection that has not asked for anything, or is
-    /// kept alive, may ask once more within [`Server::drain_window`], and the answer says that it was the last
-    /// (`Connection: close`, RFC 9112 section 9.6). The files of Unix sockets stay.
+    /// but nobody is to notice: it begins at once and stays ready; a connection that is kept alive may ask once more
+    /// within [`Server::drain_window`], and one that has not asked for anything as long as
+    /// [`HttpConfig::with_head_timeout`](crate::HttpConfig::with_head_timeout) and [`Server::grace`] let it; the answer
+    /// says that it was the last (`Connection: close`, RFC 9112 section 9.6). The files of Unix sockets stay.
     pub fn hand_over(&self) {
         self.doors.hand_over();
         self.raise(Stop::HandedOver);

@@ -74,6 +74,8 @@ pub(crate) struct Shard {
     stopping: bool,
     /// Until when connections that are kept alive may ask once more, although nobody is accepted.
     patience: Option<Instant>,
+    /// Another process has taken over: who was accepted here may ask once, however late this thread hears of it.
+    handed_over: bool,
     /// The loop's timer looks after memory that messages have left.
     releasing: bool,
 }
@@ -187,6 +189,7 @@ impl Shard {
             phase: Phase::Serving,
             stopping: false,
             patience: None,
+            handed_over: false,
             releasing: false,
         }
     }
@@ -396,7 +399,8 @@ impl Shard {
             }
             Protocol::Http(http) => {
                 // Without further requests, an answer that has left was the last.
-                if self.stopping && self.patience.is_none() && http.is_idle() {
+                let may_ask = self.patience.is_some() || self.handed_over && http.is_new();
+                if self.stopping && !may_ask && http.is_idle() {
                     http.end();
                 }
                 settle_http(http, io, conn, &self.http, self.epoch);

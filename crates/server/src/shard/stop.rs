@@ -6,7 +6,9 @@
 //! ```
 //!
 //! One that has handed its listeners over skips the first wait, and behind the second it lingers until the window is
-//! over, for HTTP connections that are kept alive: a request that is on its way just now would be lost.
+//! over, for HTTP connections that are kept alive: a request that is on its way just now would be lost. One that has
+//! asked for nothing yet is not ended with the window either, only with the time for a request's head and with the grace
+//! period: its client was accepted here by chance, and on a busy machine the thread may hear of it after the window.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +44,7 @@ pub(super) enum Phase {
         untold: Vec<ConnId>,
         each: usize,
     },
-    /// All have been told, but for HTTP connections that nothing has come of.
+    /// All have been told, but for HTTP connections that are kept alive.
     Lingering,
     Waiting,
 }
@@ -52,6 +54,7 @@ impl Shard {
     pub(super) fn begin_to_leave(&mut self, io: &mut Io) {
         if matches!(self.phase, Phase::Serving) {
             self.patience = Some(in_time(io, self.stop_times.window));
+            self.handed_over = true;
             self.phase = Phase::Announced;
             self.step_of_stop(io);
         }
@@ -59,7 +62,7 @@ impl Shard {
 
     /// The server is to stop in order.
     pub(super) fn announce_stop(&mut self, io: &mut Io) {
-        if self.patience.is_some() {
+        if std::mem::take(&mut self.handed_over) {
             return self.lose_patience(io);
         }
         if !matches!(self.phase, Phase::Serving) {
@@ -103,7 +106,7 @@ impl Shard {
         (untold, each.max(TOLD_AT_LEAST))
     }
 
-    /// HTTP connections without a request under way end, unless there is patience with them.
+    /// HTTP connections without a request under way end, unless they may still ask.
     fn settle_others(&mut self, io: &mut Io) {
         for conn in self.those_who_speak(|protocol| !matches!(protocol, Protocol::WebSocket(_))) {
             self.settle(io, conn);

@@ -330,6 +330,39 @@ fn what_was_published_before_a_stop_comes_before_the_close() {
     assert!(hearers.iter().all(|hearer| hearer.heard == expected));
 }
 
+/// The thread hears of a connection, or of its request, only when the window is over.
+#[test]
+fn whoever_one_that_is_left_has_accepted_is_answered_once_however_late() {
+    const REQUEST: &[u8] = b"GET /later HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut host = Host::new(TopicConfig::default());
+    host.shard.stop_times.window = Duration::ZERO;
+    let answered = |host: &mut Host, client: &mut TcpStream| {
+        let mut answer = Vec::new();
+        host.turn_until(|host| {
+            host.wakers.lock().unwrap().drain(..).for_each(Waker::wake);
+            read(client, &mut answer);
+            answer.ends_with(b"\r\n\r\n")
+        });
+        String::from_utf8(answer).unwrap()
+    };
+    let (mut kept, mut late) = (host.connect(), host.connect());
+    kept.write_all(REQUEST).unwrap();
+    assert!(!answered(&mut host, &mut kept).contains("Connection: close"));
+    host.turn_until(|host| host.engine.stats().accepts == 2);
+    let mut waiting = host.connect();
+    waiting.write_all(REQUEST).unwrap();
+    host.shard.stop.raise(Stop::HandedOver);
+    host.engine.post().wake();
+    host.turn_until(|_| matches!(kept.read(&mut [0]), Ok(0)));
+    assert!(host.shard.patience.is_none() && matches!(host.shard.phase, Phase::Waiting));
+    late.write_all(REQUEST).unwrap();
+    for mut client in [late, waiting] {
+        let answer = answered(&mut host, &mut client);
+        assert!(answer.starts_with("HTTP/1.1 204 ") && answer.contains("Connection: close"), "{answer}");
+        host.turn_until(|_| matches!(client.read(&mut [0]), Ok(0)));
+    }
+}
+
 #[test]
 fn memory_of_small_messages_is_given_back_too() {
     let mut host = Host::new(TopicConfig::default());

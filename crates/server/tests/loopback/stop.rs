@@ -174,7 +174,7 @@ fn one_that_hands_over_refuses_nobody_and_answers_once_more() {
 }
 
 #[test]
-fn patience_with_those_who_ask_nothing_ends_with_the_window() {
+fn patience_with_those_who_ask_nothing_more_ends_with_the_window() {
     let http = HttpConfig::default().with_head_timeout(LONG).with_keep_alive_timeout(LONG);
     let server = Server::new(routes()).threads(1).grace(LONG).http(http);
     let server = Running::server(server.drain_window(Duration::from_millis(50)));
@@ -183,17 +183,38 @@ fn patience_with_those_who_ask_nothing_ends_with_the_window() {
     let heir = heir(&server, 1);
     server.stop.hand_over();
     kept.assert_end();
+    // Nothing of it has been answered yet.
+    let answer = fresh.send(get("/")).answer();
+    assert_eq!((answer.status, answer.closes()), (200, true));
     fresh.assert_end();
     drop((fresh, kept));
     server.join();
-    // And with an ordinary stop.
-    let mut kept = heir.connect();
+    // With all of them it ends by an ordinary stop.
+    let (mut fresh, mut kept) = (heir.connect(), heir.connect());
     assert_eq!(kept.send(get("/")).answer().status, 200);
     heir.stop.hand_over();
     heir.stop.stop();
     kept.assert_end();
-    drop(kept);
+    fresh.assert_end();
+    drop((fresh, kept));
     heir.join();
+}
+
+#[test]
+fn one_that_hands_over_waits_for_a_first_request_no_longer_than_ever() {
+    let soon = Duration::from_millis(50);
+    for (head, grace) in [(soon, LONG), (LONG, soon)] {
+        let http = HttpConfig::default().with_head_timeout(head);
+        let server = Server::new(routes()).threads(1).grace(grace).drain_window(Duration::ZERO).http(http);
+        let server = Running::server(server);
+        let (mut silent, mut kept) = (server.connect(), server.connect());
+        // So the other one has been accepted, too.
+        assert_eq!(kept.send(get("/")).answer().status, 200);
+        server.stop.hand_over();
+        silent.assert_end();
+        drop((silent, kept));
+        server.join();
+    }
 }
 
 #[test]
