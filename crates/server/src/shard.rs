@@ -72,8 +72,8 @@ pub(crate) struct Shard {
     phase: Phase,
     /// Nobody is accepted any more.
     stopping: bool,
-    /// Until when connections that are kept alive may ask once more, although nobody is accepted.
-    patience: Option<Instant>,
+    /// For how long connections that are kept alive may still ask once more, although nobody is accepted.
+    patience: Option<Duration>,
     /// Another process has taken over: who was accepted here may ask once, however late this thread hears of it.
     handed_over: bool,
     /// The loop's timer looks after memory that messages have left.

@@ -53,7 +53,7 @@ impl Shard {
     /// Another process has taken over.
     pub(super) fn begin_to_leave(&mut self, io: &mut Io) {
         if matches!(self.phase, Phase::Serving) {
-            self.patience = Some(in_time(io, self.stop_times.window));
+            self.patience = Some(self.stop_times.window);
             self.handed_over = true;
             self.phase = Phase::Announced;
             self.step_of_stop(io);
@@ -83,11 +83,11 @@ impl Shard {
                 let (untold, each) = self.begin_to_stop(io);
                 self.tell(io, untold, each);
             }
-            Phase::Telling { untold, each } => self.tell(io, untold, each),
-            Phase::Lingering => {
-                self.lose_patience(io);
-                io.set_app_timer(in_time(io, self.stop_times.grace));
+            Phase::Telling { untold, each } => {
+                self.patience = self.patience.map(|left| left.saturating_sub(STEP));
+                self.tell(io, untold, each);
             }
+            Phase::Lingering => self.linger(io),
             Phase::Waiting => {
                 tracing::info!(connections = io.connections(), "the grace period is over");
                 io.stop();
@@ -110,6 +110,23 @@ impl Shard {
     fn settle_others(&mut self, io: &mut Io) {
         for conn in self.those_who_speak(|protocol| !matches!(protocol, Protocol::WebSocket(_))) {
             self.settle(io, conn);
+        }
+    }
+
+    /// Has patience for another step of the window, if one is left. The steps are counted and not the time: a thread that
+    /// was held up for longer than the window has not heard meanwhile what clients ask for.
+    fn linger(&mut self, io: &mut Io) {
+        match self.patience {
+            Some(left) if !left.is_zero() => {
+                let step = (self.stop_times.window / LINGERING_STEPS).max(LINGERING_STEP_MIN).min(left);
+                self.patience = Some(left - step);
+                self.phase = Phase::Lingering;
+                io.set_app_timer(in_time(io, step));
+            }
+            _ => {
+                self.lose_patience(io);
+                io.set_app_timer(in_time(io, self.stop_times.grace));
+            }
         }
     }
 
@@ -137,10 +154,7 @@ impl Shard {
         }
         if untold.is_empty() {
             match self.patience {
-                Some(end) => {
-                    self.phase = Phase::Lingering;
-                    io.set_app_timer(end);
-                }
+                Some(_) => self.linger(io),
                 None => io.set_app_timer(in_time(io, self.stop_times.grace)),
             }
         } else {
@@ -168,6 +182,12 @@ fn in_time(io: &Io, wait: Duration) -> Instant {
 
 /// How long one step takes: many steps, so that the clients' return is a stream and no row of rushes.
 const STEP: Duration = Duration::from_millis(20);
+
+/// Steps that lingering consists of: a thread that is held up once loses one of them.
+pub(super) const LINGERING_STEPS: u32 = 16;
+
+/// The shortest of them: a short window has fewer.
+pub(super) const LINGERING_STEP_MIN: Duration = Duration::from_millis(1);
 
 /// Clients that are told in one step even if the window were long enough for fewer: 3,200 a second come back to no
 /// harm, and a server with few clients stops at once.

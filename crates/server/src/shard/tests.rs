@@ -12,6 +12,7 @@ use sinews_engine::{Engine, ListenOptions, Listener};
 use sinews_proto::Role;
 use sinews_testkit::{Frame, Reader, Reply};
 
+use super::stop::{LINGERING_STEP_MIN, LINGERING_STEPS};
 use super::*;
 use crate::pool::BlockingPool;
 use crate::topics::{Directory, Rules};
@@ -361,6 +362,28 @@ fn whoever_one_that_is_left_has_accepted_is_answered_once_however_late() {
         assert!(answer.starts_with("HTTP/1.1 204 ") && answer.contains("Connection: close"), "{answer}");
         host.turn_until(|_| matches!(client.read(&mut [0]), Ok(0)));
     }
+}
+
+#[test]
+fn a_thread_that_is_held_up_for_the_whole_window_is_still_patient() {
+    let mut host = Host::new(TopicConfig::default());
+    host.shard.stop_times.window = LINGERING_STEP_MIN * LINGERING_STEPS;
+    let mut kept = host.connect();
+    kept.write_all(b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    host.turn_until(|_| kept.read(&mut [0; 1024]).is_ok());
+    host.shard.stop.raise(Stop::HandedOver);
+    host.engine.post().wake();
+    host.turn_until(|host| matches!(host.shard.phase, Phase::Lingering));
+    std::thread::sleep(host.shard.stop_times.window);
+    // Its timer rings late, and once in a turn at most.
+    host.turn();
+    kept.write_all(b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    host.turn_until(|_| {
+        read(&mut kept, &mut answer);
+        answer.ends_with(b"\r\n\r\n")
+    });
+    assert!(String::from_utf8(answer).unwrap().contains("Connection: close"));
 }
 
 #[test]
