@@ -161,8 +161,13 @@ fn one_that_hands_over_refuses_nobody_and_answers_once_more() {
         peer.send(&Frame::close(1001, ""));
         assert_eq!(peer.next(), None);
         assert!(server.stop.listeners().unwrap().is_empty());
-        let answer = kept.send(get("/readyz")).answer();
-        assert_eq!((answer.status, answer.closes()), (200, true), "nobody is to go elsewhere");
+        // Its thread may hear of it later than that of the other one.
+        let mut is_last = false;
+        while !is_last {
+            let answer = kept.send(get("/readyz")).answer();
+            assert_eq!(answer.status, 200, "nobody is to go elsewhere");
+            is_last = answer.closes();
+        }
         kept.assert_end();
         drop((peer, kept));
         // Nobody is left there, so it ends, and whoever comes is served.
