@@ -14,6 +14,8 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
     CertificateError, ClientConfig, ConfigBuilder, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
+use sinews::ConnectError;
+use sinews::client::TlsError;
 
 /// The settings of a client that trusts the system's certificates and those of the files, or anybody.
 ///
@@ -78,6 +80,10 @@ fn advice(error: &(dyn Error + 'static)) -> Option<&'static str> {
             CertificateError::UnknownIssuer => "--ca FILE trusts who has signed it, --insecure anybody",
             _ => "--insecure takes any certificate",
         });
+    }
+    // An error that names its cause in its own text has no source for it.
+    if let Some(ConnectError::Tls { error: TlsError::Handshake(error), .. }) = error.downcast_ref() {
+        return advice(error);
     }
     // What an I/O error holds is not its source: that is the source of what it holds.
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {

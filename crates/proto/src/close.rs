@@ -51,6 +51,13 @@ impl CloseCode {
     }
 }
 
+/// The number on the wire.
+impl From<CloseCode> for u16 {
+    fn from(code: CloseCode) -> Self {
+        code.0
+    }
+}
+
 impl fmt::Debug for CloseCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CloseCode({})", self.0)

@@ -579,7 +579,8 @@ impl fmt::Display for BindError {
 }
 
 impl std::error::Error for BindError {
+    /// The cause behind the one that [`Display`](fmt::Display) has named already.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
+        self.error.source()
     }
 }

@@ -81,11 +81,11 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {
+    /// The cause behind the one that [`Display`](fmt::Display) has named already, so that a report names each once.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Closed(_) => None,
-            Self::Misuse(misuse) => Some(misuse),
-            Self::Io(error) => Some(error),
+            Self::Closed(_) | Self::Misuse(_) => None,
+            Self::Io(error) => error.source(),
         }
     }
 }

@@ -324,6 +324,9 @@ pub mod tokio;
 pub use self::server::{AcceptError, OriginPolicy};
 pub use bytes::Bytes;
 pub use error::{AtFault, Error};
+/// The crate of headers, URIs and status codes, in the version that this API speaks.
+#[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
+pub use http;
 pub use message::{CloseFrame, Filled, Message, MessageRef};
 #[cfg(any(feature = "tokio", feature = "compio"))]
 pub use sender::{SendError, Sender};

@@ -23,26 +23,43 @@ pub enum Message {
     Close(Option<CloseFrame>),
 }
 
-/// What a Close frame says (RFC 6455 section 5.5.1).
+/// Code and reason of a Close frame (RFC 6455 section 5.5.1).
+///
+/// ```
+/// use sinews::{CloseCode, CloseFrame, Message};
+///
+/// let close = Message::Close(Some(CloseFrame { code: CloseCode::GOING_AWAY, reason: "restart".into() }));
+/// match close {
+///     Message::Close(Some(CloseFrame { code: CloseCode::NORMAL, .. })) => println!("done"),
+///     Message::Close(Some(CloseFrame { code, reason })) => println!("{code}: {reason}"),
+///     _ => {}
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CloseFrame(Box<(CloseCode, Utf8Bytes)>);
+#[allow(clippy::exhaustive_structs, reason = "the RFC knows no other fields, and callers build it")]
+pub struct CloseFrame {
+    /// The reason as a number.
+    pub code: CloseCode,
+    /// The reason as text: at most 123 bytes, possibly empty. Boxed, so that a [`Message`] stays small.
+    pub reason: Box<str>,
+}
 
 impl CloseFrame {
     /// A code, and a reason of at most 123 bytes, which may be empty.
-    pub fn new(code: CloseCode, reason: impl Into<Utf8Bytes>) -> Self {
-        Self(Box::new((code, reason.into())))
+    pub fn new(code: CloseCode, reason: impl Into<Box<str>>) -> Self {
+        Self { code, reason: reason.into() }
     }
 
-    /// Why.
+    /// The code.
     #[must_use]
     pub fn code(&self) -> CloseCode {
-        self.0.0
+        self.code
     }
 
-    /// The same for people, possibly empty.
+    /// The reason, possibly empty.
     #[must_use]
     pub fn reason(&self) -> &str {
-        &self.0.1
+        &self.reason
     }
 }
 
@@ -149,6 +166,13 @@ fn show(f: &mut fmt::Formatter<'_>, name: &str, bytes: &Bytes) -> fmt::Result {
     match bytes.len() > SHOWN {
         true => write!(f, "{name}({:?}… {} bytes)", bytes.slice(..SHOWN), bytes.len()),
         false => write!(f, "{name}({bytes:?})"),
+    }
+}
+
+/// A Close.
+impl From<CloseFrame> for Message {
+    fn from(frame: CloseFrame) -> Self {
+        Self::Close(Some(frame))
     }
 }
 

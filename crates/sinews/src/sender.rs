@@ -165,14 +165,7 @@ impl fmt::Display for SendError {
     }
 }
 
-impl std::error::Error for SendError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.why {
-            Why::Misuse(misuse) => Some(misuse),
-            Why::Full | Why::Over(_) => None,
-        }
-    }
-}
+impl std::error::Error for SendError {}
 
 /// The end of the queue that a connection has.
 #[derive(Debug)]

@@ -148,17 +148,61 @@ impl fmt::Display for TlsError {
             ),
             Self::Setup(error) => write!(f, "settings: {error}"),
             Self::Name => f.write_str("no name that a certificate could be for"),
-            Self::Handshake(error) => error.fmt(f),
+            Self::Handshake(error) => match explain(error) {
+                Some(sentence) => write!(f, "{sentence} ({error})"),
+                None => error.fmt(f),
+            },
             Self::Alpn(chosen) => write!(f, "ALPN chose {chosen:?}; offer http/1.1 alone, or nothing"),
         }
     }
 }
 
 impl std::error::Error for TlsError {
+    /// The cause behind the one that [`Display`](fmt::Display) has named already.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Handshake(error) => Some(error),
+            Self::Handshake(error) => error.source(),
             _ => None,
         }
+    }
+}
+
+const NO_TLS: &str = "the server does not speak TLS on this port; ws:// connects without TLS";
+const ENDED: &str = "the server ended the connection during the TLS handshake; a port without TLS may do so";
+#[cfg(feature = "rustls")]
+const CA_AS_SERVER: &str = "the server presents the certificate of a certificate authority (CA) as its own; it needs a \
+                            certificate that the CA has signed, with basicConstraints CA:FALSE";
+#[cfg(feature = "rustls")]
+const UNKNOWN_ISSUER: &str = "no trusted root has signed the server's certificate";
+
+/// A sentence for the failures whose own text names only a detail of TLS.
+fn explain(error: &io::Error) -> Option<&'static str> {
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        return Some(ENDED);
+    }
+    let cause = error.get_ref()?;
+    #[cfg(feature = "rustls")]
+    if let Some(cause) = cause.downcast_ref() {
+        return explain_rustls(cause);
+    }
+    // The libraries of the platforms have only a text.
+    let text = cause.to_string();
+    let is_plain = ["wrong version number", "packet length too long", "http request"];
+    is_plain.iter().any(|part| text.contains(part)).then_some(NO_TLS)
+}
+
+#[cfg(feature = "rustls")]
+fn explain_rustls(error: &rustls::Error) -> Option<&'static str> {
+    use rustls::{CertificateError, Error};
+    match error {
+        Error::InvalidMessage(_) => Some(NO_TLS),
+        Error::InvalidCertificate(CertificateError::UnknownIssuer) => Some(UNKNOWN_ISSUER),
+        // rustls passes this one on as a value of webpki, of which it exports no type.
+        Error::InvalidCertificate(CertificateError::Other(other))
+            if other.to_string().contains("CaUsedAsEndEntity") =>
+        {
+            Some(CA_AS_SERVER)
+        }
+        _ => None,
     }
 }

@@ -76,6 +76,32 @@ const REQUEST: &str = "GET / HTTP/1.1\r\nHost: example.com\r\nUpgrade: websocket
 
 #[cfg(feature = "deflate")]
 #[tokio::test]
+async fn websocket_of_axum_splits_and_its_halves_move_to_other_tasks() {
+    async fn echo_in_halves(upgrade: WebSocketUpgrade) -> Response {
+        upgrade.on_upgrade(async |websocket| {
+            let (mut write, mut read) = websocket.split();
+            let (sender, mut queue) = mpsc::channel::<Message>(4);
+            let writing = tokio::spawn(async move {
+                while let Some(message) = queue.recv().await {
+                    write.send(message).await.expect("open");
+                }
+            });
+            while let Some(Ok(message)) = read.next().await {
+                if message.is_data() {
+                    sender.send(message).await.expect("it writes");
+                }
+            }
+            drop(sender);
+            writing.await.expect("no panic");
+        })
+    }
+    let app = Router::new().route("/", any(echo_in_halves));
+    let (mut client, ..) = connect(serve(app).await, request("/")).await.expect("upgraded");
+    client.send("in halves").await.expect("open");
+    assert_eq!(next(&mut client).await, Message::text("in halves"));
+}
+
+#[tokio::test]
 async fn echo_with_deflate() {
     let app = Router::new().route(
         "/",

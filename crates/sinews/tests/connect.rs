@@ -14,6 +14,15 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
 #[tokio::test]
+async fn connection_splits_as_it_comes_and_its_halves_move_to_other_tasks() {
+    let address = serve(|stream| async move { drop(echo(stream).await) }).await;
+    let (mut write, mut read) = connect(format!("ws://{address}/")).await.expect("connected").split();
+    let reading = tokio::spawn(async move { read.next().await.expect("open").expect("sound") });
+    tokio::spawn(async move { write.send("in halves").await }).await.expect("no panic").expect("open");
+    assert_eq!(reading.await.expect("no panic"), Message::text("in halves"));
+}
+
+#[tokio::test]
 async fn a_request_holds_what_was_asked_for() {
     let (heads, mut seen) = mpsc::unbounded_channel();
     let address = serve(move |stream| {

@@ -19,8 +19,15 @@ use tokio::net::TcpStream;
 /// A server for `localhost` that offers these protocols by ALPN, and its certificate.
 async fn tls_server(alpn: &[&str]) -> (SocketAddr, CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let certificate = made.cert.der().clone();
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    tls_server_with(alpn, made.cert.der().clone(), key).await
+}
+
+async fn tls_server_with(
+    alpn: &[&str],
+    certificate: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
+) -> (SocketAddr, CertificateDer<'static>) {
     let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .expect("versions")
@@ -136,6 +143,50 @@ async fn a_server_without_tls_is_told_apart() {
     let (_, certificate) = tls_server(&[]).await;
     let error = connect(url(address)).tls(trusting(certificate)).await.expect_err("no TLS");
     assert!(matches!(fault(error), TlsError::Handshake(_)));
+}
+
+#[tokio::test]
+async fn tls_against_a_plain_port_names_the_cause() {
+    let address = serve(|mut stream| async move {
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+    })
+    .await;
+    let (_, certificate) = tls_server(&[]).await;
+    let error = connect(url(address)).tls(trusting(certificate)).await.expect_err("no TLS");
+    let text = error.to_string();
+    assert!(text.contains("the server does not speak TLS on this port; ws:// connects without TLS"), "{text}");
+}
+
+#[tokio::test]
+async fn certificate_of_an_authority_in_the_place_of_a_servers_names_the_cause() {
+    let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("sound");
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let certificate = params.self_signed(&key).expect("a certificate").der().clone();
+    let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+    let (address, _) = tls_server_with(&[], certificate.clone(), key).await;
+    let error = connect(url(address)).tls(trusting(certificate)).await.expect_err("an authority's");
+    let text = error.to_string();
+    assert!(text.contains("the server presents the certificate of a certificate authority (CA) as its own"), "{text}");
+    assert!(text.contains("basicConstraints"), "{text}");
+}
+
+#[tokio::test]
+async fn connection_over_tls_splits_and_its_halves_move_to_other_tasks() {
+    let (address, certificate) = tls_server(&[]).await;
+    let (mut write, mut read) =
+        connect(url(address)).tls(trusting(certificate)).await.expect("connected").split();
+    let reading = tokio::spawn(async move {
+        let message = read.next().await.expect("open").expect("sound");
+        (message, read)
+    });
+    let writing = tokio::spawn(async move {
+        write.send("in halves").await.expect("open");
+        write
+    });
+    let ((message, read), write) = (reading.await.expect("no panic"), writing.await.expect("no panic"));
+    assert_eq!(message, Message::text("in halves"));
+    assert_echoes(&mut read.reunite(write).expect("one connection")).await;
 }
 
 #[tokio::test(start_paused = true)]

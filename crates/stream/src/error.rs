@@ -88,8 +88,9 @@ impl fmt::Display for ReadError {
 }
 
 impl std::error::Error for ReadError {
+    /// The cause behind the one that [`Display`](fmt::Display) has named already.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        if let Self::Io(error) = self { Some(error) } else { None }
+        if let Self::Io(error) = self { error.source() } else { None }
     }
 }
 
@@ -116,8 +117,9 @@ impl fmt::Display for OpenError {
 }
 
 impl std::error::Error for OpenError {
+    /// The cause behind the one that [`Display`](fmt::Display) has named already.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        if let Self::Io(_, error) = self { Some(error) } else { None }
+        if let Self::Io(_, error) = self { error.source() } else { None }
     }
 }
 
@@ -157,8 +159,9 @@ impl fmt::Display for CreateError {
 }
 
 impl std::error::Error for CreateError {
+    /// The cause behind the one that [`Display`](fmt::Display) has named already.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        if let Self::Io(error) = self { Some(error) } else { None }
+        if let Self::Io(error) = self { error.source() } else { None }
     }
 }
 

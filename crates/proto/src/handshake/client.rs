@@ -346,14 +346,7 @@ impl fmt::Display for ClientError {
     }
 }
 
-impl core::error::Error for ClientError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::Head(error) => Some(error),
-            _ => None,
-        }
-    }
-}
+impl core::error::Error for ClientError {}
 
 /// An answer with another status than 101.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -213,11 +213,4 @@ impl fmt::Display for PublishError {
     }
 }
 
-impl std::error::Error for PublishError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Topic(invalid) => Some(invalid),
-            Self::Unreached(unreached) => Some(unreached),
-        }
-    }
-}
+impl std::error::Error for PublishError {}

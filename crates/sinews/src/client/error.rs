@@ -209,22 +209,15 @@ pub(super) fn fmt_line(response: &Response, f: &mut fmt::Formatter<'_>) -> fmt::
 }
 
 impl std::error::Error for ConnectError {
+    /// The cause behind the one that [`Display`](fmt::Display) has named already.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Url { error, .. } => Some(error),
-            Self::Request(error) => Some(error),
-            Self::Config(error) => Some(error),
-            Self::Handshake(error) => Some(error),
-            Self::Transport { error, .. } => Some(error),
+            Self::Transport { error, .. } => error.source(),
             #[cfg(feature = "url-connect")]
-            Self::Resolve { error, .. } | Self::Tcp { error, .. } => Some(error),
+            Self::Resolve { error, .. } | Self::Tcp { error, .. } => error.source(),
             #[cfg(feature = "url-connect")]
-            Self::Proxy { error, .. } => Some(error),
-            #[cfg(feature = "url-connect")]
-            Self::Tls { error, .. } => Some(error),
-            #[cfg(feature = "url-connect")]
-            Self::Redirect { error, .. } => Some(error),
-            Self::Rejected(_) | Self::TimedOut { .. } => None,
+            Self::Tls { error, .. } => error.source(),
+            _ => None,
         }
     }
 }

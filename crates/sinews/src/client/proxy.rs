@@ -228,15 +228,7 @@ impl fmt::Display for ProxyError {
     }
 }
 
-impl std::error::Error for ProxyError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Url(error) => Some(error),
-            Self::Head(error) => Some(error),
-            _ => None,
-        }
-    }
-}
+impl std::error::Error for ProxyError {}
 
 #[cfg(test)]
 mod tests {

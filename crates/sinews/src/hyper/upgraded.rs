@@ -56,6 +56,19 @@ impl Upgraded {
     }
 }
 
+impl crate::tokio::MaybeTcp for Upgraded {
+    fn into_tcp(self) -> Result<TcpStream, Self> {
+        match self.0 {
+            Transport::Tcp(stream) => Ok(stream),
+            other @ Transport::Other(_) => Err(Self(other)),
+        }
+    }
+
+    fn from_tcp(stream: TcpStream) -> Self {
+        Self(Transport::Tcp(stream))
+    }
+}
+
 /// Calls the same method of whichever transport it is.
 macro_rules! delegate {
     ($self:ident, $io:ident => $call:expr) => {

@@ -120,14 +120,11 @@ impl fmt::Display for Phase {
 }
 
 impl std::error::Error for AcceptError {
+    /// The cause behind the one that [`Display`](fmt::Display) has named already.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Head(error) => Some(error),
-            Self::Refused(refusal) => Some(refusal),
-            Self::Misuse(misuse) => Some(misuse),
-            Self::Config(invalid) => Some(invalid),
-            Self::Io(_, error) => Some(error),
-            Self::TimedOut(_) | Self::ClientLeft { .. } | Self::NotUpgradable => None,
+            Self::Io(_, error) => error.source(),
+            _ => None,
         }
     }
 }

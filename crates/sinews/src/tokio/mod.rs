@@ -14,6 +14,10 @@ pub use self::accept::{Accepting, accept};
 pub use self::connect::{Tokio, connect};
 pub use self::pieces::{MessageReader, MessageWriter};
 pub use self::split::{Locked, ReadHalf, ReuniteError, Split, WriteHalf};
+#[cfg(any(feature = "url-connect", feature = "hyper"))]
+pub(crate) use self::split::sides::MaybeTcp;
+#[cfg(any(feature = "url-connect", feature = "hyper"))]
+pub use self::split::{ReadSide, WriteSide};
 #[cfg(feature = "url-connect")]
 pub use self::stream::Stream;
 pub use self::websocket::WebSocket;

@@ -2,6 +2,8 @@
 
 mod outlet;
 mod read;
+#[cfg(any(feature = "url-connect", feature = "hyper"))]
+pub(crate) mod sides;
 mod transport;
 mod write;
 
@@ -13,6 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use self::outlet::{Handover, Outlet};
 pub use self::read::ReadHalf;
 use self::read::Source;
+#[cfg(any(feature = "url-connect", feature = "hyper"))]
+pub use self::sides::{ReadSide, WriteSide};
 pub use self::transport::{Locked, Split};
 pub use self::write::WriteHalf;
 use super::WebSocket;
@@ -23,11 +27,13 @@ type Reader<T> = Drive<Source<<T as Split>::Read, <T as Split>::Write>>;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// Splits the connection into halves that may live on different tasks, and run at the same time: neither waits
-    /// for the other, and no lock is taken for a message.
+    /// for the other, and over a socket no lock is taken for a message.
     ///
     /// The writer sends, the reader receives and answers; [`reunite`](ReadHalf::reunite) makes them one again. Their
     /// order is that of [`futures::StreamExt::split`](https://docs.rs/futures/0.3/futures/stream/trait.StreamExt.html).
-    /// Streams that cannot be split by themselves, such as TLS, are split by [`split_locked`](Self::split_locked).
+    /// Every stream that [`connect`](crate::connect), axum and hyper give can be split, and so can sockets and TLS
+    /// streams of rustls and native-tls: TCP without a lock, TLS with one. Any other stream is split by
+    /// [`split_locked`](Self::split_locked).
     /// What [`recv_into`](Self::recv_into) has left of a message is passed over: the reader begins with the next one.
     ///
     /// ```

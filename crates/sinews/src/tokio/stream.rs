@@ -41,6 +41,20 @@ impl Stream {
     }
 }
 
+impl super::MaybeTcp for Stream {
+    fn into_tcp(self) -> Result<TcpStream, Self> {
+        match self {
+            Self::Plain(tcp) => Ok(tcp),
+            #[cfg(any(feature = "rustls", feature = "native-tls"))]
+            tls => Err(tls),
+        }
+    }
+
+    fn from_tcp(stream: TcpStream) -> Self {
+        Self::Plain(stream)
+    }
+}
+
 /// Calls the same on whichever it is.
 macro_rules! forward {
     ($stream:expr, $inner:ident => $call:expr) => {

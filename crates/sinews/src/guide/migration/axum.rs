@@ -38,7 +38,7 @@
 //! | | `deflate(…)`, `origin(…)`, `options(…)` |
 //! | `socket.recv().await` | [`next().await`](crate::WebSocket::next) |
 //! | `socket.send(message).await` | the same; answers to what came together leave together |
-//! | `Message::Text(Utf8Bytes)`, …, `Message::Close(Option<CloseFrame>)` | the same variants; `CloseFrame::new(code, reason)` |
+//! | `Message::Text(Utf8Bytes)`, …, `Message::Close(Option<CloseFrame>)` | the same variants; [`CloseFrame { code, reason }`](crate::CloseFrame) with a `CloseCode` and a `Box<str>` |
 //! | `socket.protocol()` | [`subprotocol()`](crate::WebSocket::subprotocol) |
 //! | `axum::Error` | [`Error`](crate::Error) |
 //!

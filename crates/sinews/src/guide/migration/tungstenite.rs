@@ -79,8 +79,8 @@
 //! | `msg.to_text()?`, `into_text()?` | [`as_text()`](crate::Message::as_text) of a text message; `str::from_utf8(msg.as_bytes())` of any other |
 //! | `msg.into_data()` | [`into_bytes()`](crate::Message::into_bytes) |
 //! | `Utf8Bytes` | [`Utf8Bytes`](crate::Utf8Bytes) |
-//! | `CloseFrame { code, reason }` | [`CloseFrame::new(code, reason)`](crate::CloseFrame::new), `frame.code()`, `frame.reason()` |
-//! | `CloseCode::Normal`, `Away`, `Policy`, `Library(4000)` | [`CloseCode::NORMAL`](crate::CloseCode::NORMAL), `GOING_AWAY`, `POLICY`, `CloseCode::new(4000)`; codes that may not be sent cannot be made |
+//! | `CloseFrame { code, reason }` | [the same](crate::CloseFrame), or `CloseFrame::new(code, reason)`; the reason is a `Box<str>` |
+//! | `CloseCode::Normal`, `Away`, `Policy`, `Library(4000)` | [`CloseCode::NORMAL`](crate::CloseCode::NORMAL), `GOING_AWAY`, `POLICY`, `CloseCode::new(4000)`; `u16::from(code)` is the number; codes that may not be sent cannot be made |
 //! | `WebSocketConfig` | [`Config`](crate::Config) |
 //! | `Role` | [`Role`](crate::Role) |
 //!
@@ -92,14 +92,14 @@
 //!         Message::Text(text) => format!("text {text}"),
 //!         Message::Binary(bytes) => format!("{} bytes", bytes.len()),
 //!         Message::Ping(_) | Message::Pong(_) => "keepalive".into(),
-//!         Message::Close(Some(frame)) => format!("closed with {}: {}", frame.code().as_u16(), frame.reason()),
+//!         Message::Close(Some(CloseFrame { code, reason })) => format!("closed with {code}: {reason}"),
 //!         Message::Close(None) => "closed".into(),
 //!     }
 //! }
 //!
 //! assert_eq!(describe(Message::text("a")), "text a");
 //! assert_eq!(describe(Message::binary(vec![1, 2])), "2 bytes");
-//! let frame = CloseFrame::new(CloseCode::GOING_AWAY, "restart");
+//! let frame = CloseFrame { code: CloseCode::GOING_AWAY, reason: "restart".into() };
 //! assert_eq!(describe(Message::Close(Some(frame))), "closed with 1001: restart");
 //! ```
 //!

@@ -6,8 +6,15 @@ use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 
 /// How a stream is split into a side that receives and one that sends.
 ///
-/// Sockets do without a lock. For any other stream there is [`Locked`], by
+/// Sockets do without a lock. Streams of TLS, and [`Stream`](super::super::Stream) and `Upgraded` where they are not
+/// plain TCP, have sides that share one. For any other stream there is [`Locked`], by
 /// [`WebSocket::split_locked`](crate::WebSocket::split_locked).
+#[diagnostic::on_unimplemented(
+    message = "`split` does not know the sides of `{Self}`",
+    label = "this stream does not implement `sinews::tokio::Split`",
+    note = "call `split_locked()` instead: it splits any stream, and its halves move to other tasks where the stream is `Send`",
+    note = "or implement `sinews::tokio::Split` for the stream, if its sides can do without a lock"
+)]
 pub trait Split {
     /// The whole.
     type Stream: AsyncRead + AsyncWrite + Unpin;
@@ -42,19 +49,47 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Split for Locked<S> {
     }
 }
 
-impl Split for DuplexStream {
-    type Stream = Self;
-    type Read = tokio::io::ReadHalf<Self>;
-    type Write = tokio::io::WriteHalf<Self>;
+/// Defines the split of streams whose sides share a lock.
+macro_rules! locked {
+    ($(#[$attr:meta])* impl[$($param:ident)?] $stream:ty) => {
+        $(#[$attr])*
+        impl $(<$param: AsyncRead + AsyncWrite + Unpin>)? Split for $stream {
+            type Stream = Self;
+            type Read = tokio::io::ReadHalf<Self>;
+            type Write = tokio::io::WriteHalf<Self>;
 
-    fn split(stream: Self) -> (Self::Read, Self::Write) {
-        tokio::io::split(stream)
-    }
+            fn split(stream: Self) -> (Self::Read, Self::Write) {
+                tokio::io::split(stream)
+            }
 
-    fn reunite(read: Self::Read, write: Self::Write) -> Self {
-        read.unsplit(write)
-    }
+            fn reunite(read: Self::Read, write: Self::Write) -> Self {
+                read.unsplit(write)
+            }
+        }
+    };
 }
+
+locked!(impl[] DuplexStream);
+locked!(
+    #[cfg(feature = "rustls")]
+    impl[S] tokio_rustls::client::TlsStream<S>
+);
+locked!(
+    #[cfg(feature = "rustls")]
+    impl[S] tokio_rustls::server::TlsStream<S>
+);
+locked!(
+    #[cfg(feature = "rustls")]
+    impl[S] tokio_rustls::TlsStream<S>
+);
+locked!(
+    #[cfg(feature = "native-tls")]
+    impl[S] tokio_native_tls::TlsStream<S>
+);
+locked!(
+    #[cfg(feature = "hyper")]
+    impl[] hyper_util::rt::TokioIo<hyper::upgrade::Upgraded>
+);
 
 /// Defines the split of a socket, whose sides need no lock.
 macro_rules! socket {
