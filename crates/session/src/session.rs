@@ -379,6 +379,19 @@ impl Session {
         self.connection.awaits_piece()
     }
 
+    /// Whether the message ends with them ([`Connection::awaits_last_piece`]).
+    #[must_use]
+    pub fn awaits_last_piece(&self) -> bool {
+        self.connection.awaits_last_piece()
+    }
+
+    /// Whether the next [`pull`](Self::pull) from this input may end the message under way without further payload
+    /// ([`Connection::may_end`]).
+    #[must_use]
+    pub fn may_end(&self, input: &[u8]) -> bool {
+        self.connection.is_receiving() && self.connection.may_end(input)
+    }
+
     /// Handles them where they are ([`Connection::receive_piece`]): whether they end their message, or `None` if the
     /// connection is over.
     pub fn receive_piece(

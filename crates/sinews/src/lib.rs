@@ -77,7 +77,7 @@
 //! |---|---|
 //! | have messages of your own | [`next`](WebSocket::next): a [`Message`] shares its memory, a clone is a count |
 //! | look at messages without a copy | [`next_borrowed`](WebSocket::next_borrowed) |
-//! | have a message in your own memory, aligned if need be | [`recv_into`](WebSocket::recv_into) |
+//! | have a message in your own memory, aligned if need be | [`recv_into`](WebSocket::recv_into); [`next_head`](WebSocket::next_head) tells the length before |
 //! | read what is larger than memory | [`next_reader`](WebSocket::next_reader): piece by piece, or as an `AsyncRead` |
 //! | send | [`send`](WebSocket::send); [`send_text`](WebSocket::send_text) and [`send_binary`](WebSocket::send_binary) for what is only lent |
 //! | send what is larger than memory | [`writer`](WebSocket::writer): piece by piece, or as an `AsyncWrite` |
@@ -211,7 +211,7 @@
 //!
 //! | a dropped | means |
 //! |---|---|
-//! | `next`, `next_borrowed`, `next_reader` | nothing: the next call goes on |
+//! | `next`, `next_borrowed`, `next_reader`, `next_head` | nothing: the next call goes on |
 //! | `recv_into` | nothing: call again with the same buffer, and it goes on behind what is there. On compio, where the buffer goes by value, that of a dropped call stays with the connection, and the next one copies from it |
 //! | `MessageReader::next_chunk`, a read | nothing. A reader that is dropped passes over the rest of its message |
 //! | `send`, `send_text`, `send_binary`, `feed` | the message is queued whole and leaves with the next call; or, if the call still waited for room, it is not sent at all |
@@ -327,7 +327,7 @@ pub use error::{AtFault, Error};
 /// The crate of headers, URIs and status codes, in the version that this API speaks.
 #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
 pub use http;
-pub use message::{CloseFrame, Filled, Message, MessageRef};
+pub use message::{CloseFrame, Filled, Message, MessageHead, MessageRef};
 #[cfg(any(feature = "tokio", feature = "compio"))]
 pub use sender::{SendError, Sender};
 #[cfg(feature = "deflate")]

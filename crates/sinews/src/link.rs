@@ -396,6 +396,25 @@ impl Link {
         usize::try_from(self.session.awaits_piece()).unwrap_or(usize::MAX)
     }
 
+    /// Payload bytes of the message in pieces that are known to follow the last piece handed out, and whether the
+    /// message ends with them.
+    #[cfg(any(feature = "tokio", feature = "compio"))]
+    pub(crate) fn known_to_follow(&mut self) -> (usize, bool) {
+        let awaited = usize::try_from(self.session.awaits_piece()).unwrap_or(usize::MAX);
+        let parked = match &self.parked {
+            Some(Arrived::Fragment { at, last, first: false, .. }) => Some((at.clone(), *last)),
+            _ => None,
+        };
+        let (parked, ends) = parked.map_or((0, false), |(at, last)| (self.lend(at).len(), last));
+        (awaited.saturating_add(parked), ends || self.session.awaits_last_piece())
+    }
+
+    /// Whether the end of the message in pieces may have come behind the piece handed out last.
+    #[cfg(any(feature = "tokio", feature = "compio"))]
+    pub(crate) fn may_end(&self) -> bool {
+        self.parked.is_some() || !self.dry && self.session.may_end(&self.block[self.at..])
+    }
+
     /// Such bytes came. Answers whether they end their message; `None`: the connection is over.
     #[cfg(any(feature = "tokio", feature = "compio"))]
     pub(crate) fn piece_came(&mut self, piece: &mut [u8]) -> Option<bool> {

@@ -263,6 +263,21 @@ impl<'a> MessageRef<'a> {
     }
 }
 
+/// The message that `WebSocket::recv_into` receives next, as far as the heads of its frames tell: what a caller needs
+/// to choose its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MessageHead {
+    /// Text or binary.
+    pub kind: Kind,
+    /// Bytes of payload that are known to come, from the first one that no call has received: those that are there,
+    /// and what the frame under way declares. At most [`Config::max_message`](crate::Config::max_message).
+    pub len: usize,
+    /// The message ends with them. If not, further frames follow, or the message is compressed, so that its length is
+    /// known only at its end.
+    pub last: bool,
+}
+
 /// What `WebSocket::recv_into` has received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -271,6 +286,7 @@ pub struct Filled {
     pub kind: Kind,
     /// Bytes of the buffer that hold payload.
     pub len: usize,
-    /// The message ends with them. If not, it did not fit.
+    /// The message ends with them. If not, it did not fit, or its end had not come when the buffer was full: then
+    /// `next_head`, or a call with an empty buffer, waits until that is known.
     pub last: bool,
 }

@@ -8,7 +8,7 @@ use sinews_session::Arrived;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::link::Link;
-use crate::message::Filled;
+use crate::message::{Filled, MessageHead};
 
 /// Most bytes of one write that become one fragment: what waits to be sent stays near
 /// [`high_water`](crate::Config::high_water).
@@ -203,8 +203,21 @@ impl Filling {
                 let copied = piece.len();
                 target.put(self.filled, piece);
                 self.filled += copied;
-                if reading.is_over() || copied == room {
+                if reading.is_over() {
                     return Poll::Ready(Some(self.finish(drive.link())));
+                }
+                if copied == room {
+                    if reading.left == 0
+                        && drive.link().may_end()
+                        && let Some(event) = drive.arrived(cx)
+                    {
+                        reading.go_on(drive.link(), event);
+                        continue;
+                    }
+                    // A call without memory waits for what there is to tell.
+                    if reading.left > 0 || target.capacity() > 0 {
+                        return Poll::Ready(Some(self.finish(drive.link())));
+                    }
                 }
                 let piece = target.take_piece();
                 if let Some((count, last)) =
@@ -217,6 +230,39 @@ impl Filling {
             }
             let offered = self.reading.is_some().then_some(self.filled);
             match (ready!(poll_step(drive, cx, target, offered)), &mut self.reading) {
+                (None, _) => return Poll::Ready(None),
+                (Some(Step::Piece), _) => {}
+                (Some(Step::Event(event)), Some(reading)) => reading.go_on(drive.link(), event),
+                (Some(Step::Event(event)), None) => {
+                    self.reading = Reading::begin(drive.link(), event).map(Box::new);
+                }
+            }
+        }
+    }
+
+    /// Waits until something is known of what comes next of the message, or of the next one; `None`: the connection is
+    /// over. `elsewhere` tells of bytes behind those filled that a transport has received by itself, and whether they
+    /// end the message.
+    pub(crate) fn poll_head<D: Driver>(
+        &mut self,
+        drive: &mut D,
+        cx: &mut Context<'_>,
+        mut elsewhere: impl FnMut(&mut D) -> Option<(usize, bool)>,
+        mut poll_step: impl FnMut(&mut D, &mut Context<'_>) -> Poll<Option<Step>>,
+    ) -> Poll<Option<MessageHead>> {
+        drive.link().expect_pieces(true);
+        loop {
+            if let Some(reading) = &self.reading {
+                let (received, ended) = elsewhere(drive).unwrap_or_default();
+                let (follow, ends) = drive.link().known_to_follow();
+                let len = received.saturating_add(reading.left).saturating_add(follow);
+                let last = reading.last || ended || ends;
+                if len > 0 || last {
+                    let len = len.saturating_add(self.filled);
+                    return Poll::Ready(Some(MessageHead { kind: reading.kind, len, last }));
+                }
+            }
+            match (ready!(poll_step(drive, cx)), &mut self.reading) {
                 (None, _) => return Poll::Ready(None),
                 (Some(Step::Piece), _) => {}
                 (Some(Step::Event(event)), Some(reading)) => reading.go_on(drive.link(), event),

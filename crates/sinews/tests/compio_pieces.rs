@@ -454,3 +454,77 @@ fn block_on<F: Future>(future: F) -> F::Output {
         std::thread::park();
     }
 }
+
+#[test]
+fn memory_is_chosen_from_the_head_of_a_message() {
+    run(|| async {
+        let (mut server, mut raw) = server_and_raw();
+        let payload = noise(300_000);
+        let wire = Frame::binary(payload.clone()).encode(Role::Client);
+        raw.write_all(wire[..40].to_vec()).await.unwrap();
+        let head = server.next_head().await.unwrap().unwrap();
+        assert_eq!((head.kind, head.len, head.last), (Kind::Binary, payload.len(), true));
+        let sending = async { raw.write_all(wire[40..].to_vec()).await.unwrap() };
+        let receiving = server.recv_into(Vec::with_capacity(head.len));
+        let (_, (received, memory)) = futures_util::join!(sending, receiving);
+        assert!(received.unwrap().unwrap().last && memory == payload);
+    });
+}
+
+#[test]
+fn message_that_fills_its_buffer_tells_its_end() {
+    run(|| async {
+        let (mut server, mut raw) = server_and_raw();
+        let frames = [Frame::binary([7; 10]).fin(false), Frame::continuation("")];
+        let wire: Vec<u8> = frames.iter().flat_map(|frame| frame.encode(Role::Client)).collect();
+        let (first, end) = wire.split_at(16);
+        raw.write_all(wire.clone()).await.unwrap();
+        let (received, _) = server.recv_into(vec![0; 10]).await;
+        let filled = received.unwrap().unwrap();
+        assert_eq!((filled.len, filled.last), (10, true), "its end has come");
+
+        raw.write_all(first.to_vec()).await.unwrap();
+        let (received, _) = server.recv_into(vec![0; 10]).await;
+        let filled = received.unwrap().unwrap();
+        assert_eq!((filled.len, filled.last), (10, false), "its end has not come");
+        assert!(poll_once(server.recv_into(Vec::new())).is_pending());
+        raw.write_all(end.to_vec()).await.unwrap();
+        let (received, _) = server.recv_into(Vec::new()).await;
+        let filled = received.unwrap().unwrap();
+        assert_eq!((filled.len, filled.last), (0, true));
+    });
+}
+
+#[test]
+fn head_counts_what_a_dropped_call_has_received() {
+    run(|| async {
+        let (mut server, mut raw) = server_and_raw();
+        let payload = noise(400_000);
+        let wire = Frame::binary(payload.clone()).encode(Role::Client);
+        raw.write_all(wire[..30_000].to_vec()).await.unwrap();
+        for _ in 0..3 {
+            assert!(poll_once(server.recv_into(Vec::with_capacity(400_000))).is_pending());
+            turn().await;
+            let head = server.next_head().await.unwrap().unwrap();
+            assert_eq!((head.len, head.last), (payload.len(), true));
+        }
+        let (mut write, mut read) = (raw, server);
+        let sending = async { write.write_all(wire[30_000..].to_vec()).await.unwrap() };
+        let receiving = read.recv_into(Vec::with_capacity(400_000));
+        let (_, (received, memory)) = futures_util::join!(sending, receiving);
+        assert!(received.unwrap().unwrap().last && memory == payload);
+    });
+}
+
+#[test]
+fn reading_half_tells_heads_too() {
+    run(|| async {
+        let (mut client, server) = pair();
+        let (_write, mut read) = server.split();
+        client.send(noise(1000)).await.unwrap();
+        let head = read.next_head().await.unwrap().unwrap();
+        assert_eq!((head.len, head.last), (1000, true));
+        let (received, memory) = read.recv_into(Vec::with_capacity(head.len)).await;
+        assert!(received.unwrap().unwrap().last && memory == noise(1000));
+    });
+}

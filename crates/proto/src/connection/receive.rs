@@ -282,6 +282,32 @@ impl Connection {
         }
     }
 
+    /// In fragment delivery, whether the message ends with the payload that [`awaits_piece`](Self::awaits_piece)
+    /// counts.
+    #[must_use]
+    pub fn awaits_last_piece(&self) -> bool {
+        matches!(self.stage, Stage::Payload(frame) if frame.fin) && self.awaits_piece() > 0
+    }
+
+    /// In fragment delivery, whether the next event of `input` may be the end of the message under way without
+    /// further payload: an empty last frame, the end of compressed output, or a control frame in front of one.
+    /// Nothing is consumed.
+    #[must_use]
+    pub fn may_end(&self, input: &[u8]) -> bool {
+        let Some(open) = &self.message else { return false };
+        match self.stage {
+            Stage::Head => match self.parse(input) {
+                Ok(Parsed::Head(head)) if head.opcode.is_control() => {
+                    (input.len() - head.size) as u64 >= head.len
+                }
+                Ok(Parsed::Head(head)) => head.fin && (head.len == 0 || open.compressed),
+                _ => false,
+            },
+            Stage::Payload(_) => open.compressed,
+            Stage::Flush => true,
+        }
+    }
+
     /// Handles payload bytes of the frame under way, at most [`awaits_piece`](Self::awaits_piece), where the driver
     /// received them: they are unmasked and checked in place, and are a piece of their message. Answers its kind, and
     /// whether it ends the message; `None` if no piece is awaited any more, since the connection has failed

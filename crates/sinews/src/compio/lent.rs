@@ -10,11 +10,12 @@ use compio::buf::{BufResult, IntoInner as _, IoBufMut};
 use compio::io::AsyncRead as _;
 use compio::net::{TcpStream, UnixStream};
 
+use super::drive::Drive;
 use super::transport::Transport;
 use super::websocket::WebSocket;
 use crate::driver::Driver as _;
 use crate::error::Error;
-use crate::message::Filled;
+use crate::message::{Filled, MessageHead};
 use crate::reading::Target;
 
 /// Payload to come for which a receive of its own is worth it: less comes with what follows it.
@@ -144,6 +145,19 @@ impl Target for Box<Lent> {
 }
 
 impl<S: Transport> WebSocket<S> {
+    /// The head of the next message. What a dropped call has received counts too.
+    pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<MessageHead, Error>>> {
+        let elsewhere = |drive: &mut Drive<S>| drive.lent.as_ref().and_then(|lent| lent.piece);
+        let head = self.filling.poll_head(&mut self.drive, cx, elsewhere, Drive::poll_step);
+        head.map(|head| match head {
+            Some(head) => Some(Ok(head)),
+            None => {
+                self.leave_filling();
+                self.drive.link().last_words().map(Err)
+            }
+        })
+    }
+
     /// Receives into memory of a call's, or into that of an earlier call which was dropped.
     pub(super) fn poll_into<B: IoBufMut>(
         &mut self,

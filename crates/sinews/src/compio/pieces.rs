@@ -13,7 +13,7 @@ use super::transport::Transport;
 use super::websocket::WebSocket;
 use crate::driver::Driver as _;
 use crate::error::Error;
-use crate::message::Filled;
+use crate::message::{Filled, MessageHead};
 use crate::reading::{FRAGMENT_MAX, Reading};
 
 impl<S: Transport> WebSocket<S> {
@@ -34,13 +34,47 @@ impl<S: Transport> WebSocket<S> {
         }
     }
 
+    /// Waits for the head of the next text or binary message, and tells how much of it is known to come: its length,
+    /// unless it is compressed or comes in several frames. Nothing is taken: the next
+    /// [`recv_into`](Self::recv_into) receives it, into memory that this lets the caller choose. In the middle of a
+    /// message that did not fit, it tells of the rest. `None` when the connection is over.
+    ///
+    /// Cancel-safe.
+    ///
+    /// ```
+    /// # let Ok(runtime) = compio::runtime::Runtime::new() else { return Ok(()) };
+    /// # runtime.block_on(async {
+    /// # use sinews::compio::WebSocket;
+    /// # let agreed = sinews_testkit::negotiate(None, None);
+    /// # let (one, other) = std::os::unix::net::UnixStream::pair()?;
+    /// # let (one, other) = (compio::net::UnixStream::from_std(one)?, compio::net::UnixStream::from_std(other)?);
+    /// # let mut ws = WebSocket::from_negotiated(one, agreed.server, Default::default(), &[]);
+    /// # let mut peer = WebSocket::from_negotiated(other, agreed.client, Default::default(), &[]);
+    /// # peer.send(vec![7; 100]).await?;
+    /// let head = ws.next_head().await.expect("the connection is open")?;
+    /// let (received, buffer) = ws.recv_into(Vec::with_capacity(head.len)).await;
+    /// let filled = received.expect("the connection is open")?;
+    /// assert!(head.last && filled.last);
+    /// assert_eq!(buffer, [7; 100]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn next_head(&mut self) -> Option<Result<MessageHead, Error>> {
+        next_head(Holder::Whole(self)).await
+    }
+
     /// Receives the next text or binary message into memory of the caller's, such as memory that is aligned for
     /// direct I/O, from its beginning on and as far as its capacity goes, and gives it back. `None` when the
     /// connection is over. Over a socket, the kernel itself receives the larger part of a large message there, and it
     /// is unmasked in place; what came with its beginning is copied, once.
     ///
     /// Where the message does not fit, [`Filled::last`] is false, and the next call receives what follows; any other
-    /// way to receive passes it over.
+    /// way to receive passes it over. A call with an empty buffer waits until the message has ended or more of it has
+    /// come.
     ///
     /// Cancel-safe. The memory of a call that is dropped, which the kernel may have, stays with the connection until
     /// the message has ended or the memory is full. The next call goes on there, keeps its own for the end, and copies
@@ -102,6 +136,13 @@ impl<S: Transport> Holder<'_, S> {
             Self::Half(half) => half.with(work),
         }
     }
+}
+
+/// [`WebSocket::next_head`] for a connection or a half.
+pub(super) async fn next_head<S: Transport>(
+    mut holder: Holder<'_, S>,
+) -> Option<Result<MessageHead, Error>> {
+    poll_fn(|cx| holder.poll(cx, |socket, cx| socket.poll_head(cx))).await
 }
 
 /// [`WebSocket::recv_into`] for a connection or a half.

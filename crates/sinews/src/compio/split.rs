@@ -22,7 +22,7 @@ use super::websocket::WebSocket;
 use crate::driver::Driver as _;
 use crate::error::Error;
 use crate::link::Facts;
-use crate::message::{Filled, Message};
+use crate::message::{Filled, Message, MessageHead};
 use crate::sender::Sender;
 
 /// Receives, and does what a connection does by itself: pongs, the answer to a Close, keepalive.
@@ -167,6 +167,16 @@ impl<S: Transport> ReadHalf<S> {
 
     fn poll_message(&self, cx: &Context<'_>) -> Poll<Option<Result<Message, Error>>> {
         self.shared.poll_reading(cx, |socket, cx| Pin::new(socket).poll_next(cx))
+    }
+
+    /// Waits for the head of the next message, as [`WebSocket::next_head`].
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn next_head(&mut self) -> Option<Result<MessageHead, Error>> {
+        pieces::next_head(Holder::Half(Half::Read(&self.shared))).await
     }
 
     /// Receives the next message into memory of the caller's, as [`WebSocket::recv_into`].

@@ -11,8 +11,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::websocket::WebSocket;
 use crate::driver::Driver as _;
 use crate::error::Error;
-use crate::message::Filled;
-use crate::reading::{FRAGMENT_MAX, Reading};
+use crate::message::{Filled, MessageHead};
+use crate::reading::{FRAGMENT_MAX, Reading, Step};
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// Waits for the next text or binary message and reads it piece by piece, as it comes: it need not fit into
@@ -33,12 +33,56 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         }
     }
 
+    /// Waits for the head of the next text or binary message, and tells how much of it is known to come: its length,
+    /// unless it is compressed or comes in several frames. Nothing is taken: the next
+    /// [`recv_into`](Self::recv_into) receives it, into memory that this lets the caller choose. In the middle of a
+    /// message that did not fit, it tells of the rest. `None` when the connection is over.
+    ///
+    /// Cancel-safe.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use sinews::WebSocket;
+    /// # let agreed = sinews_testkit::negotiate(None, None);
+    /// # let (io, peer) = tokio::io::duplex(1 << 10);
+    /// # let mut ws = WebSocket::from_negotiated(io, agreed.server, Default::default(), &[]);
+    /// # let mut peer = WebSocket::from_negotiated(peer, agreed.client, Default::default(), &[]);
+    /// # peer.send(vec![7; 100]).await?;
+    /// let mut message = Vec::new();
+    /// loop {
+    ///     let head = ws.next_head().await.expect("the connection is open")?;
+    ///     let start = message.len();
+    ///     message.resize(start + head.len, 0);
+    ///     let filled = ws.recv_into(&mut message[start..]).await.expect("the connection is open")?;
+    ///     message.truncate(start + filled.len);
+    ///     if filled.last {
+    ///         break;
+    ///     }
+    /// }
+    /// assert_eq!(message, [7; 100]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn next_head(&mut self) -> Option<Result<MessageHead, Error>> {
+        let (filling, drive) = (&mut self.filling, &mut self.drive);
+        let head = poll_fn(|cx| {
+            filling.poll_head(drive, cx, |_| None, |drive, cx| drive.poll_event(cx).map(|it| it.map(Step::Event)))
+        });
+        match head.await {
+            Some(head) => Some(Ok(head)),
+            None => self.drive.link.last_words().map(Err),
+        }
+    }
+
     /// Receives the next text or binary message into memory of the caller's, such as memory that is aligned for
     /// direct I/O: behind the first part of a large message, the system itself receives there, and it is unmasked in
     /// place. `None` when the connection is over.
     ///
     /// Cancel-safe: call again with the same buffer, and it goes on where it stood. Where the message does not fit,
-    /// [`Filled::last`] is false, and the next call receives what follows; any other way to receive passes it over.
+    /// [`Filled::last`] is false, and the next call receives what follows; any other way to receive passes it over. A
+    /// call with an empty buffer waits until the message has ended or more of it has come.
     ///
     /// # Errors
     /// As [`next`](Self::next).

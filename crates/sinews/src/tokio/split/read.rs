@@ -17,8 +17,8 @@ use super::{Reader, Split};
 use crate::driver::Driver as _;
 use crate::error::Error;
 use crate::link::{Link, Side};
-use crate::message::{Filled, Message, MessageRef};
-use crate::reading::Filling;
+use crate::message::{Filled, Message, MessageHead, MessageRef};
+use crate::reading::{Filling, Step};
 use crate::tokio::drive::now;
 
 /// The transport as the reader sees it: it receives by itself, and what it answers goes where the writer's messages
@@ -147,6 +147,33 @@ impl<T: Split> ReadHalf<T> {
         }
         self.put_drive();
         Poll::Pending
+    }
+
+    /// Waits for the head of the next message, as [`WebSocket::next_head`](crate::WebSocket::next_head).
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn next_head(&mut self) -> Option<Result<MessageHead, Error>> {
+        match poll_fn(|cx| self.poll_head(cx)).await {
+            Some(head) => Some(Ok(head)),
+            None => self.last_words().map(Err),
+        }
+    }
+
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Option<MessageHead>> {
+        self.take_drive(cx);
+        let Some(drive) = &mut self.drive else { return Poll::Pending };
+        let outlet = &self.outlet;
+        let next = |drive: &mut Reader<T>, cx: &mut Context<'_>| {
+            poll_event::<T>(drive, outlet, cx).map(|it| it.map(Step::Event))
+        };
+        let head = self.filling.poll_head(&mut **drive, cx, |_| None, next);
+        if head.is_pending() {
+            self.put_drive();
+        }
+        head
     }
 
     /// Receives the next text or binary message into memory of the caller's, as
