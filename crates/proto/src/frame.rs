@@ -172,10 +172,13 @@ pub(crate) struct Outgoing {
     pub(crate) key: Option<[u8; 4]>,
 }
 
+/// Longest head: two bytes, eight of length, four of mask key (RFC 6455 section 5.2).
+pub(crate) const HEAD_MAX: usize = 14;
+
 /// Appends a head for `len` bytes of payload.
 #[inline]
 pub(crate) fn write_head(frame: Outgoing, len: u64, out: &mut Vec<u8>) {
-    let mut head = [0; 14];
+    let mut head = [0; HEAD_MAX];
     head[0] = u8::from(frame.fin) << 7 | u8::from(frame.compressed) << 6 | frame.opcode.nibble();
     let mut size = match len {
         0..=125 => {
@@ -204,7 +207,7 @@ pub(crate) fn write_head(frame: Outgoing, len: u64, out: &mut Vec<u8>) {
 /// Appends a whole frame; a client's payload is masked on the way.
 #[inline]
 pub(crate) fn write_frame(frame: Outgoing, payload: &[u8], out: &mut Vec<u8>) {
-    out.reserve(14 + payload.len());
+    out.reserve(HEAD_MAX + payload.len());
     write_head(frame, payload.len() as u64, out);
     match frame.key {
         Some(key) => sinews_simd::extend_masked(out, payload, key, 0),

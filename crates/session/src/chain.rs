@@ -5,6 +5,8 @@ use std::io::IoSlice;
 
 use bytes::Bytes;
 
+use crate::pool::Pool;
+
 /// Bytes in the order in which they leave. A driver takes it by value for the length of a send, tells
 /// it how far the kernel came, and brings it home.
 #[derive(Debug, Default)]
@@ -168,6 +170,21 @@ impl Chain {
             }
         }
         None
+    }
+
+    /// Whether memory of large messages will be left when the chain has been sent.
+    #[must_use]
+    pub fn holds_large(&self) -> bool {
+        !self.large.is_empty() || self.arena.capacity() > Pool::CAPACITY_MAX
+    }
+
+    /// Takes out the memory of the heads and payloads in one piece, if it is larger than the pool keeps. Nothing of
+    /// it may still have to leave.
+    pub(crate) fn take_large_arena(&mut self) -> Option<Vec<u8>> {
+        (self.arena.capacity() > Pool::CAPACITY_MAX).then(|| {
+            self.arena_sent = 0;
+            std::mem::take(&mut self.arena)
+        })
     }
 
     /// Empties the chain. Answers whether it is worth keeping: its buffers have at most `max` bytes.

@@ -57,6 +57,15 @@ impl Resources {
         self.shared.holds_spares() || self.pool.holds_spares()
     }
 
+    /// Makes room for a large payload and its head behind what a chain holds, in memory that an earlier message has
+    /// left.
+    #[inline]
+    pub(crate) fn make_room(&mut self, chain: &mut Chain, len: usize) {
+        if len > Pool::CAPACITY_MAX {
+            chain.write(|arena| self.shared.make_room(arena, len + HEAD_MAX));
+        }
+    }
+
     /// A buffer that held a message, for the next one.
     pub(crate) fn give_assembly(&mut self, buffer: Vec<u8>) {
         if buffer.capacity() > Pool::CAPACITY_MAX {
@@ -72,6 +81,9 @@ impl Resources {
         while let Some(buffer) = chain.take_memory() {
             self.shared.recycle(buffer);
         }
+        if let Some(arena) = chain.take_large_arena() {
+            self.shared.recycle(arena);
+        }
         self.pool.give_chain(chain);
     }
 }
@@ -81,6 +93,9 @@ impl Default for Resources {
         Self::new()
     }
 }
+
+/// Longest head of a frame (RFC 6455 section 5.2).
+const HEAD_MAX: usize = 14;
 
 /// What a connection's owner wants to hear. The views are lent for the call.
 pub trait Events {

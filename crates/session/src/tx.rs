@@ -303,6 +303,10 @@ impl<'a> Tx<'a> {
             return Ok(Sent::Dropped);
         }
         let chain = self.outbound.gathering(self.resources);
+        // What compresses needs less, and how much is not known.
+        if !self.connection.compresses(payload.len()) {
+            self.resources.make_room(chain, payload.len());
+        }
         let shared = &mut self.resources.shared;
         let connection = &mut *self.connection;
         chain.write(|arena| connection.send(kind, payload, shared, arena))?;
@@ -343,7 +347,7 @@ impl<'a> Tx<'a> {
     pub fn send_pieces(&mut self, kind: Kind, pieces: &[Bytes]) -> Result<Sent, Misuse> {
         let len = pieces.iter().map(Bytes::len).sum();
         if self.connection.role() == Role::Client || self.connection.compresses(len) {
-            return self.send_slice(kind, &pieces.concat());
+            return self.copy_pieces(kind, pieces, len);
         }
         if !self.admit(len, false) {
             return Ok(Sent::Dropped);
@@ -358,6 +362,21 @@ impl<'a> Tx<'a> {
                 chain.push(piece.clone(), false);
             }
         }
+        self.resources.traffic.sent(len);
+        Ok(self.queued())
+    }
+
+    fn copy_pieces(&mut self, kind: Kind, pieces: &[Bytes], len: usize) -> Result<Sent, Misuse> {
+        if !self.admit(len, false) {
+            return Ok(Sent::Dropped);
+        }
+        let chain = self.outbound.gathering(self.resources);
+        if !self.connection.compresses(len) {
+            self.resources.make_room(chain, len);
+        }
+        let shared = &mut self.resources.shared;
+        let connection = &mut *self.connection;
+        chain.write(|arena| connection.send_pieces(kind, pieces, shared, arena))?;
         self.resources.traffic.sent(len);
         Ok(self.queued())
     }

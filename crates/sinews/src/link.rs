@@ -733,6 +733,8 @@ impl Link {
         }
         if let Some(chain) = self.sending.take() {
             let now = self.now;
+            // Spare memory will be left of it.
+            self.recheck |= chain.holds_large();
             resources::with(|shared| self.session.finish_send(chain, shared, now));
             // What begins when a message has left may end before what was waited for meanwhile.
             self.recheck |= self.stalled;

@@ -90,6 +90,13 @@ impl PerThread {
         self.spares.give(buffer);
     }
 
+    /// Makes room in `buffer` for a large message of `additional` bytes, in the memory of an earlier one if some is
+    /// spare.
+    pub fn make_room(&mut self, buffer: &mut Vec<u8>, additional: usize) {
+        let needed = buffer.len().saturating_add(additional);
+        self.spares.grow(buffer, additional, needed, usize::MAX);
+    }
+
     /// Frees the spare memory that no message has used since the last call. A driver calls it every few
     /// seconds while it answers that some is left.
     pub fn release_idle(&mut self) -> bool {

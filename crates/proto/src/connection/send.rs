@@ -101,6 +101,49 @@ impl Connection {
         Ok(())
     }
 
+    /// The same for a message that is put together from several pieces.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_pieces<P: AsRef<[u8]>>(
+        &mut self,
+        kind: Kind,
+        pieces: &[P],
+        shared: &mut PerThread,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Misuse> {
+        self.may_start()?;
+        let len = pieces.iter().map(|piece| piece.as_ref().len()).sum();
+        if self.framing == Framing::WebSocket && self.compresses(len) {
+            let mut whole = Vec::with_capacity(len);
+            pieces.iter().for_each(|piece| whole.extend_from_slice(piece.as_ref()));
+            self.send_deflated(kind.opcode(), &whole, true, shared, out);
+            return Ok(());
+        }
+        out.reserve(frame::HEAD_MAX + len);
+        let key = match self.framing {
+            Framing::Prefixed => {
+                self.send_prefix(len as u64, out)?;
+                None
+            }
+            Framing::WebSocket => {
+                let key = shared.mask_for(self.role);
+                let frame = Outgoing { opcode: kind.opcode(), fin: true, compressed: false, key };
+                frame::write_head(frame, len as u64, out);
+                key
+            }
+        };
+        let mut phase = 0;
+        for piece in pieces.iter().map(AsRef::as_ref) {
+            match key {
+                Some(key) => sinews_simd::extend_masked(out, piece, key, phase),
+                None => out.extend_from_slice(piece),
+            }
+            phase += piece.len();
+        }
+        Ok(())
+    }
+
     /// Whether a message of `len` bytes would be compressed.
     #[must_use]
     #[inline]
