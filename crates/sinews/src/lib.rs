@@ -80,6 +80,8 @@
 //! | have a message in your own memory, aligned if need be | [`recv_into`](WebSocket::recv_into); [`next_head`](WebSocket::next_head) tells the length before |
 //! | read what is larger than memory | [`next_reader`](WebSocket::next_reader): piece by piece, or as an `AsyncRead` |
 //! | send | [`send`](WebSocket::send); [`send_text`](WebSocket::send_text) and [`send_binary`](WebSocket::send_binary) for what is only lent |
+//! | send several pieces as one message, without a copy | [`send_vectored`](WebSocket::send_vectored) |
+//! | send memory of a type of your own, without a copy | [`Message::from_owner`] |
 //! | send what is larger than memory | [`writer`](WebSocket::writer): piece by piece, or as an `AsyncWrite` |
 //! | queue without waiting | [`try_send`](WebSocket::try_send) |
 //! | queue what was framed once for many connections | [`publish`](WebSocket::publish) |
@@ -214,7 +216,7 @@
 //! | `next`, `next_borrowed`, `next_reader`, `next_head` | nothing: the next call goes on |
 //! | `recv_into` | nothing: call again with the same buffer, and it goes on behind what is there. On compio, where the buffer goes by value, that of a dropped call stays with the connection, and the next one copies from it |
 //! | `MessageReader::next_chunk`, a read | nothing. A reader that is dropped passes over the rest of its message |
-//! | `send`, `send_text`, `send_binary`, `feed` | the message is queued whole and leaves with the next call; or, if the call still waited for room, it is not sent at all |
+//! | `send`, `send_text`, `send_binary`, `send_vectored`, `feed` | the message is queued whole and leaves with the next call; or, if the call still waited for room, it is not sent at all |
 //! | [`Sender::send`] | the message is queued, or not at all; the place in the line is lost |
 //! | `flush` | the rest leaves with the next call |
 //! | `MessageWriter::write` | up to 64 KiB: whole or not at all. Longer pieces: fragments of 64 KiB, some of them |

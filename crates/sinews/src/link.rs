@@ -548,6 +548,11 @@ impl Link {
         self.send_with(|tx| tx.send(kind, payload))
     }
 
+    /// Queues a message of several pieces.
+    pub(crate) fn queue_pieces(&mut self, kind: Kind, pieces: &[Bytes]) -> Result<Sent, Error> {
+        self.send_with(|tx| tx.send_pieces(kind, pieces))
+    }
+
     #[inline]
     fn send_with<T>(&mut self, send: impl FnOnce(&mut Tx<'_>) -> Result<T, Misuse>) -> Result<T, Error> {
         if self.end.sending {

@@ -77,6 +77,31 @@ impl Message {
         Self::Binary(payload.into())
     }
 
+    /// A binary message in memory of the caller's own type: a pool's buffer, a mapped file, aligned memory. A server
+    /// sends it from where it lies, from 4 KiB on; it is dropped when it has left.
+    ///
+    /// ```
+    /// struct Pooled(Box<[u8]>);
+    ///
+    /// impl AsRef<[u8]> for Pooled {
+    ///     fn as_ref(&self) -> &[u8] {
+    ///         &self.0
+    ///     }
+    /// }
+    ///
+    /// impl Drop for Pooled {
+    ///     fn drop(&mut self) {
+    ///         // The pool takes the memory back here.
+    ///     }
+    /// }
+    ///
+    /// let message = sinews::Message::from_owner(Pooled(vec![7; 4096].into()));
+    /// assert_eq!(message.len(), 4096);
+    /// ```
+    pub fn from_owner(memory: impl AsRef<[u8]> + Send + 'static) -> Self {
+        Self::Binary(Bytes::from_owner(memory))
+    }
+
     /// The text of a text message.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {

@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::iter::FusedIterator;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use sinews_proto::{CloseCode, Config, Kind, Misuse, Negotiated, Role};
 use sinews_session::{Closed, Prepared, Sent};
 
@@ -161,6 +162,18 @@ impl<S: Read + Write> WebSocket<S> {
     /// As [`send`](Self::send).
     pub fn send_binary(&mut self, payload: &[u8]) -> Result<(), Error> {
         self.queue(|link| link.queue_lent(Kind::Binary, payload))
+    }
+
+    /// Sends one message that is made of several pieces: a head and a payload from elsewhere need no memory of their
+    /// own. A server sends pieces from 4 KiB on from where they lie; smaller ones, and all of a client's, which are
+    /// masked, are copied once, behind the head. What is compressed is copied before. Otherwise [`send`](Self::send).
+    ///
+    /// The pieces of text must be UTF-8 together; a code point may be cut by the edge of a piece.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_vectored(&mut self, kind: Kind, pieces: &[Bytes]) -> Result<(), Error> {
+        self.queue(|link| link.queue_pieces(kind, pieces))
     }
 
     /// Queues when there is room, and sends, unless more follows.

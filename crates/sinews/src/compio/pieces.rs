@@ -2,9 +2,11 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use compio::buf::{BufResult, IoBuf, IoBufMut};
+use bytes::Bytes;
+use compio::buf::{BufResult, IoBuf, IoBufMut, IoVectoredBuf};
 use compio::io::{AsyncRead, AsyncWrite};
 use sinews_proto::Kind;
 
@@ -105,6 +107,47 @@ impl<S: Transport> WebSocket<S> {
         recv_into(Holder::Whole(self), buffer).await
     }
 
+    /// Sends one message that is made of several buffers, of any type that compio can send: a tuple of a head and a
+    /// payload, a `Vec` or an array of buffers, of which an array of one is a buffer of the caller's own. A server
+    /// sends buffers from 4 KiB on from where they lie; smaller ones, and all of a client's, which are masked, are
+    /// copied once, behind the head. What is compressed is copied before.
+    ///
+    /// It returns when the message has left, and gives the buffers back; `None` if the connection ended while the
+    /// kernel had them, which drops them when it has done with them. The buffers of text must be UTF-8 together.
+    ///
+    /// Cancel-safe: a dropped future has queued the message whole or not at all, and the buffers are dropped when it
+    /// has left.
+    ///
+    /// ```
+    /// # let Ok(runtime) = compio::runtime::Runtime::new() else { return Ok(()) };
+    /// # runtime.block_on(async {
+    /// # use sinews::{Kind, Message, compio::WebSocket};
+    /// # let agreed = sinews_testkit::negotiate(None, None);
+    /// # let (one, other) = std::os::unix::net::UnixStream::pair()?;
+    /// # let (one, other) = (compio::net::UnixStream::from_std(one)?, compio::net::UnixStream::from_std(other)?);
+    /// # let mut ws = WebSocket::from_negotiated(one, agreed.server, Default::default(), &[]);
+    /// # let mut peer = WebSocket::from_negotiated(other, agreed.client, Default::default(), &[]);
+    /// let (head, payload) = ([1_u8, 2], vec![7_u8; 3]);
+    /// let (sent, buffers) = ws.send_vectored(Kind::Binary, (head, (payload,))).await;
+    /// sent?;
+    /// let (_, (payload,)) = buffers.expect("the connection is open");
+    /// assert_eq!(payload, [7; 3]);
+    /// # assert_eq!(peer.next().await.transpose()?, Some(Message::binary(vec![1, 2, 7, 7, 7])));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn send_vectored<V: IoVectoredBuf + Send + Sync>(
+        &mut self,
+        kind: Kind,
+        buffers: V,
+    ) -> (Result<(), Error>, Option<V>) {
+        send_vectored(Holder::Whole(self), kind, buffers).await
+    }
+
     /// Sends a message piece by piece: its length need not be known, and it need not fit into memory. Each write is a
     /// fragment; pings, pongs and Close pass between them, other messages have to wait for its end.
     pub fn writer(&mut self, kind: Kind) -> MessageWriter<'_, S> {
@@ -152,6 +195,45 @@ pub(super) async fn recv_into<S: Transport, B: IoBufMut>(
 ) -> (Option<Result<Filled, Error>>, B) {
     let mut own = Some(buffer);
     poll_fn(|cx| holder.poll(cx, |socket, cx| socket.poll_into(cx, &mut own))).await
+}
+
+/// [`WebSocket::send_vectored`] for a connection or a half.
+pub(super) async fn send_vectored<S: Transport, V: IoVectoredBuf + Send + Sync>(
+    mut holder: Holder<'_, S>,
+    kind: Kind,
+    buffers: V,
+) -> (Result<(), Error>, Option<V>) {
+    let owner = Arc::new(buffers);
+    let sent = send_pieces(&mut holder, kind, pieces_of(&owner)).await;
+    (sent, Arc::into_inner(owner))
+}
+
+async fn send_pieces<S: Transport>(
+    holder: &mut Holder<'_, S>,
+    kind: Kind,
+    pieces: Vec<Bytes>,
+) -> Result<(), Error> {
+    poll_fn(|cx| holder.poll(cx, |socket, cx| socket.drive.poll_room(cx))).await;
+    holder.with(|socket| socket.drive.link().queue_pieces(kind, &pieces))?;
+    drop(pieces);
+    poll_fn(|cx| holder.poll(cx, |socket, cx| socket.drive.poll_out(cx))).await
+}
+
+/// One buffer of several, which stay together.
+struct Piece<V> {
+    owner: Arc<V>,
+    at: usize,
+}
+
+impl<V: IoVectoredBuf> AsRef<[u8]> for Piece<V> {
+    fn as_ref(&self) -> &[u8] {
+        self.owner.iter_slice().nth(self.at).unwrap_or_default()
+    }
+}
+
+fn pieces_of<V: IoVectoredBuf + Send + Sync>(owner: &Arc<V>) -> Vec<Bytes> {
+    let count = owner.iter_slice().count();
+    (0..count).map(|at| Bytes::from_owner(Piece { owner: owner.clone(), at })).collect()
 }
 
 /// A message that is read as it comes: by [`next_chunk`](Self::next_chunk), without a copy, or as an [`AsyncRead`],

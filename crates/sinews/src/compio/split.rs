@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker, ready};
 
-use compio::buf::IoBufMut;
+use compio::buf::{IoBufMut, IoVectoredBuf};
 use futures_core::Stream;
 use futures_sink::Sink;
 use futures_util::task::AtomicWaker;
@@ -263,6 +263,20 @@ impl<S: Transport> WriteHalf<S> {
         self.room().await;
         self.shared.change(|socket| socket.drive.link().queue_lent(kind, payload))?;
         self.flush().await
+    }
+
+    /// Sends one message that is made of several buffers, as [`WebSocket::send_vectored`].
+    ///
+    /// Cancel-safe, as there.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn send_vectored<V: IoVectoredBuf + Send + Sync>(
+        &mut self,
+        kind: Kind,
+        buffers: V,
+    ) -> (Result<(), Error>, Option<V>) {
+        pieces::send_vectored(Holder::Half(Half::Write(&self.shared)), kind, buffers).await
     }
 
     async fn room(&self) {

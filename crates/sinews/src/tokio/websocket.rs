@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use futures_core::{FusedStream, Stream};
 use futures_sink::Sink;
 use sinews_proto::{CloseCode, Config, Kind, Negotiated, Role};
@@ -125,6 +126,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         let mut payload = Some(payload);
         poll_fn(move |cx| {
             self.drive.poll_queue(cx, |link| payload.take().map(|payload| link.queue_lent(kind, payload)))
+        })
+    }
+
+    /// Sends one message that is made of several pieces: a head and a payload from elsewhere need no memory of their
+    /// own. A server sends pieces from 4 KiB on from where they lie; smaller ones, and all of a client's, which are
+    /// masked, are copied once, behind the head. What is compressed is copied before. Otherwise [`send`](Self::send).
+    ///
+    /// The pieces of text must be UTF-8 together; a code point may be cut by the edge of a piece.
+    ///
+    /// Cancel-safe, as [`send`](Self::send) is.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn send_vectored(
+        &mut self,
+        kind: Kind,
+        pieces: &[Bytes],
+    ) -> impl Future<Output = Result<(), Error>> {
+        let mut pieces = Some(pieces);
+        poll_fn(move |cx| {
+            self.drive.poll_queue(cx, |link| pieces.take().map(|pieces| link.queue_pieces(kind, pieces)))
         })
     }
 

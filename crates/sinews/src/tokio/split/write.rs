@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
+use bytes::Bytes;
 use futures_sink::Sink;
 use sinews_proto::{CloseCode, Config, Kind, Misuse, Role, Time};
 use sinews_session::{Closed, Sent};
@@ -109,6 +110,19 @@ impl<T: Split> WriteHalf<T> {
     async fn send_lent(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
         let mut payload = Some(payload);
         let mut queue = |link: &mut Link| payload.take().map(|payload| link.queue_lent(kind, payload));
+        poll_fn(|cx| self.poll_queue(cx, &mut queue)).await
+    }
+
+    /// Sends one message that is made of several pieces, as
+    /// [`WebSocket::send_vectored`](crate::WebSocket::send_vectored).
+    ///
+    /// Cancel-safe, as [`send`](Self::send) is.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub async fn send_vectored(&mut self, kind: Kind, pieces: &[Bytes]) -> Result<(), Error> {
+        let mut pieces = Some(pieces);
+        let mut queue = |link: &mut Link| pieces.take().map(|pieces| link.queue_pieces(kind, pieces));
         poll_fn(|cx| self.poll_queue(cx, &mut queue)).await
     }
 
