@@ -85,7 +85,7 @@
 //! | send what is larger than memory | [`writer`](WebSocket::writer): piece by piece, or as an `AsyncWrite` |
 //! | queue without waiting | [`try_send`](WebSocket::try_send) |
 //! | queue what was framed once for many connections | [`publish`](WebSocket::publish) |
-//! | receive and send on different tasks | [`split`](WebSocket::split), and `reunite` the halves; TLS by [`split_locked`](WebSocket::split_locked) |
+//! | receive and send on different tasks | [`split`](WebSocket::split), and `reunite` the halves; streams of your own by [`split_locked`](WebSocket::split_locked) |
 //! | send from many tasks | a [`Sender`] for each ([`sender`](WebSocket::sender)): a bounded queue that whoever drives the connection empties |
 //! | use it where a `Stream` and a `Sink` are wanted | it is both |
 //!
@@ -266,7 +266,8 @@
 //! A connection that waits owns no buffer: what it receives into, sends from, gathers messages in and (de)compresses
 //! with is borrowed from its thread while something is there, and goes back. [`guide::limits`] has the numbers.
 //!
-//! There is no task, and no lock for a message but in `split_locked`, and in halves that have a [`Sender`] too. A
+//! There is no task, and no lock for a message but in halves over TLS or by `split_locked`, and in halves that have a
+//! [`Sender`] too. A
 //! `WebSocket<S>` is `Send` where `S` is, and may move from thread to thread between two polls; what it borrows it
 //! gives to the thread that it is polled on.
 //!

@@ -657,7 +657,7 @@ fn halves_live_on_two_tasks_and_are_reunited() {
         let (other, stranger) = pair().0.split();
         let (reader, writer) = match stranger.reunite(writer) {
             Err(error) => {
-                let (stranger, writer) = error.into_halves();
+                let (stranger, writer) = (error.read, error.write);
                 drop((stranger, other));
                 (reader, writer)
             }

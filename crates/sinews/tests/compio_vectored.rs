@@ -133,7 +133,10 @@ fn dropped_call_frees_the_buffers_when_the_message_has_left() {
         let mut server = WebSocket::from_negotiated(server, agreed.server, Arc::default(), &[]);
         let is_freed = Arc::new(AtomicBool::new(false));
         let own = Own { memory: vec![7; 4 << 20], is_freed: is_freed.clone() };
-        assert!(poll_once(server.send_vectored(Kind::Binary, [own])).is_pending(), "more than a socket takes");
+        assert!(
+            poll_once(server.send_vectored(Kind::Binary, [own])).is_pending(),
+            "more than a socket takes"
+        );
         assert!(!is_freed.load(Ordering::SeqCst), "part of it is with the kernel");
         let flushing = server.flush();
         let receiving = raw.read_exact(vec![0; 10 + (4 << 20)]);

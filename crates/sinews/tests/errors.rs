@@ -76,10 +76,8 @@ fn causes_of_name_lookup_proxies_and_redirects_are_printed_once() {
     let redirect =
         ConnectError::Redirect { location: "/".into(), error: RedirectError::Location(UrlError::Host) };
     assert_printed_once(&redirect, &UrlError::Host.to_string());
-    let tls = ConnectError::Tls {
-        host: "example.com".into(),
-        error: sinews::client::TlsError::Handshake(reset()),
-    };
+    let tls =
+        ConnectError::Tls { host: "example.com".into(), error: sinews::client::TlsError::Handshake(reset()) };
     assert_printed_once(&tls, "connection reset");
 }
 

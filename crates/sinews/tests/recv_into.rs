@@ -49,7 +49,7 @@ async fn head_tells_the_length_of_a_message_before_it_has_come() {
     raw.write_all(first).await.unwrap();
     let head = server.next_head().await.unwrap().unwrap();
     assert_eq!((head.kind, head.len, head.last), (Kind::Binary, payload.len(), true));
-    assert_eq!(server.next_head().await.unwrap().unwrap(), head, "nothing is taken");
+    assert_eq!(server.next_head().await.unwrap().unwrap(), head, "another call tells the same");
     let mut memory = vec![0; head.len];
     let receiving = server.recv_into(&mut memory);
     let (filled, sent) = tokio::join!(receiving, raw.write_all(rest));

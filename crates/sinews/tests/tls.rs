@@ -154,7 +154,10 @@ async fn tls_against_a_plain_port_names_the_cause() {
     let (_, certificate) = tls_server(&[]).await;
     let error = connect(url(address)).tls(trusting(certificate)).await.expect_err("no TLS");
     let text = error.to_string();
-    assert!(text.contains("the server does not speak TLS on this port; ws:// connects without TLS"), "{text}");
+    assert!(
+        text.contains("the server does not speak TLS on this port; ws:// connects without TLS"),
+        "{text}"
+    );
 }
 
 #[tokio::test]
@@ -167,7 +170,10 @@ async fn certificate_of_an_authority_in_the_place_of_a_servers_names_the_cause()
     let (address, _) = tls_server_with(&[], certificate.clone(), key).await;
     let error = connect(url(address)).tls(trusting(certificate)).await.expect_err("an authority's");
     let text = error.to_string();
-    assert!(text.contains("the server presents the certificate of a certificate authority (CA) as its own"), "{text}");
+    assert!(
+        text.contains("the server presents the certificate of a certificate authority (CA) as its own"),
+        "{text}"
+    );
     assert!(text.contains("basicConstraints"), "{text}");
 }
 

@@ -92,6 +92,14 @@
 //! Who only sends does not see what comes, pings and a Close among it, and sends no pings, since looking could block:
 //! call `next` as well.
 //!
+//! # One thread
+//!
+//! There are no halves, as the runtimes have them: a `Read + Write` stream has no sides, and the thread that is blocked
+//! in a read has the connection. A thread that sends as well as it receives sets a read timeout, and sends what others
+//! have left in a queue of its own whenever [`next`](Iterator::next) gives
+//! [`WouldBlock`](std::io::ErrorKind::WouldBlock). Where that is too late, use a runtime:
+//! `WebSocket::split` of Tokio and compio.
+//!
 //! # TLS
 //!
 //! For `wss`, make the TLS stream and go [`over`](crate::Connect) it; rustls, for instance:

@@ -37,9 +37,9 @@ impl<S: Transport> WebSocket<S> {
     }
 
     /// Waits for the head of the next text or binary message, and tells how much of it is known to come: its length,
-    /// unless it is compressed or comes in several frames. Nothing is taken: the next
-    /// [`recv_into`](Self::recv_into) receives it, into memory that this lets the caller choose. In the middle of a
-    /// message that did not fit, it tells of the rest. `None` when the connection is over.
+    /// unless it is compressed or comes in several frames. The next [`recv_into`](Self::recv_into) receives it, into
+    /// memory that the caller can choose now; any other way to receive passes over it. In the middle of a message that
+    /// did not fit, it tells of the rest. `None` when the connection is over.
     ///
     /// Cancel-safe.
     ///
@@ -182,9 +182,7 @@ impl<S: Transport> Holder<'_, S> {
 }
 
 /// [`WebSocket::next_head`] for a connection or a half.
-pub(super) async fn next_head<S: Transport>(
-    mut holder: Holder<'_, S>,
-) -> Option<Result<MessageHead, Error>> {
+pub(super) async fn next_head<S: Transport>(mut holder: Holder<'_, S>) -> Option<Result<MessageHead, Error>> {
     poll_fn(|cx| holder.poll(cx, |socket, cx| socket.poll_head(cx))).await
 }
 

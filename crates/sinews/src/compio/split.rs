@@ -1,7 +1,7 @@
 //! Halves for two tasks of one runtime. They share the connection by count: a thread of compio's has one task running
 //! at a time, so that nothing is locked.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -13,8 +13,8 @@ use compio::buf::{IoBufMut, IoVectoredBuf};
 use futures_core::Stream;
 use futures_sink::Sink;
 use futures_util::task::AtomicWaker;
-use sinews_proto::{CloseCode, Config, Kind, Role};
-use sinews_session::{Closed, Sent};
+use sinews_proto::{CloseCode, Config, Kind, Misuse, Role};
+use sinews_session::{Closed, Prepared, Sent};
 
 use super::pieces::{self, Holder, MessageWriter};
 use super::transport::Transport;
@@ -29,6 +29,9 @@ use crate::sender::Sender;
 ///
 /// While this half is dropped or not polled, the writing half does so whenever it sends, until a message comes for
 /// which nobody asks.
+///
+/// It has the methods of Tokio's half but `next_borrowed`: the halves share the connection, and a message that is lent
+/// would keep it from the writer. [`recv_into`](Self::recv_into) does without a copy.
 pub struct ReadHalf<S: Transport> {
     shared: Rc<Shared<S>>,
 }
@@ -41,6 +44,7 @@ pub struct WriteHalf<S: Transport> {
 pub(super) struct Shared<S: Transport> {
     socket: RefCell<WebSocket<S>>,
     facts: Facts,
+    closed: OnceCell<Closed>,
     waiting: Arc<Waiting>,
     /// Wakes everybody who waits: an operation that completes does not know whose it is.
     waker: Waker,
@@ -72,7 +76,8 @@ impl<S: Transport> WebSocket<S> {
         let waiting = Arc::new(Waiting::default());
         let waker = Waker::from(waiting.clone());
         let facts = self.drive.peek().facts();
-        let shared = Rc::new(Shared { socket: RefCell::new(self), facts, waiting, waker });
+        let shared =
+            Rc::new(Shared { socket: RefCell::new(self), facts, closed: OnceCell::new(), waiting, waker });
         (WriteHalf { shared: shared.clone() }, ReadHalf { shared })
     }
 }
@@ -122,6 +127,16 @@ impl<S: Transport> Shared<S> {
         polled
     }
 
+    /// How the connection ended. It is kept here once it is known, so that the halves can lend it.
+    fn closed(&self) -> Option<&Closed> {
+        if self.closed.get().is_none()
+            && let Some(closed) = self.socket.borrow().closed()
+        {
+            let _ = self.closed.set(closed.clone());
+        }
+        self.closed.get()
+    }
+
     /// Changes the connection without waiting. The reader may have to send what was queued, or to wait for less long.
     fn change<T>(&self, change: impl FnOnce(&mut WebSocket<S>) -> T) -> T {
         let changed = change(&mut self.socket.borrow_mut());
@@ -165,6 +180,21 @@ impl<S: Transport> ReadHalf<S> {
         poll_fn(|cx| self.poll_message(cx)).await
     }
 
+    /// The next text or binary message; pings, pongs and Close are passed over, as they are answered without your help.
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn next_data(&mut self) -> Option<Result<Message, Error>> {
+        loop {
+            match self.next().await? {
+                Ok(message) if !message.is_data() => {}
+                message => return Some(message),
+            }
+        }
+    }
+
     fn poll_message(&self, cx: &Context<'_>) -> Poll<Option<Result<Message, Error>>> {
         self.shared.poll_reading(cx, |socket, cx| Pin::new(socket).poll_next(cx))
     }
@@ -187,10 +217,26 @@ impl<S: Transport> ReadHalf<S> {
         pieces::recv_into(Holder::Half(Half::Read(&self.shared)), buffer).await
     }
 
+    /// Closes the connection and waits for the end of it, as [`WebSocket::close`]. Nothing that the writer sends from
+    /// now on leaves.
+    ///
+    /// Cancel-safe: call it again, or [`next`](Self::next).
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for a reason over 123 bytes; how the connection ended, if not in order.
+    pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<Closed, Error> {
+        self.shared.change(|socket| {
+            socket.drive.begin_close(code, reason)?;
+            socket.leave_filling();
+            Ok::<_, Error>(())
+        })?;
+        poll_fn(|cx| self.shared.poll_reading(cx, |socket, cx| socket.drive.poll_end(cx))).await
+    }
+
     /// How the connection ended, if it did.
     #[must_use]
-    pub fn closed(&self) -> Option<Closed> {
-        self.shared.socket.borrow().closed().cloned()
+    pub fn closed(&self) -> Option<&Closed> {
+        self.shared.closed()
     }
 
     /// The subprotocol that the handshake agreed on.
@@ -217,11 +263,12 @@ impl<S: Transport> ReadHalf<S> {
     /// Halves of two connections, given back.
     pub fn reunite(self, writer: WriteHalf<S>) -> Result<WebSocket<S>, ReuniteError<S>> {
         if !Rc::ptr_eq(&self.shared, &writer.shared) {
-            return Err(ReuniteError { halves: (self, writer) });
+            return Err(ReuniteError { write: writer, read: self });
         }
         drop(writer);
         Rc::try_unwrap(self.shared).map(|shared| shared.socket.into_inner()).map_err(|shared| ReuniteError {
-            halves: (Self { shared: shared.clone() }, WriteHalf { shared }),
+            read: Self { shared: shared.clone() },
+            write: WriteHalf { shared },
         })
     }
 }
@@ -319,6 +366,14 @@ impl<S: Transport> WriteHalf<S> {
         self.shared.change(|socket| socket.try_send(message))
     }
 
+    /// Queues a message that was framed once for many connections, as [`WebSocket::publish`].
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn publish(&mut self, message: &Prepared) -> Result<Sent, Error> {
+        self.shared.change(|socket| socket.publish(message))
+    }
+
     /// Sends everything that is queued.
     ///
     /// Cancel-safe.
@@ -342,10 +397,25 @@ impl<S: Transport> WriteHalf<S> {
         self.shared.change(|socket| socket.start_close(code, reason))
     }
 
+    /// Begins the closing handshake behind what is queued, and waits until the Close has left. The [`ReadHalf`] sees
+    /// the end. If a Close is decided already, there is nothing to do.
+    ///
+    /// Cancel-safe: call [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for a reason over 123 bytes; [`Error::Io`].
+    pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        self.shared.change(|socket| socket.drive.begin_close(code, reason))?;
+        match self.flush().await {
+            Err(Error::Closed(_) | Error::Misuse(Misuse::Closing)) => Ok(()),
+            flushed => flushed,
+        }
+    }
+
     /// How the connection ended, if it did.
     #[must_use]
-    pub fn closed(&self) -> Option<Closed> {
-        self.shared.socket.borrow().closed().cloned()
+    pub fn closed(&self) -> Option<&Closed> {
+        self.shared.closed()
     }
 
     /// The subprotocol that the handshake agreed on.
@@ -413,17 +483,13 @@ impl<S: Transport> fmt::Debug for WriteHalf<S> {
     }
 }
 
-/// The halves are of two connections.
+/// Halves that are not of one connection.
+#[allow(clippy::exhaustive_structs, reason = "two halves")]
 pub struct ReuniteError<S: Transport> {
-    halves: (ReadHalf<S>, WriteHalf<S>),
-}
-
-impl<S: Transport> ReuniteError<S> {
-    /// The halves.
-    #[must_use]
-    pub fn into_halves(self) -> (ReadHalf<S>, WriteHalf<S>) {
-        self.halves
-    }
+    /// The one.
+    pub write: WriteHalf<S>,
+    /// The other.
+    pub read: ReadHalf<S>,
 }
 
 impl<S: Transport> fmt::Debug for ReuniteError<S> {
@@ -434,7 +500,7 @@ impl<S: Transport> fmt::Debug for ReuniteError<S> {
 
 impl<S: Transport> fmt::Display for ReuniteError<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the halves are of two connections")
+        f.write_str("the halves are not of one connection")
     }
 }
 

@@ -13,9 +13,9 @@ mod websocket;
 pub use self::accept::{Accepting, accept};
 pub use self::connect::{Tokio, connect};
 pub use self::pieces::{MessageReader, MessageWriter};
-pub use self::split::{Locked, ReadHalf, ReuniteError, Split, WriteHalf};
 #[cfg(any(feature = "url-connect", feature = "hyper"))]
 pub(crate) use self::split::sides::MaybeTcp;
+pub use self::split::{Locked, ReadHalf, ReuniteError, Split, WriteHalf};
 #[cfg(any(feature = "url-connect", feature = "hyper"))]
 pub use self::split::{ReadSide, WriteSide};
 #[cfg(feature = "url-connect")]

@@ -34,9 +34,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     }
 
     /// Waits for the head of the next text or binary message, and tells how much of it is known to come: its length,
-    /// unless it is compressed or comes in several frames. Nothing is taken: the next
-    /// [`recv_into`](Self::recv_into) receives it, into memory that this lets the caller choose. In the middle of a
-    /// message that did not fit, it tells of the rest. `None` when the connection is over.
+    /// unless it is compressed or comes in several frames. The next [`recv_into`](Self::recv_into) receives it, into
+    /// memory that the caller can choose now; any other way to receive passes over it. In the middle of a message that
+    /// did not fit, it tells of the rest. `None` when the connection is over.
     ///
     /// Cancel-safe.
     ///
@@ -68,7 +68,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     pub async fn next_head(&mut self) -> Option<Result<MessageHead, Error>> {
         let (filling, drive) = (&mut self.filling, &mut self.drive);
         let head = poll_fn(|cx| {
-            filling.poll_head(drive, cx, |_| None, |drive, cx| drive.poll_event(cx).map(|it| it.map(Step::Event)))
+            filling.poll_head(
+                drive,
+                cx,
+                |_| None,
+                |drive, cx| drive.poll_event(cx).map(|it| it.map(Step::Event)),
+            )
         });
         match head.await {
             Some(head) => Some(Ok(head)),
@@ -95,8 +100,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
 
     /// Sends a message piece by piece: its length need not be known, and it need not fit into memory. Each write is a
     /// fragment; pings, pongs and Close pass between them, other messages have to wait for its end.
-    pub fn writer(&mut self, kind: Kind) -> MessageWriter<'_, S> {
-        MessageWriter { socket: self, kind }
+    pub fn writer(&mut self, kind: Kind) -> MessageWriter<'_, Self> {
+        MessageWriter::new(self, kind)
     }
 }
 
@@ -163,17 +168,48 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drop for MessageReader<'_, S> {
 }
 
 /// A message that is sent piece by piece: by [`write`](Self::write), or as an [`AsyncWrite`], whose shutdown is
-/// [`finish`](Self::finish).
+/// [`finish`](Self::finish). `W` is the [`WebSocket`], or the [`WriteHalf`](super::WriteHalf) of one.
 ///
 /// A writer that is dropped before that leaves the message open: [`WebSocket::writer`] goes on with it, and until its
 /// end other messages are [`Misuse::MessageOpen`](crate::Misuse::MessageOpen).
 #[derive(Debug)]
-pub struct MessageWriter<'a, S> {
-    socket: &'a mut WebSocket<S>,
+pub struct MessageWriter<'a, W> {
+    socket: &'a mut W,
     kind: Kind,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> MessageWriter<'_, S> {
+/// A connection, or the half of one that sends.
+#[allow(unnameable_types, reason = "a bound that nobody else meets")]
+pub trait SendPieces {
+    /// Queues a piece of a message of a kind, and whether it ends it, once there is room.
+    fn poll_part(&mut self, cx: &mut Context<'_>, part: (Kind, &[u8], bool)) -> Poll<Result<(), Error>>;
+
+    /// Sends everything that is queued.
+    fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>>;
+
+    /// Whether the message has begun and not ended.
+    fn is_mid_message(&mut self) -> bool;
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> SendPieces for WebSocket<S> {
+    fn poll_part(&mut self, cx: &mut Context<'_>, part: (Kind, &[u8], bool)) -> Poll<Result<(), Error>> {
+        self.drive.poll_part(cx, part)
+    }
+
+    fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.drive.poll_out(cx)
+    }
+
+    fn is_mid_message(&mut self) -> bool {
+        self.drive.link.is_mid_message()
+    }
+}
+
+impl<'a, W: SendPieces> MessageWriter<'a, W> {
+    pub(super) fn new(socket: &'a mut W, kind: Kind) -> Self {
+        Self { socket, kind }
+    }
+
     /// Sends a piece, in fragments of 64 KiB at most. It waits while more than
     /// [`high_water`](crate::Config::high_water) bytes are queued; small pieces leave together, at that mark, with
     /// [`flush`](Self::flush) or with the end.
@@ -184,7 +220,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> MessageWriter<'_, S> {
     /// See [`Error`]; [`Misuse::MessageOpen`](crate::Misuse::MessageOpen) while a message of the other kind is open.
     pub async fn write(&mut self, piece: &[u8]) -> Result<(), Error> {
         for part in piece.chunks(FRAGMENT_MAX) {
-            poll_fn(|cx| self.socket.drive.poll_part(cx, (self.kind, part, false))).await?;
+            poll_fn(|cx| self.socket.poll_part(cx, (self.kind, part, false))).await?;
         }
         Ok(())
     }
@@ -196,38 +232,38 @@ impl<S: AsyncRead + AsyncWrite + Unpin> MessageWriter<'_, S> {
     /// # Errors
     /// See [`Error`].
     pub async fn flush(&mut self) -> Result<(), Error> {
-        self.socket.flush().await
+        poll_fn(|cx| self.socket.poll_sent(cx)).await
     }
 
     /// Ends the message, and sends what is queued.
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn finish(self) -> Result<(), Error> {
-        poll_fn(|cx| self.socket.drive.poll_part(cx, (self.kind, &[], true))).await?;
-        self.socket.flush().await
+    pub async fn finish(mut self) -> Result<(), Error> {
+        poll_fn(|cx| self.socket.poll_part(cx, (self.kind, &[], true))).await?;
+        self.flush().await
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for MessageWriter<'_, S> {
+impl<W: SendPieces> AsyncWrite for MessageWriter<'_, W> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let kind = self.kind;
         let part = &buf[..buf.len().min(FRAGMENT_MAX)];
         if !part.is_empty() {
-            ready!(self.socket.drive.poll_part(cx, (kind, part, false))).map_err(io::Error::other)?;
+            ready!(self.socket.poll_part(cx, (kind, part, false))).map_err(io::Error::other)?;
         }
         Poll::Ready(Ok(part.len()))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket.drive.poll_out(cx).map_err(io::Error::other)
+        self.socket.poll_sent(cx).map_err(io::Error::other)
     }
 
     /// Ends the message.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.socket.drive.link.is_mid_message() {
+        if self.socket.is_mid_message() {
             let kind = self.kind;
-            ready!(self.socket.drive.poll_part(cx, (kind, &[], true))).map_err(io::Error::other)?;
+            ready!(self.socket.poll_part(cx, (kind, &[], true))).map_err(io::Error::other)?;
         }
         self.poll_flush(cx)
     }

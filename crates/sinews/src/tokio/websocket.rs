@@ -139,11 +139,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn send_vectored(
-        &mut self,
-        kind: Kind,
-        pieces: &[Bytes],
-    ) -> impl Future<Output = Result<(), Error>> {
+    pub fn send_vectored(&mut self, kind: Kind, pieces: &[Bytes]) -> impl Future<Output = Result<(), Error>> {
         let mut pieces = Some(pieces);
         poll_fn(move |cx| {
             self.drive.poll_queue(cx, |link| pieces.take().map(|pieces| link.queue_pieces(kind, pieces)))

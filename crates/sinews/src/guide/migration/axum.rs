@@ -39,6 +39,7 @@
 //! | `socket.recv().await` | [`next().await`](crate::WebSocket::next) |
 //! | `socket.send(message).await` | the same; answers to what came together leave together |
 //! | `Message::Text(Utf8Bytes)`, …, `Message::Close(Option<CloseFrame>)` | the same variants; [`CloseFrame { code, reason }`](crate::CloseFrame) with a `CloseCode` and a `Box<str>` |
+//! | `let (sink, stream) = socket.split()` of `futures_util` | `let (write, read) = socket.split()`, also over TLS and HTTP/2 |
 //! | `socket.protocol()` | [`subprotocol()`](crate::WebSocket::subprotocol) |
 //! | `axum::Error` | [`Error`](crate::Error) |
 //!

@@ -29,6 +29,9 @@
 //! | `Config::websocket_config` | [`Config`](crate::Config), as [for tungstenite](super::tungstenite#websocketconfig) |
 //! | `Config::with_buffer_sizes(base, limit)` | none: the thread's buffers, and [`max_message`](crate::Config::max_message) |
 //! | `disable_nagle` | `connect(url).nodelay(…)`, on by default |
+//! | a message copied into a buffer of your own | `next_head()` tells its length, `recv_into(buffer)` receives it there |
+//! | a message put together from several buffers | `send_vectored(kind, (head, (payload,)))`, which gives them back |
+//! | a connection shared by two tasks | `split()` |
 //!
 //! Messages and errors are tungstenite's there: see [that table](super::tungstenite#types). Which compio it has to be,
 //! and how the runtime is set up best, says `sinews::compio`.

@@ -111,7 +111,7 @@
 //! | `ws.send(msg).await` | the same, but for [when it leaves](crate#when-bytes-leave) |
 //! | `ws.feed(msg).await`, `ws.flush().await` | the same; `send` does what they were needed for |
 //! | `ws.close(frame).await` | [`ws.close(code, reason).await`](crate::WebSocket::close), which also waits for the peer and answers how it ended; [`start_close`](crate::WebSocket::start_close) does not wait |
-//! | `let (sink, stream) = ws.split()` of `futures_util` | `let (write, read) = ws.split()`, in the same order: [halves](crate::WebSocket::split) that take no lock for a message. TLS: [`split_locked`](crate::WebSocket::split_locked). The old one works too: `StreamExt::split(ws)` |
+//! | `let (sink, stream) = ws.split()` of `futures_util` | `let (write, read) = ws.split()`, in the same order: [halves](crate::WebSocket::split) that take no lock for a message over TCP, and one over TLS. Streams of your own: [`split_locked`](crate::WebSocket::split_locked). The old one works too: `StreamExt::split(ws)` |
 //! | `sink.reunite(stream)?` | [`read.reunite(write)?`](crate::tokio::ReadHalf::reunite) |
 //! | a channel, and a task that forwards from it to the sink | [`ws.sender()`](crate::WebSocket::sender): handles that can be cloned, over a bounded queue |
 //! | `ws.get_ref()`, `get_mut()`, `get_config()` | `get_ref()`, `get_mut()`, `config()` |

@@ -104,6 +104,21 @@ impl<T: Split> ReadHalf<T> {
         poll_fn(|cx| self.poll_message(cx)).await
     }
 
+    /// The next text or binary message; pings, pongs and Close are passed over, as they are answered without your help.
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn next_data(&mut self) -> Option<Result<Message, Error>> {
+        loop {
+            match self.next().await? {
+                Ok(message) if !message.is_data() => {}
+                message => return Some(message),
+            }
+        }
+    }
+
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, Error>>> {
         let own = ready!(self.poll_some(cx, Link::own));
         Poll::Ready(own.map(Ok).or_else(|| self.last_words().map(Err)))

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::Bytes;
 use futures_sink::Sink;
 use sinews_proto::{CloseCode, Config, Kind, Misuse, Role, Time};
-use sinews_session::{Closed, Sent};
+use sinews_session::{Closed, Prepared, Sent};
 use tokio::time::Sleep;
 
 use super::outlet::{Handover, Outlet};
@@ -21,6 +21,7 @@ use crate::link::{Link, Side};
 use crate::message::Message;
 use crate::sender::Sender;
 use crate::tokio::drive::{instant, now};
+use crate::tokio::pieces::{MessageWriter, SendPieces};
 
 /// The half of a [`WebSocket`](crate::WebSocket) that sends. A message leaves at once; what is queued while another is
 /// on its way leaves with the next, in one write.
@@ -158,6 +159,20 @@ impl<T: Split> WriteHalf<T> {
         self.queue(message.into())
     }
 
+    /// Queues a message that was framed once for many connections, as
+    /// [`WebSocket::publish`](crate::WebSocket::publish).
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn publish(&mut self, message: &Prepared) -> Result<Sent, Error> {
+        self.queue_by(|link| link.publish(message))
+    }
+
+    /// Sends a message piece by piece, as [`WebSocket::writer`](crate::WebSocket::writer).
+    pub fn writer(&mut self, kind: Kind) -> MessageWriter<'_, Self> {
+        MessageWriter::new(self, kind)
+    }
+
     /// Sends everything that is queued.
     ///
     /// Cancel-safe.
@@ -181,7 +196,12 @@ impl<T: Split> WriteHalf<T> {
         fine_if_closing(self.flush().await)
     }
 
-    fn start_close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+    /// Begins the closing handshake behind what is queued, without waiting: the Close leaves with the next
+    /// [`flush`](Self::flush). The [`ReadHalf`] sees the end.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for a reason over 123 bytes, or if a Close is decided already.
+    pub fn start_close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
         self.with(|link| {
             link.now = now();
             link.sync();
@@ -328,6 +348,22 @@ impl<T: Split> WriteHalf<T> {
         if self.handover.put(drive) || has_news {
             self.outlet.pair.wake_side(Side::Read);
         }
+    }
+}
+
+impl<T: Split> SendPieces for WriteHalf<T> {
+    fn poll_part(&mut self, cx: &mut Context<'_>, part: (Kind, &[u8], bool)) -> Poll<Result<(), Error>> {
+        ready!(self.poll_room(cx));
+        let (kind, part, last) = part;
+        Poll::Ready(self.queue_by(|link| link.queue_piece(kind, part, last)).map(drop))
+    }
+
+    fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.poll_out(cx)
+    }
+
+    fn is_mid_message(&mut self) -> bool {
+        self.with(|link| link.is_mid_message())
     }
 }
 
