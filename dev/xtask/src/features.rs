@@ -1,4 +1,5 @@
-//! The library in every sensible choice of features: each must compile without a warning.
+//! The library in every sensible choice of features: each must compile without a warning. Programs that must not
+//! compile are refused with a hint.
 //!
 //! A feature brings others with it, so that many choices are the same build; each build is made once.
 
@@ -10,6 +11,7 @@ use clap::Args;
 
 use crate::Outcome;
 use crate::count::Count;
+use crate::hints;
 use crate::process;
 
 /// The crate whose features are chosen from.
@@ -46,7 +48,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     for choice in choices(&features, together) {
         count = count + check(&choice)?;
     }
-    Ok(count)
+    Ok(count + hints::check()?)
 }
 
 /// Why not all features of the library can be built here.

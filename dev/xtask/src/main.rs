@@ -14,6 +14,7 @@ mod conformance;
 mod connect;
 mod count;
 mod features;
+mod hints;
 mod http;
 mod interop;
 mod library;
