@@ -179,7 +179,7 @@ pub struct MessageWriter<'a, W> {
 }
 
 /// A connection, or the half of one that sends.
-#[allow(unnameable_types, reason = "a bound that nobody else meets")]
+#[allow(unnameable_types, reason = "the bound of a sealed type")]
 pub trait SendPieces {
     /// Queues a piece of a message of a kind, and whether it ends it, once there is room.
     fn poll_part(&mut self, cx: &mut Context<'_>, part: (Kind, &[u8], bool)) -> Poll<Result<(), Error>>;
