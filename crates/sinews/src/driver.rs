@@ -21,6 +21,9 @@ pub(crate) const ASK_EVERY: Duration = Duration::from_millis(10);
 /// How often in a row what producers have queued is sent, before what came has its turn.
 const COLLECTED_MAX: usize = 8;
 
+/// Messages and receives that are dropped by a close that does not wait.
+const DISCARDED_MAX: usize = 256;
+
 /// How long a timeout that has come waits until it is decided. The runtime looks at its transports before the timer rings
 /// again, so that what the peer sent in time is read first.
 const GRACE: Duration = Duration::from_millis(1);
@@ -398,6 +401,25 @@ pub(crate) trait Driver {
             Ok(()) | Err(Error::Closed(_) | Error::Misuse(Misuse::Closing)) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Sends what is queued and ends the sending side, without waiting for what the peer says to it.
+    fn poll_close_now(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        ready!(self.poll_send(cx));
+        if !self.link().is_shut() && self.link().check_sending().is_ok() {
+            self.poll_shut(cx);
+            if !self.link().is_shut() && self.link().check_sending().is_ok() {
+                return Poll::Pending;
+            }
+        }
+        // What lies unread in a socket that is closed makes a reset of it, which may overtake the Close.
+        for _ in 0..DISCARDED_MAX {
+            let done = |link: &mut Link| !link.receives() || link.is_congested();
+            if self.link().pull().is_none() && (done(self.link()) || self.poll_receive(cx).is_pending()) {
+                break;
+            }
+        }
+        Poll::Ready(self.link().check_sending())
     }
 
     /// Waits for the end; messages that still come are dropped.

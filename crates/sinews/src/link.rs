@@ -756,6 +756,11 @@ impl Link {
         if self.end.sending { Err(self.over()) } else { Ok(()) }
     }
 
+    /// Whether the end of the sending side was sent.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.end.shut
+    }
+
     /// The end of the sending side was sent.
     pub(crate) fn shut(&mut self) {
         self.end.shut = true;

@@ -141,7 +141,7 @@ impl fmt::Display for TlsError {
         match self {
             Self::Unavailable => f.write_str(
                 "wss needs one of the features rustls-native-roots, rustls-webpki-roots and native-tls of the crate \
-                 sinews, or the feature rustls and a configuration (Connect::tls)",
+                 sinews, or the feature rustls and a configuration (Connect::tls); on Tokio, rustls needs the feature tokio-rustls",
             ),
             Self::NoRoots => f.write_str(
                 "no root certificates on this machine; the feature rustls-webpki-roots of the crate sinews brings some",

@@ -239,6 +239,16 @@ impl<S: Read + Write> Drive<S> {
         Ok(())
     }
 
+    /// Sends what is queued and ends the sending side, where there is a way to.
+    ///
+    /// # Errors
+    /// Only that the transport would block.
+    pub(super) fn close_now(&mut self) -> io::Result<()> {
+        self.send()?;
+        self.shut();
+        Ok(())
+    }
+
     /// Ends the sending side; answers whether there is a way to. One that would block is asked again.
     fn shut(&mut self) -> bool {
         let Some(shutdown) = self.shutdown else { return false };

@@ -42,6 +42,14 @@ impl<S: Transport> Drive<S> {
         &self.link
     }
 
+    pub(super) fn sink(&self) -> &S::Sink {
+        &self.sink
+    }
+
+    pub(super) fn sink_mut(&mut self) -> &mut S::Sink {
+        &mut self.sink
+    }
+
     fn start_receive(&mut self) {
         if self.start_lent() {
             return;
