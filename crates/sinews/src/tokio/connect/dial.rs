@@ -14,7 +14,7 @@ use crate::client::proxy::{Proxy, ProxyKind};
 use crate::client::race::{STAGGER, order, race};
 use crate::client::target::authority;
 use crate::client::{Connect, ConnectError, Phase, ProxyError, Response};
-#[cfg(any(feature = "tokio-rustls", feature = "native-tls"))]
+#[cfg(any(feature = "rustls", feature = "native-tls"))]
 use crate::tls::Library;
 use crate::tls::{Tls, TlsError};
 use crate::tokio::{Stream, WebSocket};
