@@ -143,13 +143,15 @@ settings! {
     max_empty_fragments / with_max_empty_fragments: u32;
     /// Pings that a peer may send. Default 64 a second, 256 at once: far above any keepalive.
     ping_rate / with_ping_rate: PingRate;
-    /// How long nothing at all may come from the peer. Default 120 s; `None` waits for ever. Then the
-    /// connection closes with 1001.
+    /// How long nothing may come from the peer and no message may be sent to it. Default 120 s; `None` waits for
+    /// ever. Then the connection closes with 1001. Time in which the caller does not drive the connection does not
+    /// count: what the peer has sent meanwhile is read first, and if there is nothing, the wait begins anew.
     idle_timeout / with_idle_timeout: Option<Duration>;
     /// A ping leaves after so long without a byte from the peer. Default 25 s, below the 30 s at which
     /// the strictest proxies cut; `None` sends none.
     ping_interval / with_ping_interval: Option<Duration>;
-    /// How long a ping may stay without a byte in answer. Default 20 s, then 1011.
+    /// How long a ping may stay without a byte in answer. Default 20 s, then 1011. What the peer has sent is read
+    /// before this is decided.
     pong_timeout / with_pong_timeout: Duration;
     /// How long the peer may take nothing of what waits to be sent. Default 30 s, then the connection is
     /// dropped: a Close frame would only wait behind the rest.

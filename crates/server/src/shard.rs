@@ -717,7 +717,11 @@ impl App for Shard {
         match self.lend(conn, now) {
             Some((Protocol::WebSocket(websocket), mut lent)) => {
                 websocket.armed = NEVER;
-                if websocket.session.deadline().is_some_and(|deadline| deadline <= now) {
+                if let Some(deadline) = websocket.session.deadline().filter(|deadline| *deadline <= now) {
+                    if now.since(deadline) > HELD_UP_MIN {
+                        // The thread was held up, and what came meanwhile may still be in the socket.
+                        websocket.session.note_unread(now);
+                    }
                     websocket.session.handle_timeout(lent.resources, now);
                 }
                 if websocket.deadline().is_some_and(|deadline| deadline <= io.now()) {
@@ -780,6 +784,9 @@ const REFUSING_MAX: usize = 256;
 
 /// How long one of them may take to send its request and to read the refusal.
 const REFUSING_TIME: Duration = Duration::from_secs(2);
+
+/// How late a timer fires at least if its thread was held up, or the process was stopped.
+const HELD_UP_MIN: Duration = Duration::from_millis(100);
 
 /// How long memory of messages waits for the next one: it is given back after one to two of these.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(2);

@@ -537,6 +537,9 @@ impl Session {
 
     /// Goes on with input that was left when the session paused.
     pub fn resume(&mut self, resources: &mut Resources, now: Time, events: &mut impl Events) -> Flow {
+        if self.paused {
+            self.connection.note_unread(now);
+        }
         self.paused = false;
         self.handle_rest(resources, now, events);
         self.after_input(resources, now)
@@ -696,8 +699,34 @@ impl Session {
         self.note_outbound(false, now);
     }
 
-    /// Carries out what is due. The next [`deadline`](Self::deadline) is another one.
+    /// What ends the connection at the [`deadline`](Self::deadline): see [`Connection::awaits`].
+    #[must_use]
+    pub fn awaits(&self) -> Option<Expired> {
+        self.connection.awaits()
+    }
+
+    /// A message was sent at this time: see [`Connection::note_sent`]. What is sent by a [`tx`](Self::tx) is noted
+    /// with the time that it was given; this is for a driver whose time may have been old then.
+    pub fn note_sent(&mut self, now: Time) {
+        self.connection.note_sent(now);
+    }
+
+    /// Nothing was read until now: see [`Connection::note_unread`].
+    pub fn note_unread(&mut self, now: Time) {
+        self.connection.note_unread(now);
+    }
+
+    /// The session is driven again: see [`Connection::note_driven`].
+    pub fn note_driven(&mut self, since: Time) {
+        self.connection.note_driven(since);
+    }
+
+    /// Carries out what is due. The next [`deadline`](Self::deadline) is another one. While the session is paused, the
+    /// peer's silence counts for nothing, since nobody reads.
     pub fn handle_timeout(&mut self, resources: &mut Resources, now: Time) {
+        if self.paused && matches!(self.connection.awaits(), Some(Expired::Idle | Expired::Pong)) {
+            self.connection.note_unread(now);
+        }
         if let Err(wait) = self.connection.handle_timeout(now) {
             if matches!(wait, Expired::Write | Expired::Close) {
                 self.dropped = true;

@@ -429,6 +429,7 @@ impl<'a> Tx<'a> {
 
     #[inline]
     fn queued(&mut self) -> Sent {
+        self.connection.note_sent(self.now);
         if self.outbound.len() > self.connection.config().high_water() {
             self.outbound.congested = true;
             return Sent::Backpressure;

@@ -54,6 +54,38 @@ impl End {
     }
 }
 
+/// Pauses behind each message.
+struct Pauses;
+
+impl sinews_session::Events for Pauses {
+    fn message(&mut self, _: sinews_session::Payload<'_>, _: &mut sinews_session::Tx<'_>) {}
+
+    fn pauses(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn silence_of_a_peer_that_is_not_read_from_is_not_counted() {
+    let config = Config::default();
+    let mut end = End::new(config.clone());
+    let mut message = *b"\x81\x81\0\0\0\0a";
+    let flow = end.session.receive(&mut message, &mut end.resources, Time::ZERO, &mut Pauses);
+    assert_eq!(flow, sinews_session::Flow::Pause);
+    let mut now = Time::ZERO;
+    for _ in 0..100 {
+        now = end.session.deadline().expect("a timeout");
+        end.session.handle_timeout(&mut end.resources, now);
+        assert!(end.session.is_open(), "after {now:?}");
+        let _ = end.frames();
+    }
+    assert!(now > Time::ZERO + config.idle_timeout().expect("a time"));
+    assert_eq!(end.session.resume(&mut end.resources, now, &mut Pauses), sinews_session::Flow::Continue);
+    assert_eq!(end.session.deadline(), Some(now + config.pong_timeout()));
+    end.session.handle_timeout(&mut end.resources, now + config.pong_timeout());
+    assert!(!end.session.is_open(), "a silent peer is found once it is read from");
+}
+
 /// The server's half of a handshake without extensions.
 fn server() -> Negotiated {
     let mut request = Vec::new();

@@ -21,6 +21,13 @@ pub(crate) const ASK_EVERY: Duration = Duration::from_millis(10);
 /// How often in a row what producers have queued is sent, before what came has its turn.
 const COLLECTED_MAX: usize = 8;
 
+/// Messages and receives that are dropped by a close that does not wait.
+const DISCARDED_MAX: usize = 256;
+
+/// How long a timeout that has come waits until it is decided. The runtime looks at its transports before the timer rings
+/// again, so that what the peer sent in time is read first.
+const GRACE: Duration = Duration::from_millis(1);
+
 /// What a driver keeps beside its link and its transport.
 #[derive(Debug)]
 pub(crate) struct Pace {
@@ -29,11 +36,13 @@ pub(crate) struct Pace {
     asked: Time,
     /// When the timer rings, if it is set.
     armed: Option<Time>,
+    /// A timeout has come and is decided when the timer rings again.
+    grace: bool,
 }
 
 impl Pace {
     pub(crate) fn new(now: Time) -> Self {
-        Self { sent: 0, asked: now, armed: None }
+        Self { sent: 0, asked: now, armed: None, grace: false }
     }
 }
 
@@ -116,14 +125,17 @@ pub(crate) trait Driver {
         (pace.sent, pace.asked) = (0, now);
     }
 
-    /// Whether something was due when the transport was last asked. What lies in it since then must not count as
-    /// silence, so that all that came has to be looked at before.
+    /// Whether something was due when the transport was last asked that a peer puts off by no input. Its silence is
+    /// [decided](Self::poll_timer) when there is nothing to read.
     #[inline]
     fn is_late(&mut self) -> bool {
         let Pace { asked, armed, .. } = *self.pace();
         // The timer never rings behind the deadline, and is looked at for less.
         let is_early = armed.is_some_and(|armed| asked < armed) && !self.link().awaits_recheck();
-        !is_early && self.link().is_due_at(asked)
+        !is_early && self.link().is_due_at(asked) && self.link().awaits_in_spite_of_input() && {
+            self.link().note_driven(asked);
+            self.link().is_due_at(asked)
+        }
     }
 
     /// Whether a caller that sends should look for what came. One that also receives does not pay for the clock.
@@ -135,12 +147,23 @@ pub(crate) trait Driver {
             return false;
         }
         let asked = pace.asked;
-        self.link().now = Self::clock();
+        self.note_sent();
         self.link().now.since(asked) > ASK_EVERY
     }
 
-    /// Ready: the deadline came, and what was due is done.
+    /// What was sent has left by now, as far as the idle timeout is concerned.
+    fn note_sent(&mut self) {
+        self.link().now = Self::clock();
+        if self.link().has_sent() {
+            self.link().note_sent();
+        }
+    }
+
+    /// Ready: the deadline came, and what was due is done. The transport has nothing to read, or it must not be read.
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.link().has_sent() {
+            self.note_sent();
+        }
         loop {
             if self.link().take_recheck() {
                 self.recheck();
@@ -151,7 +174,8 @@ pub(crate) trait Driver {
             ready!(self.poll_ring(cx));
             self.pace().armed = None;
             self.link().now = Self::clock();
-            if self.link().is_due() {
+            self.link().sync();
+            if self.is_decided() {
                 self.link().timeout();
                 return Poll::Ready(());
             }
@@ -159,9 +183,31 @@ pub(crate) trait Driver {
         }
     }
 
+    /// Whether what is due now may be done. What ends the connection waits for [`GRACE`] first.
+    fn is_decided(&mut self) -> bool {
+        let now = self.link().now;
+        let grace = std::mem::take(&mut self.pace().grace);
+        if !grace && self.link().is_due() {
+            self.link().note_driven(now);
+        }
+        if !self.link().is_due() {
+            return false;
+        }
+        if grace || !self.link().awaits_peer() {
+            return true;
+        }
+        self.pace().grace = true;
+        self.pace().armed = Some(now + GRACE);
+        self.set_timer(now + GRACE);
+        false
+    }
+
     /// Sets the timer, if it would ring too late: for the link's deadline, or to free spare memory.
     #[cold]
     fn recheck(&mut self) {
+        if self.pace().grace {
+            return;
+        }
         let now = Self::clock();
         self.link().now = now;
         let next = [self.link().deadline(), resources::release(now)].into_iter().flatten().min();
@@ -325,10 +371,10 @@ pub(crate) trait Driver {
         }
         if self.is_aside_due() {
             self.poll_aside(cx);
-            // Behind what waits to be received may be what somebody waits for.
-            if !self.link().is_parked() && self.is_late() {
+            if self.is_late() {
                 self.link().timeout();
             }
+            while self.poll_timer(cx).is_ready() {}
             // A pong, a ping, or the answer to a Close.
             let _ = self.poll_send(cx);
         }
@@ -355,6 +401,25 @@ pub(crate) trait Driver {
             Ok(()) | Err(Error::Closed(_) | Error::Misuse(Misuse::Closing)) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Sends what is queued and ends the sending side, without waiting for what the peer says to it.
+    fn poll_close_now(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        ready!(self.poll_send(cx));
+        if !self.link().is_shut() && self.link().check_sending().is_ok() {
+            self.poll_shut(cx);
+            if !self.link().is_shut() && self.link().check_sending().is_ok() {
+                return Poll::Pending;
+            }
+        }
+        // What lies unread in a socket that is closed makes a reset of it, which may overtake the Close.
+        for _ in 0..DISCARDED_MAX {
+            let done = |link: &mut Link| !link.receives() || link.is_congested();
+            if self.link().pull().is_none() && (done(self.link()) || self.poll_receive(cx).is_pending()) {
+                break;
+            }
+        }
+        Poll::Ready(self.link().check_sending())
     }
 
     /// Waits for the end; messages that still come are dropped.

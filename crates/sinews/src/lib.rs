@@ -61,7 +61,8 @@
 //! | `tokio` | yes | [`WebSocket`] over anything that is `AsyncRead + AsyncWrite`, client and server |
 //! | `deflate` | yes | permessage-deflate (RFC 7692). Off until asked for, as it costs more time than it saves where messages are small |
 //! | `url-connect` | yes | `connect(url)`: names, addresses, proxies, redirects. Without it, connect over a stream of your own: `connect(url).over(stream)` |
-//! | `rustls` | | `wss://` by rustls, with a configuration of your own |
+//! | `rustls` | | `wss://` by rustls, with a configuration of your own; on Tokio with `tokio-rustls` |
+//! | `tokio-rustls` | | `rustls` on Tokio: brings the crate of that name |
 //! | `rustls-native-roots` | | the same, trusting the certificates of the operating system |
 //! | `rustls-webpki-roots` | | the same, trusting Mozilla's, compiled in |
 //! | `native-tls` | | `wss://` by the TLS library of the platform, on Tokio |
@@ -238,6 +239,8 @@
 //!
 //! * [`close`](WebSocket::close) does it all: it sends the Close behind what is queued, drops what still comes, and
 //!   waits for the peer's Close and the end of the transport, at most [`close_timeout`](Config::close_timeout).
+//! * [`close_now`](WebSocket::close_now) sends the Close and ends the sending side without waiting for the peer: for a
+//!   shutdown with many connections, of which some peers are silent.
 //! * [`start_close`](WebSocket::start_close) only queues the Close. Receive until `None` to have what the peer still
 //!   says; or [`flush`](WebSocket::flush).
 //! * Sending a [`Message::Close`] is `start_close`, and it leaves as any message does.
@@ -291,6 +294,9 @@ mod driver;
 mod error;
 pub mod guide;
 #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
+#[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
+mod handshake_error;
+#[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
 #[cfg_attr(
     not(any(feature = "tokio", feature = "compio")),
     allow(dead_code, reason = "`blocking` has no messages in pieces")
@@ -299,7 +305,6 @@ mod link;
 mod message;
 #[cfg(any(feature = "tokio", feature = "compio"))]
 mod reading;
-#[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
 mod resources;
 #[cfg(any(feature = "tokio", feature = "compio"))]
 mod sender;
@@ -311,6 +316,8 @@ pub mod server;
     allow(dead_code, reason = "`blocking` makes no TLS")
 )]
 mod tls;
+#[cfg(any(feature = "rustls", feature = "native-tls"))]
+mod tls_info;
 
 #[cfg(feature = "axum")]
 pub mod axum;
@@ -343,8 +350,12 @@ pub use sinews_simd::{Utf8Bytes, Utf8Error};
 
 #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
 pub use client::{Connect, ConnectError};
+#[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
+pub use handshake_error::HandshakeError;
 #[cfg(all(feature = "url-connect", any(feature = "tokio", feature = "compio", feature = "blocking")))]
 pub use tls::Tls;
+#[cfg(any(feature = "rustls", feature = "native-tls"))]
+pub use tls_info::{TlsInfo, TlsTransport};
 
 #[cfg(feature = "tokio")]
 pub use self::tokio::{WebSocket, accept, connect};

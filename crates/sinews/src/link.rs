@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use sinews_proto::{CloseCode, Config, Kind, Misuse, Negotiated, Place, Role, Time};
+use sinews_proto::{CloseCode, Config, Expired, Kind, Misuse, Negotiated, Place, Role, Time};
 use sinews_session::{Arrived, Cause, Chain, Closed, Fate, Prepared, Sent, Session, Tx};
 use sinews_simd::Utf8Bytes;
 
@@ -60,6 +60,8 @@ pub(crate) struct Link {
     owes_pong: bool,
     /// When something was queued to leave with the rest of a burst.
     queued_at: Option<Time>,
+    /// A message was queued at a time that is not known exactly.
+    has_sent: bool,
     /// Messages handed out since.
     handed_out: u32,
     /// Messages sent since the last one was handed out.
@@ -162,6 +164,7 @@ impl Link {
             subprotocol: None,
             owes_pong: false,
             queued_at: None,
+            has_sent: false,
             handed_out: 0,
             answers: 0,
             stalled: false,
@@ -565,6 +568,7 @@ impl Link {
             sent
         });
         self.queued_at.get_or_insert(now);
+        self.has_sent = true;
         match sent {
             Ok(sent) if self.session.is_open() => Ok(sent),
             sent => self.settle_end(sent),
@@ -778,6 +782,11 @@ impl Link {
         if self.end.sending { Err(self.over()) } else { Ok(()) }
     }
 
+    /// Whether the end of the sending side was sent.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.end.shut
+    }
+
     /// The end of the sending side was sent.
     pub(crate) fn shut(&mut self) {
         self.end.shut = true;
@@ -834,6 +843,38 @@ impl Link {
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.session.deadline()
+    }
+
+    /// Whether a message was queued since [`note_sent`](Self::note_sent).
+    #[inline]
+    pub(crate) fn has_sent(&self) -> bool {
+        self.has_sent
+    }
+
+    /// Messages that were queued left by now: the idle timeout is counted from here.
+    #[inline]
+    pub(crate) fn note_sent(&mut self) {
+        self.has_sent = false;
+        self.session.note_sent(self.now);
+    }
+
+    /// The caller drives the connection from `since` on. What had come is read.
+    pub(crate) fn note_driven(&mut self, since: Time) {
+        if self.is_parked() {
+            // The peer has sent what the caller has not asked for.
+            self.session.note_unread(self.now);
+        }
+        self.session.note_driven(since);
+    }
+
+    /// Whether the deadline ends the connection, other than with a ping.
+    pub(crate) fn awaits_peer(&self) -> bool {
+        self.session.awaits().is_some()
+    }
+
+    /// Whether the deadline is one that no input puts off.
+    pub(crate) fn awaits_in_spite_of_input(&self) -> bool {
+        matches!(self.session.awaits(), Some(Expired::Write | Expired::Close))
     }
 
     /// Whether the deadline has come.

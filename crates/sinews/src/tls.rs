@@ -12,6 +12,10 @@ pub struct Tls(pub(crate) Library);
 #[derive(Clone, Debug)]
 pub(crate) enum Library {
     #[cfg(feature = "rustls")]
+    #[cfg_attr(
+        not(any(feature = "tokio-rustls", feature = "compio")),
+        allow(dead_code, reason = "on Tokio, the feature tokio-rustls makes TLS")
+    )]
     Rustls(Arc<rustls::ClientConfig>),
     #[cfg(feature = "native-tls")]
     #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "on compio, TLS is made by rustls"))]
@@ -125,10 +129,18 @@ fn roots() -> Result<rustls::RootCertStore, TlsError> {
 
 /// The name of HTTP/1.1 in ALPN.
 #[cfg(feature = "rustls")]
+#[cfg_attr(
+    not(any(feature = "tokio-rustls", feature = "compio")),
+    allow(dead_code, reason = "on Tokio, the feature tokio-rustls makes TLS")
+)]
 pub(crate) const HTTP11: &[u8] = b"http/1.1";
 
 /// Whether the protocol that ALPN chose is ours, if it chose one.
 #[cfg(feature = "rustls")]
+#[cfg_attr(
+    not(any(feature = "tokio-rustls", feature = "compio")),
+    allow(dead_code, reason = "on Tokio, the feature tokio-rustls makes TLS")
+)]
 pub(crate) fn check_alpn(chosen: Option<&[u8]>) -> Result<(), TlsError> {
     match chosen {
         Some(other) if other != HTTP11 => Err(TlsError::Alpn(String::from_utf8_lossy(other).into_owned())),
@@ -141,7 +153,7 @@ impl fmt::Display for TlsError {
         match self {
             Self::Unavailable => f.write_str(
                 "wss needs one of the features rustls-native-roots, rustls-webpki-roots and native-tls of the crate \
-                 sinews, or the feature rustls and a configuration (Connect::tls)",
+                 sinews, or the feature rustls and a configuration (Connect::tls); on Tokio, rustls needs the feature tokio-rustls",
             ),
             Self::NoRoots => f.write_str(
                 "no root certificates on this machine; the feature rustls-webpki-roots of the crate sinews brings some",

@@ -860,6 +860,8 @@ fn tls_streams_are_streams() {
     let tls = ClientConnection::new(Arc::new(config), name).expect("a configuration");
     let opened = connect("wss://localhost/").over(StreamOwned::new(tls, tcp)).open();
     let (mut ws, _) = opened.expect("opened");
+    let info = ws.tls_info().expect("encrypted");
+    assert_eq!((info.version, info.peer_certificates.len()), (Some("TLSv1.3"), 1));
     echoes(&mut ws);
     ws.close(CloseCode::NORMAL, "").expect("in order");
     drop(ws);

@@ -93,6 +93,10 @@ async fn turn() {
 fn messages_pass_and_the_connection_closes() {
     run(|| async {
         let (mut client, mut server) = pair_with(&Config::default()).await;
+        let (info, of_client) = (client.tls_info().unwrap(), server.tls_info().unwrap());
+        assert_eq!((info.version, info.peer_certificates.len()), (Some("TLSv1.3"), 1));
+        assert_eq!((of_client.version, of_client.peer_certificates.len()), (Some("TLSv1.3"), 0));
+        assert!(client.get_ref().peer_addr().is_ok());
         let server = compio::runtime::spawn(async move {
             while let Some(message) = server.next().await {
                 let message = message.unwrap();

@@ -1,5 +1,5 @@
 //! `wss`, with certificates made for the test.
-#![cfg(all(feature = "tokio", feature = "rustls"))]
+#![cfg(feature = "tokio-rustls")]
 
 mod servers;
 
@@ -72,9 +72,13 @@ fn fault(error: ConnectError) -> TlsError {
 #[tokio::test]
 async fn rustls_carries_messages_of_all_sizes() {
     let (address, certificate) = tls_server(&[]).await;
+    let own = certificate.clone();
     let mut ws = connect(url(address)).tls(trusting(certificate)).await.expect("connected");
     assert!(ws.get_ref().is_tls() && matches!(ws.get_ref(), Stream::Rustls(_)));
     assert_eq!(ws.get_ref().tcp().peer_addr().expect("connected").port(), address.port());
+    let info = ws.tls_info().expect("encrypted");
+    assert_eq!((info.version, info.alpn), (Some("TLSv1.3"), None));
+    assert_eq!(info.peer_certificates, [own.to_vec()]);
     assert_echoes(&mut ws).await;
     for len in [0, 1, 16_384, 100_000, 3 << 20] {
         let payload: Vec<u8> = (0..len).map(|at| at as u8).collect();

@@ -14,6 +14,7 @@ mod conformance;
 mod connect;
 mod count;
 mod features;
+mod floors;
 mod hints;
 mod http;
 mod interop;
@@ -57,6 +58,8 @@ enum Task {
     Brokers(brokers::Options),
     /// The library in every choice of up to two features, and in all: each compiles without a warning
     Features(features::Options),
+    /// The library with the oldest version of each dependency that its manifest allows: it compiles
+    Floors,
     /// The public API of the library beside what it was
     Api(api::Options),
     /// Everything that clients do to the server, at once and for long; nothing may leak or come back wrong
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Task::Interop(options) => interop::run(&options),
         Task::Brokers(options) => brokers::run(&options),
         Task::Features(options) => features::run(&options),
+        Task::Floors => floors::run(),
         Task::Api(options) => api::run(&options),
         Task::Soak(options) => soak::run(&options),
         Task::Compare(options) => compare::run(&options),

@@ -24,7 +24,7 @@ const FUZZ_SECONDS: &str = "-max_total_time=10";
 type Run = fn(&Path, Choice) -> Outcome;
 
 /// Cheap steps first: what is wrong shows early.
-const STEPS: [(&str, Run); 15] = [
+const STEPS: [(&str, Run); 16] = [
     ("fmt", fmt),
     ("clippy", clippy),
     ("tidy", tidy),
@@ -38,6 +38,7 @@ const STEPS: [(&str, Run); 15] = [
     ("interop", interop),
     ("browser", browser),
     ("features", features),
+    ("floors", floors),
     ("soak", soak),
     ("brokers", brokers),
 ];
@@ -162,6 +163,10 @@ fn no_std(log: &Path, _: Choice) -> Outcome {
 
 fn features(log: &Path, _: Choice) -> Outcome {
     task(&["features"], log)
+}
+
+fn floors(log: &Path, _: Choice) -> Outcome {
+    task(&["floors"], log)
 }
 
 fn api(log: &Path, _: Choice) -> Outcome {

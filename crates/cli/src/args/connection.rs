@@ -38,7 +38,7 @@ pub(crate) struct WebSocketArgs {
     #[arg(long, value_name = "TIME", env = "SINEWS_WEBSOCKET_PONG_TIMEOUT")]
     pub(crate) websocket_pong_timeout: Option<SomeWait>,
 
-    /// How long nothing at all may come from the client; `off` waits for ever [default: 120s]
+    /// How long neither side may send anything but pings; `off` waits for ever [default: 120s]
     #[arg(long, value_name = "TIME", env = "SINEWS_WEBSOCKET_IDLE_TIMEOUT")]
     pub(crate) websocket_idle_timeout: Option<WaitOrOff>,
 

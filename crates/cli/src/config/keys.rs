@@ -541,7 +541,7 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "a string with a number and a unit, longer than zero, such as \"30s\" or \"off\"",
         about: &[
-            "How long nothing at all may come from the client; \"off\" waits for ever. Then the connection closes with 1001.",
+            "How long neither side may send anything but pings; \"off\" waits for ever. Then the connection closes with 1001.",
         ],
         reloads: false,
     },

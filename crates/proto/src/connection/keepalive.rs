@@ -1,5 +1,7 @@
 //! The waits of a connection: one deadline, one answer when it comes.
 
+use core::time::Duration;
+
 use crate::config::PingRate;
 use crate::{Config, Expired, Time};
 
@@ -8,6 +10,8 @@ use crate::{Config, Expired, Time};
 pub(crate) struct Keepalive {
     /// When bytes last came.
     heard: Time,
+    /// When the application last sent a message.
+    sent: Time,
     /// When our unanswered ping left.
     ping_sent: Option<Time>,
     /// Counts our pings: their payload, so that an answer can be told from an older one.
@@ -16,6 +20,8 @@ pub(crate) struct Keepalive {
     stalled: Option<Time>,
     /// When our Close was decided.
     closing: Option<Time>,
+    /// The wait for the peer's Close has begun anew once.
+    closing_anew: bool,
     ping_budget: Budget,
     /// Nothing is received here, so that silence means nothing.
     only_sends: bool,
@@ -35,10 +41,12 @@ impl Keepalive {
     pub(crate) const fn new(config: &Config, now: Time) -> Self {
         Self {
             heard: now,
+            sent: now,
             ping_sent: None,
             ping_number: 0,
             stalled: None,
             closing: None,
+            closing_anew: false,
             ping_budget: Budget { left: config.ping_rate.burst, since: now },
             only_sends: false,
         }
@@ -54,8 +62,40 @@ impl Keepalive {
         self.heard = now;
     }
 
+    /// The application has sent a message: a peer may take [`Config::idle_timeout`] to answer it.
+    #[inline]
+    pub(crate) fn sent(&mut self, now: Time) {
+        self.sent = self.sent.max(now);
+    }
+
+    /// Nothing that the peer sent was read until now, so that its silence begins now.
+    pub(crate) fn unread(&mut self, now: Time) {
+        self.heard = self.heard.max(now);
+    }
+
+    /// The connection is driven from `since` on. A wait for the peer that ended well before begins anew: the peer
+    /// could not end it. A ping behind which nothing came is the peer's fault however late that is noticed.
+    pub(crate) fn driven(&mut self, config: &Config, since: Time) {
+        let Some((at, Due::Close(wait) | Due::Drop(wait))) = self.next(config) else { return };
+        match wait {
+            Expired::Idle if is_late(at, since, config.idle_timeout) => self.heard = self.heard.max(since),
+            // Bytes have come since the ping, and the pong may stand behind more of them.
+            Expired::Pong
+                if self.ping_sent < Some(self.heard) && is_late(at, since, Some(config.pong_timeout)) =>
+            {
+                self.heard = self.heard.max(since);
+            }
+            // Only once, or a peer that never stops talking to a slow application would keep it for ever.
+            Expired::Close if is_late(at, since, Some(config.close_timeout)) && !self.closing_anew => {
+                self.closing_anew = true;
+                self.closing = Some(since);
+            }
+            _ => {}
+        }
+    }
+
     /// How long our ping took, if `payload` answers the newest.
-    pub(crate) fn pong(&mut self, payload: &[u8], now: Time) -> Option<core::time::Duration> {
+    pub(crate) fn pong(&mut self, payload: &[u8], now: Time) -> Option<Duration> {
         if payload != self.ping_payload() {
             return None;
         }
@@ -114,7 +154,8 @@ impl Keepalive {
         if let Some(at) = self.closing {
             return Some((at + config.close_timeout, Due::Drop(Expired::Close)));
         }
-        let idle = config.idle_timeout.map(|wait| (self.heard + wait, Due::Close(Expired::Idle)));
+        let active = self.heard.max(self.sent);
+        let idle = config.idle_timeout.map(|wait| (active + wait, Due::Close(Expired::Idle)));
         let live = match self.ping_sent {
             // Any byte proves life: a peer in the middle of a long message cannot answer at once.
             Some(sent) => Some((self.heard.max(sent) + config.pong_timeout, Due::Close(Expired::Pong))),
@@ -126,6 +167,14 @@ impl Keepalive {
     #[inline]
     pub(crate) fn deadline(&self, config: &Config) -> Option<Time> {
         self.next(config).map(|(at, _)| at)
+    }
+
+    /// What ends the connection at the [`deadline`](Self::deadline); `None`: a ping is due then.
+    pub(crate) fn awaits(&self, config: &Config) -> Option<Expired> {
+        match self.next(config)?.1 {
+            Due::Ping => None,
+            Due::Close(wait) | Due::Drop(wait) => Some(wait),
+        }
     }
 
     /// What is due now, if anything is. A ping counts as sent.
@@ -141,6 +190,17 @@ impl Keepalive {
         Some(due)
     }
 }
+
+/// Whether a caller that came at `since` was away when a wait of this length ended. A timer that fires a little late is
+/// no absence.
+fn is_late(ended: Time, since: Time, wait: Option<Duration>) -> bool {
+    let tolerance = (wait.unwrap_or_default() / 4).clamp(TOLERANCE_MIN, TOLERANCE_MAX);
+    since > ended + tolerance
+}
+
+/// How late a timer may fire.
+const TOLERANCE_MIN: Duration = Duration::from_millis(1);
+const TOLERANCE_MAX: Duration = Duration::from_millis(100);
 
 /// A token bucket.
 #[derive(Debug)]
@@ -170,7 +230,6 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::time::Duration;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -226,6 +285,68 @@ mod tests {
         keepalive.start_closing(Time::ZERO + SECOND * 3);
         assert_eq!(keepalive.deadline(&config), Some(Time::ZERO + SECOND * 6));
         assert_eq!(keepalive.due(&config, Time::ZERO + SECOND * 6), Some(Due::Drop(Expired::Close)));
+    }
+
+    #[test]
+    fn sent_message_restarts_idle_timeout_and_no_other_wait() {
+        let config = Config::default();
+        let mut keepalive = Keepalive::new(&config, Time::ZERO);
+        keepalive.sent(Time::ZERO + SECOND * 20);
+        assert_eq!(keepalive.deadline(&config), Some(Time::ZERO + SECOND * 25), "a ping");
+        let config = config.with_ping_interval(None);
+        assert_eq!(keepalive.deadline(&config), Some(Time::ZERO + SECOND * 140));
+        assert_eq!(keepalive.awaits(&config), Some(Expired::Idle));
+        keepalive.sent(Time::ZERO);
+        assert_eq!(keepalive.deadline(&config), Some(Time::ZERO + SECOND * 140), "an old clock");
+    }
+
+    #[test]
+    fn absence_during_idle_timeout_restarts_it() {
+        let config = Config::default().with_ping_interval(None);
+        let mut keepalive = Keepalive::new(&config, Time::ZERO);
+        keepalive.driven(&config, Time::from_millis(120_100));
+        assert_eq!(keepalive.deadline(&config), Some(Time::from_millis(120_000)), "a late timer");
+        keepalive.driven(&config, Time::from_millis(120_101));
+        assert_eq!(keepalive.deadline(&config), Some(Time::from_millis(240_101)));
+    }
+
+    #[test]
+    fn absence_during_close_timeout_restarts_it_once() {
+        let config = Config::default();
+        let mut keepalive = Keepalive::new(&config, Time::ZERO);
+        keepalive.start_closing(Time::ZERO);
+        keepalive.driven(&config, Time::ZERO + SECOND * 60);
+        assert_eq!(keepalive.deadline(&config), Some(Time::ZERO + SECOND * 65));
+        keepalive.driven(&config, Time::ZERO + SECOND * 120);
+        assert_eq!(keepalive.deadline(&config), Some(Time::ZERO + SECOND * 65));
+    }
+
+    #[test]
+    fn absence_does_not_excuse_an_unanswered_ping() {
+        let config = Config::default();
+        let mut keepalive = Keepalive::new(&config, Time::ZERO);
+        keepalive.due(&config, Time::ZERO + SECOND * 25);
+        keepalive.driven(&config, Time::ZERO + SECOND * 90);
+        assert_eq!(keepalive.due(&config, Time::ZERO + SECOND * 90), Some(Due::Close(Expired::Pong)));
+    }
+
+    #[test]
+    fn absence_excuses_a_missing_pong_if_the_peer_sent_bytes_after_the_ping() {
+        let config = Config::default();
+        let mut keepalive = Keepalive::new(&config, Time::ZERO);
+        keepalive.due(&config, Time::ZERO + SECOND * 25);
+        keepalive.heard(Time::ZERO + SECOND * 26);
+        keepalive.driven(&config, Time::ZERO + SECOND * 90);
+        assert_eq!(keepalive.deadline(&config), Some(Time::ZERO + SECOND * 110));
+    }
+
+    #[test]
+    fn unread_input_restarts_pong_timeout() {
+        let config = Config::default();
+        let mut keepalive = Keepalive::new(&config, Time::ZERO);
+        keepalive.due(&config, Time::ZERO + SECOND * 25);
+        keepalive.unread(Time::ZERO + SECOND * 44);
+        assert_eq!(keepalive.deadline(&config), Some(Time::ZERO + SECOND * 64));
     }
 
     /// A slow reader is alive as long as it reads: neither silence nor a ping that waits behind the rest

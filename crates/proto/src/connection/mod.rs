@@ -361,6 +361,36 @@ impl Connection {
         }
     }
 
+    /// What ends the connection at the [`deadline`](Self::deadline); `None`: nothing, as a ping leaves then, or there is
+    /// no deadline.
+    #[must_use]
+    pub fn awaits(&self) -> Option<Expired> {
+        self.keepalive.awaits(&self.config)
+    }
+
+    /// The application has sent a message, at `now` or later. [`Config::idle_timeout`] is counted from there, so that
+    /// the peer has time to answer.
+    #[inline]
+    pub fn note_sent(&mut self, now: Time) {
+        self.keepalive.sent(now);
+    }
+
+    /// Nothing that the peer sent was read until `now`, since the input was paused or the driver was held up: its
+    /// silence is counted from here.
+    pub fn note_unread(&mut self, now: Time) {
+        self.keepalive.unread(now);
+    }
+
+    /// The connection is driven from `since` on, and was not before. If the idle or the close timeout has ended in the
+    /// meantime, it begins anew: a peer is not at fault for the absence of the caller. A driver calls this before
+    /// [`handle_timeout`](Self::handle_timeout), once it has read what had come.
+    ///
+    /// The close timeout begins anew only once. The pong timeout does so only if bytes came after the ping: otherwise
+    /// there was time for the pong to come.
+    pub fn note_driven(&mut self, since: Time) {
+        self.keepalive.driven(&self.config, since);
+    }
+
     /// The transport takes nothing more of what waits: the write timeout is counted from here.
     pub fn note_stalled(&mut self, now: Time) {
         self.keepalive.stalled(now);

@@ -51,11 +51,21 @@ impl<S> Drive<S> {
         }
     }
 
-    /// Carries out what was due by then.
-    fn keep_time(&mut self, now: Time) {
+    /// Carries out what was due by `now`, for a caller that has read or tried to read since `began`.
+    fn keep_time(&mut self, began: Time, now: Time) {
+        self.note_sent(began);
+        self.link.note_driven(began);
         self.link.now = now;
         self.link.timeout();
         resources::release(self.link.now);
+    }
+
+    /// What was queued has left by now, as far as the idle timeout is concerned.
+    fn note_sent(&mut self, now: Time) {
+        self.link.now = now;
+        if self.link.has_sent() {
+            self.link.note_sent();
+        }
     }
 }
 
@@ -95,7 +105,7 @@ impl<S: Read + Write> Drive<S> {
             let congested = self.link.is_congested();
             // A peer that never stops talking keeps nothing from being due.
             if let Some(at) = self.received.take_if(|_| !congested) {
-                self.keep_time(at);
+                self.keep_time(at, at);
             }
             let blocked = self.send().err();
             match self.link.next() {
@@ -118,10 +128,11 @@ impl<S: Read + Write> Drive<S> {
                 return Err(waits);
             }
             waits = if !self.link.is_congested() && self.link.receives() {
+                let began = now();
                 match self.receive() {
                     Ok(()) => return Ok(true),
                     Err(waits) => {
-                        self.keep_time(now());
+                        self.keep_time(began, now());
                         Some(waits)
                     }
                 }
@@ -139,7 +150,7 @@ impl<S: Read + Write> Drive<S> {
         if !self.link.wants_send() && !self.unflushed {
             return Ok(());
         }
-        self.link.now = now();
+        self.note_sent(now());
         let sent = self.send_all();
         match sent {
             Ok(()) => self.stalled = None,
@@ -225,6 +236,16 @@ impl<S: Read + Write> Drive<S> {
             Err(error) if is_wait(&error) => return Err(ErrorKind::WouldBlock.into()),
             Err(error) => self.link.ended(Some(error)),
         }
+        Ok(())
+    }
+
+    /// Sends what is queued and ends the sending side, where there is a way to.
+    ///
+    /// # Errors
+    /// Only that the transport would block.
+    pub(super) fn close_now(&mut self) -> io::Result<()> {
+        self.send()?;
+        self.shut();
         Ok(())
     }
 

@@ -241,6 +241,26 @@ impl<S: Read + Write> WebSocket<S> {
     }
 }
 
+impl<S: Read + Write> WebSocket<S> {
+    /// Closes the connection without waiting for the peer: sends what is queued and a Close frame, and ends the sending
+    /// side where there is [a way to](Self::with_shutdown). Drop the WebSocket then. What the peer still sends is lost;
+    /// [`close`](Self::close) waits for it. If a Close is decided already, its frame leaves.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for a reason over 123 bytes. [`Error::Io`] of the kind
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock): the stream has not taken all of it in its write timeout. Otherwise why
+    /// nothing could be sent.
+    pub fn close_now(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        match self.start_close(code, reason) {
+            Ok(()) | Err(Error::Closed(_) | Error::Misuse(Misuse::Closing)) => {}
+            Err(error) => return Err(error),
+        }
+        let left = self.drive.close_now();
+        self.drive.link.check_sending()?;
+        Ok(left?)
+    }
+}
+
 /// What comes, message by message; `None` when the connection is over in order, which [`closed`](WebSocket::closed)
 /// tells about.
 ///

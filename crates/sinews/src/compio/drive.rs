@@ -5,7 +5,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker, ready};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use compio::runtime::CancelToken;
 use sinews_proto::Time;
@@ -27,29 +27,30 @@ pub(super) struct Drive<S: Transport> {
     timer: Option<Pin<Box<dyn Future<Output = ()>>>>,
     /// Memory of the application's that a message goes into.
     pub(super) lent: Option<Box<Lent>>,
-    /// A receive was begun since the timer last rang.
-    began: bool,
     /// The end of the sending side was begun.
     shut: bool,
 }
-
-/// How long a deadline that has come waits for a receive that may only just have been begun: what lies in the socket
-/// must not count as silence, and an operation ends in a turn of the runtime.
-const GRACE: Duration = Duration::from_millis(1);
 
 impl<S: Transport> Drive<S> {
     pub(super) fn new(wire: Wire<S>, link: Link) -> Self {
         let Wire { source, sink } = wire;
         let pace = Pace::new(link.now);
-        Self { source, sink, link, pace, timer: None, lent: None, began: false, shut: false }
+        Self { source, sink, link, pace, timer: None, lent: None, shut: false }
     }
 
     pub(super) fn peek(&self) -> &Link {
         &self.link
     }
 
+    pub(super) fn sink(&self) -> &S::Sink {
+        &self.sink
+    }
+
+    pub(super) fn sink_mut(&mut self) -> &mut S::Sink {
+        &mut self.sink
+    }
+
     fn start_receive(&mut self) {
-        self.began = true;
         if self.start_lent() {
             return;
         }
@@ -261,15 +262,10 @@ impl<S: Transport> Driver for Drive<S> {
     }
 
     fn poll_ring(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while let Some(timer) = &mut self.timer {
-            ready!(timer.as_mut().poll(cx));
-            self.timer = None;
-            if !std::mem::take(&mut self.began) {
-                return Poll::Ready(());
-            }
-            self.set_timer(now() + GRACE);
-        }
-        Poll::Pending
+        let Some(timer) = &mut self.timer else { return Poll::Pending };
+        ready!(timer.as_mut().poll(cx));
+        self.timer = None;
+        Poll::Ready(())
     }
 }
 

@@ -129,5 +129,5 @@ pub use self::split::{ReadHalf, ReuniteError, WriteHalf};
 pub use self::stream::Stream;
 #[cfg(feature = "rustls")]
 pub use self::tls::TlsStream;
-pub use self::transport::Transport;
+pub use self::transport::{SocketTransport, Transport};
 pub use self::websocket::WebSocket;

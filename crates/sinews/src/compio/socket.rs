@@ -20,7 +20,7 @@ use socket2::Socket;
 
 use super::lent::{Memory, Receiving, Socket as LentSocket};
 use super::transport::sealed::Duplex;
-use super::transport::{Came, Left, Sink, Source};
+use super::transport::{Came, Left, Sink, SocketTransport, Source};
 use crate::link::Room;
 use crate::resources::BLOCK;
 
@@ -51,6 +51,18 @@ macro_rules! duplex {
 
             fn open(self) -> (SocketSource<Self>, SocketSink<Self>) {
                 (SocketSource::new(self.clone()), SocketSink { stream: self, op: None })
+            }
+        }
+
+        impl SocketTransport for $stream {
+            type Socket = Self;
+
+            fn socket(sink: &SocketSink<Self>) -> &Self {
+                &sink.stream
+            }
+
+            fn socket_mut(sink: &mut SocketSink<Self>) -> &mut Self {
+                &mut sink.stream
             }
         }
     )*};

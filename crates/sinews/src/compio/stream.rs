@@ -10,7 +10,7 @@ use sinews_session::Chain;
 #[cfg(feature = "rustls")]
 use super::tls::{TlsSink, TlsSource, TlsStream};
 use super::transport::sealed::Duplex;
-use super::transport::{Came, Left, Sink, Source};
+use super::transport::{Came, Left, Sink, SocketTransport, Source};
 use crate::link::Room;
 
 /// The transport of a client: TCP, or TLS over TCP.
@@ -56,6 +56,34 @@ impl Duplex for Stream {
                 let (source, sink) = tls.open();
                 (StreamSource::Tls(source), StreamSink::Tls(sink))
             }
+        }
+    }
+}
+
+impl SocketTransport for Stream {
+    type Socket = TcpStream;
+
+    fn socket(sink: &StreamSink) -> &TcpStream {
+        match sink {
+            StreamSink::Plain(sink) => TcpStream::socket(sink),
+            #[cfg(feature = "rustls")]
+            StreamSink::Tls(sink) => TlsStream::<TcpStream>::socket(sink),
+        }
+    }
+
+    fn socket_mut(sink: &mut StreamSink) -> &mut TcpStream {
+        match sink {
+            StreamSink::Plain(sink) => TcpStream::socket_mut(sink),
+            #[cfg(feature = "rustls")]
+            StreamSink::Tls(sink) => TlsStream::<TcpStream>::socket_mut(sink),
+        }
+    }
+
+    #[cfg(feature = "rustls")]
+    fn tls_info(sink: &StreamSink) -> Option<crate::TlsInfo> {
+        match sink {
+            StreamSink::Plain(_) => None,
+            StreamSink::Tls(sink) => TlsStream::<TcpStream>::tls_info(sink),
         }
     }
 }

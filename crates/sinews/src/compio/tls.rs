@@ -19,7 +19,8 @@ use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerCon
 use sinews_session::Chain;
 
 use super::transport::sealed::Duplex;
-use super::transport::{Came, Left, Sink, Source, Transport};
+use super::transport::{Came, Left, Sink, SocketTransport, Source, Transport};
+use crate::TlsInfo;
 use crate::link::Room;
 use crate::resources;
 
@@ -119,6 +120,22 @@ impl<T: Transport> Duplex for TlsStream<T> {
 
     fn open(self) -> (Self::Source, Self::Sink) {
         (self.source, self.sink)
+    }
+}
+
+impl<T: SocketTransport> SocketTransport for TlsStream<T> {
+    type Socket = T::Socket;
+
+    fn socket(sink: &Self::Sink) -> &T::Socket {
+        T::socket(&sink.inner)
+    }
+
+    fn socket_mut(sink: &mut Self::Sink) -> &mut T::Socket {
+        T::socket_mut(&mut sink.inner)
+    }
+
+    fn tls_info(sink: &Self::Sink) -> Option<TlsInfo> {
+        Some(TlsInfo::from(&**sink.session.borrow()))
     }
 }
 

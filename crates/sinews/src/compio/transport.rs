@@ -24,6 +24,26 @@ pub trait Transport: sealed::Duplex {}
 
 impl<T: sealed::Duplex> Transport for T {}
 
+/// A [`Transport`] over one socket, which [`WebSocket::get_ref`](super::WebSocket::get_ref) gives: all but pairs of a
+/// reader and a writer, which are with the kernel while they are in use.
+pub trait SocketTransport: Transport {
+    /// The socket: [`TcpStream`](compio::net::TcpStream) or [`UnixStream`](compio::net::UnixStream).
+    type Socket;
+
+    #[doc(hidden)]
+    fn socket(sink: &Self::Sink) -> &Self::Socket;
+
+    #[doc(hidden)]
+    fn socket_mut(sink: &mut Self::Sink) -> &mut Self::Socket;
+
+    #[doc(hidden)]
+    #[cfg(feature = "rustls")]
+    fn tls_info(sink: &Self::Sink) -> Option<crate::TlsInfo> {
+        let _ = sink;
+        None
+    }
+}
+
 pub(crate) mod sealed {
     /// Something that receives and sends at the same time.
     pub trait Duplex: 'static {

@@ -12,7 +12,7 @@ use sinews_proto::{CloseCode, Config, Kind, Negotiated, Role};
 use sinews_session::{Closed, Prepared, Sent};
 
 use super::drive::{self, Drive};
-use super::transport::Transport;
+use super::transport::{SocketTransport, Transport};
 use super::wire::Wire;
 use crate::driver::Driver as _;
 use crate::error::Error;
@@ -206,6 +206,27 @@ impl<S: Transport> WebSocket<S> {
         poll_fn(|cx| self.drive.poll_end(cx)).await
     }
 
+    /// Closes the connection without waiting for the peer: sends what is queued and a Close frame, ends the sending side,
+    /// and drops what has come. Drop the WebSocket then. It waits only until the transport has taken these bytes, at most
+    /// [`Config::close_timeout`]: for a shutdown with many connections, of which some peers are silent.
+    ///
+    /// The peer may not have read them yet, and what it still sends is lost; [`close`](Self::close) waits for both. If a
+    /// Close is decided already, its frame leaves.
+    ///
+    /// Cancel-safe: call it again.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for a reason over 123 bytes. [`Error::Io`] of the kind
+    /// [`TimedOut`](std::io::ErrorKind::TimedOut): the peer has not made room for the Close in time. Otherwise why
+    /// nothing could be sent.
+    pub async fn close_now(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        self.drive.begin_close(code, reason)?;
+        self.leave_filling();
+        let wait = self.config().close_timeout();
+        let left = compio::time::timeout(wait, poll_fn(|cx| self.drive.poll_close_now(cx))).await;
+        left.unwrap_or_else(|_| Err(Error::Io(std::io::ErrorKind::TimedOut.into())))
+    }
+
     /// A handle by which any task, on any thread, may send on this connection while one drives it: while it waits in
     /// [`next`](Self::next), or sends. All handles share one queue of [`Sender::CAPACITY`] messages.
     pub fn sender(&mut self) -> Sender {
@@ -239,6 +260,27 @@ impl<S: Transport> WebSocket<S> {
     #[must_use]
     pub fn config(&self) -> &Config {
         self.drive.peek().config()
+    }
+}
+
+impl<S: SocketTransport> WebSocket<S> {
+    /// The socket: for addresses and options. Under TLS it is the socket that carries it. Bytes read from or written to
+    /// it are missing in the connection.
+    #[must_use]
+    pub fn get_ref(&self) -> &S::Socket {
+        S::socket(self.drive.sink())
+    }
+
+    /// The socket, to be changed.
+    pub fn get_mut(&mut self) -> &mut S::Socket {
+        S::socket_mut(self.drive.sink_mut())
+    }
+
+    /// What the TLS handshake has agreed on; `None`: the connection is not encrypted.
+    #[cfg(feature = "rustls")]
+    #[must_use]
+    pub fn tls_info(&self) -> Option<crate::TlsInfo> {
+        S::tls_info(self.drive.sink())
     }
 }
 

@@ -24,13 +24,14 @@
 //! | [`ping_rate`](crate::Config::ping_rate) | 64 a second, 256 at once | pings of the peer | 1008, [`PingFlood`](crate::PeerMisbehaved::PingFlood) |
 //! | [`ping_interval`](crate::Config::ping_interval) | 25 s | silence of the peer | a ping leaves |
 //! | [`pong_timeout`](crate::Config::pong_timeout) | 20 s | silence behind that ping | 1011, [`Expired::Pong`](crate::Expired::Pong) |
-//! | [`idle_timeout`](crate::Config::idle_timeout) | 120 s | silence of the peer, where pings are off | 1001, [`Expired::Idle`](crate::Expired::Idle) |
+//! | [`idle_timeout`](crate::Config::idle_timeout) | 120 s | silence of both sides, where pings are off | 1001, [`Expired::Idle`](crate::Expired::Idle) |
 //! | [`high_water`](crate::Config::high_water) | 64 KiB | bytes that wait to leave | senders wait, and nothing is received until half is gone |
 //! | [`max_outbound`](crate::Config::max_outbound) | 1 MiB | the same, for those who do not wait ([`try_send`](crate::WebSocket::try_send)) | [`overflow`](crate::Config::overflow): 1008, or the message is dropped |
 //! | [`write_timeout`](crate::Config::write_timeout) | 30 s | how long the peer takes nothing | dropped, [`Expired::Write`](crate::Expired::Write) |
 //! | [`close_timeout`](crate::Config::close_timeout) | 5 s | the peer's Close and the end of the transport, once our Close has left | dropped, [`Expired::Close`](crate::Expired::Close) |
 //!
-//! Waits end while something of the connection is awaited: a connection that nobody awaits has no clock.
+//! Timeouts end while something of the connection is awaited. Before one is decided, everything that the peer sent in time
+//! is read; and where the caller was away when an idle timeout ended, the timeout begins anew.
 //!
 //! ```
 //! # use std::time::Duration;

@@ -4,11 +4,11 @@
 //! frames only. Whoever owns the sending side of the transport brings the frames of both together, whole.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
 
-use sinews_proto::Expired;
+use sinews_proto::{Expired, Time};
 use sinews_session::{Cause, Chain, Closed};
 
 use super::Link;
@@ -45,6 +45,8 @@ pub(crate) struct Pair {
     waiting: AtomicUsize,
     /// Bytes that have left, wrapping.
     left: AtomicUsize,
+    /// When the sending half last sent a message, in microseconds.
+    sent_at: AtomicU64,
     wakers: [Mutex<Option<Waker>>; 2],
 }
 
@@ -195,6 +197,7 @@ impl Link {
         let now = self.now;
         self.inbox = write.inbox.take();
         self.queued_at = write.queued_at;
+        self.has_sent = true;
         self.sending = sending;
         self.half = None;
         self.recheck = true;
@@ -227,6 +230,7 @@ impl Link {
             self.recheck = true;
         }
         (half.waiting, half.left) = (waiting, left);
+        self.session.note_sent(Time::from_micros(pair.sent_at.load(Ordering::Relaxed)));
         if pair.closer() == Some(Side::Write) && self.session.is_open() {
             self.recheck = true;
             resources::with(|shared| self.session.note_close_left(shared, now));
@@ -244,6 +248,9 @@ impl Link {
 
     fn sync_sending(&mut self) {
         let Some(half) = &self.half else { return };
+        if std::mem::take(&mut self.has_sent) {
+            half.pair.sent_at.fetch_max(self.now.as_micros(), Ordering::Relaxed);
+        }
         let (closer, failed, now) = (half.pair.closer(), half.pair.failed(), self.now);
         if let Some(closed) = half.pair.closed().filter(|_| self.end.closed.is_none()) {
             let closed = closed.clone();

@@ -14,7 +14,7 @@ pub enum Stream {
     /// `ws`.
     Plain(TcpStream),
     /// `wss` by rustls.
-    #[cfg(feature = "rustls")]
+    #[cfg(feature = "tokio-rustls")]
     Rustls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
     /// `wss` by the library of the platform.
     #[cfg(feature = "native-tls")]
@@ -27,7 +27,7 @@ impl Stream {
     pub fn tcp(&self) -> &TcpStream {
         match self {
             Self::Plain(tcp) => tcp,
-            #[cfg(feature = "rustls")]
+            #[cfg(feature = "tokio-rustls")]
             Self::Rustls(tls) => tls.get_ref().0,
             #[cfg(feature = "native-tls")]
             Self::NativeTls(tls) => tls.get_ref().get_ref().get_ref(),
@@ -60,7 +60,7 @@ macro_rules! forward {
     ($stream:expr, $inner:ident => $call:expr) => {
         match $stream {
             Stream::Plain($inner) => $call,
-            #[cfg(feature = "rustls")]
+            #[cfg(feature = "tokio-rustls")]
             Stream::Rustls($inner) => $call,
             #[cfg(feature = "native-tls")]
             Stream::NativeTls($inner) => $call,

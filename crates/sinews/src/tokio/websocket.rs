@@ -27,6 +27,13 @@ pub struct WebSocket<S> {
     pub(super) filling: Filling,
 }
 
+#[cfg(any(feature = "rustls", feature = "native-tls"))]
+impl<S> WebSocket<S> {
+    pub(crate) fn transport(&self) -> &S {
+        &self.drive.io
+    }
+}
+
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// A connection behind a handshake that was made elsewhere. `received` is what came behind the handshake
     /// already.
@@ -208,6 +215,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self.drive.begin_close(code, reason)?;
         self.filling.leave(&mut self.drive.link);
         poll_fn(|cx| self.drive.poll_end(cx)).await
+    }
+
+    /// Closes the connection without waiting for the peer: sends what is queued and a Close frame, ends the sending side,
+    /// and drops what has come. Drop the WebSocket then. It waits only until the transport has taken these bytes, at most
+    /// [`Config::close_timeout`]: for a shutdown with many connections, of which some peers are silent.
+    ///
+    /// The peer may not have read them yet, and what it still sends is lost; [`close`](Self::close) waits for both. If a
+    /// Close is decided already, its frame leaves.
+    ///
+    /// Cancel-safe: call it again.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for a reason over 123 bytes. [`Error::Io`] of the kind
+    /// [`TimedOut`](std::io::ErrorKind::TimedOut): the peer has not made room for the Close in time. Otherwise why
+    /// nothing could be sent.
+    pub async fn close_now(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        self.drive.begin_close(code, reason)?;
+        self.filling.leave(&mut self.drive.link);
+        let wait = self.config().close_timeout();
+        let left = tokio::time::timeout(wait, poll_fn(|cx| self.drive.poll_close_now(cx))).await;
+        left.unwrap_or_else(|_| Err(Error::Io(std::io::ErrorKind::TimedOut.into())))
     }
 
     /// How the connection ended, if it did: code, reason and which side.

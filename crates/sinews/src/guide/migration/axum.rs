@@ -1,5 +1,15 @@
 //! From `axum::extract::ws`: change the import.
 //!
+//! **Keepalive first.** `axum::extract::ws` has none, and here it is on: a connection is pinged after 25 s without a byte from its peer,
+//! and ends 20 s later if nothing comes in answer ([`Expired::Pong`](crate::Expired::Pong)); without pings it ends after
+//! 120 s in which nothing is sent or received ([`Expired::Idle`](crate::Expired::Idle)). So a peer that does not read its
+//! connection for 45 s, and thus answers no ping, is disconnected. This configuration switches both off:
+//!
+//! ```
+//! let config = sinews::Config::default().with_ping_interval(None).with_idle_timeout(None);
+//! # assert_eq!(config.check(), Ok(()));
+//! ```
+//!
 //! ```
 //! # #[cfg(feature = "axum")]
 //! # mod app {
@@ -34,7 +44,7 @@
 //! | `set_selected_protocol` | `protocols` with that one |
 //! | `max_message_size` (64 MiB), `max_frame_size` (16 MiB) | the same names; 16 MiB is the default of both |
 //! | `read_buffer_size`, `write_buffer_size`, `max_write_buffer_size` | `config(…)`: connections have no buffers of their own; [`high_water`](crate::Config::high_water), [`max_outbound`](crate::Config::max_outbound) |
-//! | `accept_unmasked_frames` | never |
+//! | `accept_unmasked_frames` | never: see [tungstenite](super::tungstenite#websocketconfig) |
 //! | | `deflate(…)`, `origin(…)`, `options(…)` |
 //! | `socket.recv().await` | [`next().await`](crate::WebSocket::next) |
 //! | `socket.send(message).await` | the same; answers to what came together leave together |

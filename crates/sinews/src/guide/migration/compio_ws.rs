@@ -1,5 +1,15 @@
 //! From compio-ws 0.4.
 //!
+//! **Keepalive first.** compio-ws has none, and here it is on: a connection is pinged after 25 s without a byte from its peer,
+//! and ends 20 s later if nothing comes in answer ([`Expired::Pong`](crate::Expired::Pong)); without pings it ends after
+//! 120 s in which nothing is sent or received ([`Expired::Idle`](crate::Expired::Idle)). So a peer that does not read its
+//! connection for 45 s, and thus answers no ping, is disconnected. This configuration switches both off:
+//!
+//! ```
+//! let config = sinews::Config::default().with_ping_interval(None).with_idle_timeout(None);
+//! # assert_eq!(config.check(), Ok(()));
+//! ```
+//!
 //! ```
 //! # #[cfg(feature = "compio")]
 //! // Was: let mut ws = compio_ws::accept_async(stream).await?; loop { match ws.read().await { … } }
@@ -25,7 +35,8 @@
 //! | `WebSocketStream<S>` | `WebSocket<S>` |
 //! | `read().await`, whose end is `Error::ConnectionClosed` | `next().await`, whose end is `None` |
 //! | `send`, `flush` | the same, but for [when it leaves](crate#when-bytes-leave) |
-//! | `close(frame)` | `close(code, reason)`, which waits for the peer and answers how it ended; `start_close` does not wait |
+//! | `close(frame)` | `close(code, reason)`, which waits for the peer and answers how it ended; `close_now(code, reason)` does not wait for the peer |
+//! | `get_ref`, `get_mut` | the same names; under TLS they give the socket below, and `tls_info` tells certificate, ALPN and version |
 //! | `Config::websocket_config` | [`Config`](crate::Config), as [for tungstenite](super::tungstenite#websocketconfig) |
 //! | `Config::with_buffer_sizes(base, limit)` | none: the thread's buffers, and [`max_message`](crate::Config::max_message) |
 //! | `disable_nagle` | `connect(url).nodelay(…)`, on by default |

@@ -1,5 +1,15 @@
 //! From fastwebsockets 0.10, whose unit is the frame.
 //!
+//! **Keepalive first.** fastwebsockets has none, and here it is on: a connection is pinged after 25 s without a byte from its peer,
+//! and ends 20 s later if nothing comes in answer ([`Expired::Pong`](crate::Expired::Pong)); without pings it ends after
+//! 120 s in which nothing is sent or received ([`Expired::Idle`](crate::Expired::Idle)). So a peer that does not read its
+//! connection for 45 s, and thus answers no ping, is disconnected. This configuration switches both off:
+//!
+//! ```
+//! let config = sinews::Config::default().with_ping_interval(None).with_idle_timeout(None);
+//! # assert_eq!(config.check(), Ok(()));
+//! ```
+//!
 //! | fastwebsockets | here |
 //! |---|---|
 //! | `FragmentCollector::new(ws).read_frame()` | [`next`](crate::WebSocket::next): whole messages, checked to be text where they say so |

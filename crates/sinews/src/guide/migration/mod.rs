@@ -8,8 +8,10 @@
 //!
 //! Four things are the same for all:
 //!
-//! * **Idle connections are pinged** after 25 s and end if nothing comes; see [`limits`](super::limits). Your own timer
-//!   for pings can go.
+//! * **Keepalive is on.** A connection is pinged after 25 s without a byte from its peer, and ends after 45 s if nothing
+//!   comes in answer: a peer that does not read for that long is disconnected. Your own timer for pings can go.
+//!   `Config::default().with_ping_interval(None).with_idle_timeout(None)` switches it off; see
+//!   [`limits`](super::limits).
 //! * **A server refuses pages of other origins** with 403 unless they are listed
 //!   ([`OriginPolicy`](crate::OriginPolicy)): browsers send the user's cookies along whichever page asks. Programs,
 //!   which name no origin, pass.

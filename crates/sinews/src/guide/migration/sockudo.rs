@@ -1,5 +1,13 @@
 //! From sockudo-ws 3.1.
 //!
+//! **Keepalive first.** It is on: a connection is pinged after 25 s without a byte from its peer, and ends 20 s later if
+//! nothing comes in answer ([`Expired::Pong`](crate::Expired::Pong)); in sockudo-ws the times are 30 s and 10 s. This configuration switches it off:
+//!
+//! ```
+//! let config = sinews::Config::default().with_ping_interval(None).with_idle_timeout(None);
+//! # assert_eq!(config.check(), Ok(()));
+//! ```
+//!
 //! | sockudo-ws | here |
 //! |---|---|
 //! | `WebSocketStream::server(stream, config)` behind a handshake of its own | [`accept(stream)`](crate::accept) makes the handshake, with time limit and origin check |

@@ -1,5 +1,15 @@
 //! From tokio-tungstenite 0.30.
 //!
+//! **Keepalive first.** tokio-tungstenite has none, and here it is on: a connection is pinged after 25 s without a byte from its peer,
+//! and ends 20 s later if nothing comes in answer ([`Expired::Pong`](crate::Expired::Pong)); without pings it ends after
+//! 120 s in which nothing is sent or received ([`Expired::Idle`](crate::Expired::Idle)). So a peer that does not read its
+//! connection for 45 s, and thus answers no ping, is disconnected. This configuration switches both off:
+//!
+//! ```
+//! let config = sinews::Config::default().with_ping_interval(None).with_idle_timeout(None);
+//! # assert_eq!(config.check(), Ok(()));
+//! ```
+//!
 //! The shapes are the same: a stream of messages that is also a sink, text and binary that share their memory. What was
 //! written
 //!
@@ -110,7 +120,7 @@
 //! | `ws.next().await` | the same |
 //! | `ws.send(msg).await` | the same, but for [when it leaves](crate#when-bytes-leave) |
 //! | `ws.feed(msg).await`, `ws.flush().await` | the same; `send` does what they were needed for |
-//! | `ws.close(frame).await` | [`ws.close(code, reason).await`](crate::WebSocket::close), which also waits for the peer and answers how it ended; [`start_close`](crate::WebSocket::start_close) does not wait |
+//! | `ws.close(frame).await` | [`ws.close(code, reason).await`](crate::WebSocket::close), which also waits for the peer and answers how it ended; [`close_now`](crate::WebSocket::close_now) does not wait for the peer |
 //! | `let (sink, stream) = ws.split()` of `futures_util` | `let (write, read) = ws.split()`, in the same order: [halves](crate::WebSocket::split) that take no lock for a message over TCP, and one over TLS. Streams of your own: [`split_locked`](crate::WebSocket::split_locked). The old one works too: `StreamExt::split(ws)` |
 //! | `sink.reunite(stream)?` | [`read.reunite(write)?`](crate::tokio::ReadHalf::reunite) |
 //! | a channel, and a task that forwards from it to the sink | [`ws.sender()`](crate::WebSocket::sender): handles that can be cloned, over a bounded queue |
@@ -141,10 +151,10 @@
 //! |---|---|---|
 //! | `max_message_size` | 64 MiB | [`max_message`](crate::Config::max_message), 16 MiB |
 //! | `max_frame_size` | 16 MiB | [`max_frame`](crate::Config::max_frame), 16 MiB |
-//! | `read_buffer_size` | 128 KiB for each connection | none: connections borrow from their thread |
+//! | `read_buffer_size` | 128 KiB for each connection | none: a connection that reads borrows a 64 KiB block of its thread, and an idle one has no buffer, so that there is nothing to size |
 //! | `write_buffer_size` | 128 KiB | [`high_water`](crate::Config::high_water), 64 KiB; nothing waits for it to fill |
 //! | `max_write_buffer_size` | unlimited | [`max_outbound`](crate::Config::max_outbound), 1 MiB, with a policy: [`overflow`](crate::Config::overflow) |
-//! | `accept_unmasked_frames` | no | never (RFC 6455 section 5.1) |
+//! | `accept_unmasked_frames` | no | never: a server must close a connection on which an unmasked frame comes (RFC 6455 section 5.1). Masking keeps scripts in browsers from writing bytes of their choice through proxies (section 10.3), so that no setting switches the check off |
 //!
 //! # Errors
 //!

@@ -184,12 +184,12 @@ async fn resolve(
 }
 
 #[cfg_attr(
-    not(any(feature = "rustls", feature = "native-tls")),
+    not(any(feature = "tokio-rustls", feature = "native-tls")),
     allow(clippy::unused_async, unused_variables, unreachable_code)
 )]
 async fn secure(tls: Tls, tcp: TcpStream, host: &str) -> Result<Stream, TlsError> {
     match tls.0 {
-        #[cfg(feature = "rustls")]
+        #[cfg(feature = "tokio-rustls")]
         Library::Rustls(config) => {
             let name =
                 rustls::pki_types::ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Name)?;
@@ -198,6 +198,8 @@ async fn secure(tls: Tls, tcp: TcpStream, host: &str) -> Result<Stream, TlsError
             crate::tls::check_alpn(stream.get_ref().1.alpn_protocol())?;
             Ok(Stream::Rustls(Box::new(stream)))
         }
+        #[cfg(all(feature = "rustls", not(feature = "tokio-rustls")))]
+        Library::Rustls(_) => Err(TlsError::Unavailable),
         #[cfg(feature = "native-tls")]
         Library::Native(connector) => {
             let connector = tokio_native_tls::TlsConnector::from(connector);

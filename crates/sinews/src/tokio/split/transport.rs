@@ -71,15 +71,15 @@ macro_rules! locked {
 
 locked!(impl[] DuplexStream);
 locked!(
-    #[cfg(feature = "rustls")]
+    #[cfg(feature = "tokio-rustls")]
     impl[S] tokio_rustls::client::TlsStream<S>
 );
 locked!(
-    #[cfg(feature = "rustls")]
+    #[cfg(feature = "tokio-rustls")]
     impl[S] tokio_rustls::server::TlsStream<S>
 );
 locked!(
-    #[cfg(feature = "rustls")]
+    #[cfg(feature = "tokio-rustls")]
     impl[S] tokio_rustls::TlsStream<S>
 );
 locked!(

@@ -1,0 +1,96 @@
+//! One error for the handshakes of both sides.
+
+use std::error::Error;
+use std::fmt;
+
+use crate::{AcceptError, ConnectError};
+
+/// Why an opening handshake failed, on either side: for a function that accepts and connects, and returns one type.
+/// `?` converts [`AcceptError`] and [`ConnectError`] into it.
+///
+/// It prints as the error that it holds, and has the same source.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum HandshakeError {
+    /// A server has not accepted a request.
+    Accept(AcceptError),
+    /// A client has not connected.
+    Connect(ConnectError),
+}
+
+impl HandshakeError {
+    /// The status of the response that rejected the handshake, if there was one: the one that was sent, or received.
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Accept(error) => error.status(),
+            Self::Connect(error) => error.status().map(|status| status.as_u16()),
+        }
+    }
+
+    /// Whether a timeout ended the handshake: that of `accept(…).timeout`, or of `connect(…).timeout`.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        match self {
+            Self::Accept(error) => matches!(error, AcceptError::TimedOut(_)),
+            Self::Connect(error) => error.is_timeout(),
+        }
+    }
+}
+
+impl fmt::Display for HandshakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accept(error) => error.fmt(f),
+            Self::Connect(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for HandshakeError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Accept(error) => error.source(),
+            Self::Connect(error) => error.source(),
+        }
+    }
+}
+
+impl From<AcceptError> for HandshakeError {
+    fn from(error: AcceptError) -> Self {
+        Self::Accept(error)
+    }
+}
+
+impl From<ConnectError> for HandshakeError {
+    fn from(error: ConnectError) -> Self {
+        Self::Connect(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client;
+    use crate::server::Phase;
+
+    #[test]
+    fn both_handshake_errors_convert_and_print_as_themselves() {
+        fn accept() -> Result<(), HandshakeError> {
+            Err(AcceptError::TimedOut(Phase::Head))?;
+            Ok(())
+        }
+        fn connect() -> Result<(), HandshakeError> {
+            Err(ConnectError::TimedOut {
+                phase: client::Phase::Handshake,
+                peer: "example.com:80".to_owned(),
+                timeout: std::time::Duration::from_secs(1),
+            })?;
+            Ok(())
+        }
+        let (accept, connect) = (accept().unwrap_err(), connect().unwrap_err());
+        assert!(accept.is_timeout() && connect.is_timeout());
+        assert_eq!((accept.status(), connect.status()), (Some(408), None));
+        assert!(connect.to_string().starts_with("WebSocket handshake with example.com:80"), "{connect}");
+    }
+}

@@ -1,0 +1,95 @@
+//! Timeouts of a connection that its task does not poll for a while, on compio with short timeouts.
+#![cfg(feature = "compio")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use compio::io::AsyncWriteExt as _;
+use compio::net::UnixStream;
+use compio::runtime::Runtime;
+use compio::time::{sleep, timeout};
+use sinews::compio::WebSocket;
+use sinews::{Cause, Config, Error, Expired, Message, Role};
+use sinews_testkit::{Frame, negotiate};
+
+const IDLE: Duration = Duration::from_millis(400);
+
+fn without_pings() -> Config {
+    Config::default().with_ping_interval(None).with_idle_timeout(Some(IDLE))
+}
+
+/// Pings so often that one is due in each absence.
+fn with_pings() -> Config {
+    let config = Config::default().with_idle_timeout(Some(IDLE));
+    config.with_ping_interval(Some(IDLE / 4)).with_pong_timeout(IDLE * 25)
+}
+
+fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
+    match Runtime::new() {
+        Ok(runtime) => runtime.block_on(async { timeout(IDLE * 50, test()).await.expect("bounded in time") }),
+        Err(error) => println!("skipped: no runtime: {error}"),
+    }
+}
+
+fn socket_and_raw(config: Config) -> (WebSocket<UnixStream>, UnixStream) {
+    let (raw, server) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (raw, server) = (UnixStream::from_std(raw).unwrap(), UnixStream::from_std(server).unwrap());
+    (WebSocket::from_negotiated(server, negotiate(None, None).server, Arc::new(config), &[]), raw)
+}
+
+async fn reply(raw: &mut UnixStream) {
+    sleep(IDLE / 20).await;
+    raw.write_all(Frame::text("reply").encode(Role::Client)).await.0.unwrap();
+}
+
+fn check_reply(message: Option<Result<Message, Error>>) {
+    assert_eq!(message.unwrap().unwrap(), Message::text("reply"));
+}
+
+#[test]
+fn reply_to_a_request_after_idle_timeout_is_delivered() {
+    run(|| async {
+        for config in [with_pings(), without_pings()] {
+            let (mut socket, mut raw) = socket_and_raw(config);
+            for requests in [1, 1, 2] {
+                for _ in 0..requests {
+                    socket.send("request").await.unwrap();
+                }
+                let (message, ()) = futures_util::join!(socket.next_data(), reply(&mut raw));
+                check_reply(message);
+                sleep(IDLE * 3 / 2).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn half_that_reads_after_idle_timeout_gets_the_reply() {
+    run(|| async {
+        for config in [with_pings(), without_pings()] {
+            let (socket, mut raw) = socket_and_raw(config);
+            let (mut write, mut read) = socket.split();
+            for _ in 0..2 {
+                write.send("request").await.unwrap();
+                let (message, ()) = futures_util::join!(read.next(), reply(&mut raw));
+                check_reply(message);
+                sleep(IDLE * 3 / 2).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn caller_that_returns_waits_idle_timeout_again() {
+    run(|| async {
+        let (mut socket, mut raw) = socket_and_raw(without_pings());
+        assert!(timeout(IDLE / 4, socket.next()).await.is_err(), "nothing comes");
+        sleep(IDLE * 3 / 2).await;
+        let (message, ()) = futures_util::join!(socket.next(), reply(&mut raw));
+        check_reply(message);
+        match socket.next().await {
+            Some(Err(Error::Closed(closed))) => assert_eq!(closed.cause(), Cause::Expired(Expired::Idle)),
+            end => panic!("{end:?}"),
+        }
+    });
+}
