@@ -41,8 +41,6 @@ pub struct Io {
     stopped: bool,
     /// Connections that the kernel has accepted and the application has not been told of.
     arriving: usize,
-    /// Something waits for a chain in flight to come home.
-    impatient: bool,
     app_timer: Option<Instant>,
     /// When the last turn ended, if it is one of those that are timed.
     turn_ended: Option<Instant>,
@@ -91,7 +89,6 @@ impl Io {
         let Some(slot) = self.slots.live_mut(conn) else { return };
         if slot.receiving == Receiving::On {
             slot.receiving = Receiving::Paused;
-            self.impatient |= slot.in_flight;
         }
     }
 
@@ -228,7 +225,6 @@ impl Io {
             stopping: false,
             stopped: false,
             arriving: 0,
-            impatient: false,
             app_timer: None,
             turn_ended: None,
             wheel: Wheel::new(),
@@ -301,7 +297,6 @@ impl Io {
         if let Some(ended) = self.turn_ended.take() {
             self.stats.wait_timed(self.now.saturating_duration_since(ended));
         }
-        self.impatient = false;
         let now = ticks_down(self.now.saturating_duration_since(self.epoch));
         self.wheel.advance(&mut self.slots, now);
     }
@@ -336,7 +331,6 @@ impl Io {
     pub(crate) fn close_for(&mut self, conn: ConnId, why: impl FnOnce() -> Closed) {
         if let Some(slot) = self.slots.live_mut(conn) {
             slot.closing = true;
-            self.impatient |= slot.in_flight;
             self.closes.push_back((conn, why()));
         }
     }
@@ -344,9 +338,7 @@ impl Io {
     /// Has the backend look at the sending side of a connection, unless a send in flight will anyway.
     pub(crate) fn list_send(&mut self, conn: ConnId) {
         let Some(slot) = self.slots.live_mut(conn).filter(|slot| !slot.connecting) else { return };
-        if slot.in_flight {
-            self.impatient = true;
-        } else if !std::mem::replace(&mut slot.send_listed, true) {
+        if !slot.in_flight && !std::mem::replace(&mut slot.send_listed, true) {
             self.sends.push(conn);
         }
     }
@@ -359,13 +351,6 @@ impl Io {
         if slot.send_wanted || slot.sending == Sending::Closing {
             self.list_send(conn);
         }
-    }
-
-    /// Whether something has come to wait, in this turn, for a chain in flight: then a backend that need not
-    /// call it home at once has to.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn impatient(&self) -> bool {
-        self.impatient
     }
 
     /// The chain has left: what was asked for meanwhile comes next, in the next turn.
@@ -460,7 +445,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn whatever_waits_for_a_chain_in_flight_is_impatient() {
+    fn every_command_on_a_connection_waits_for_its_chain_in_flight() {
         let wants: [fn(&mut Io, ConnId); 4] = [
             |io, conn| io.send(conn),
             |io, conn| io.shutdown(conn),
@@ -468,15 +453,13 @@ mod tests {
             |io, conn| io.close(conn),
         ];
         for want in wants {
-            for in_flight in [false, true] {
-                let mut io = Io::new(true);
-                let conn = io.slots.insert();
-                io.slots.get_mut(conn).unwrap().in_flight = in_flight;
-                want(&mut io, conn);
-                assert_eq!(io.impatient(), in_flight);
-                io.begin_turn();
-                assert!(!io.impatient(), "a turn calls it home");
-            }
+            let mut io = Io::new(true);
+            let conn = io.slots.insert();
+            let slot = io.slots.get_mut(conn).unwrap();
+            slot.in_flight = true;
+            assert!(!slot.waits_for_send(), "nothing has been asked for");
+            want(&mut io, conn);
+            assert!(io.slots.get(conn).unwrap().waits_for_send());
         }
     }
 
