@@ -126,6 +126,7 @@ mod appending;
 mod backend;
 mod config;
 mod connect;
+mod cpu;
 mod engine;
 mod io;
 mod listener;
