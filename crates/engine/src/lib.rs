@@ -150,4 +150,5 @@ pub use io::Io;
 pub use listener::{ListenOptions, Listener};
 pub use mail::Post;
 pub use slots::ConnId;
+pub use spare::give_back_free_memory;
 pub use stats::{Counter, Stats, Watch};

@@ -51,6 +51,12 @@ impl Resources {
         &self.traffic
     }
 
+    /// Spare buffers of at most 64 KiB, for messages on their way in and out.
+    #[must_use]
+    pub fn spares(&self) -> usize {
+        self.pool.spares()
+    }
+
     /// Whether [`release_idle`](Self::release_idle) will have something to free.
     #[must_use]
     pub fn holds_spares(&self) -> bool {
