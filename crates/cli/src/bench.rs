@@ -3,6 +3,7 @@
 mod args;
 mod compare;
 mod durable;
+mod first_byte;
 mod interrupt;
 mod load;
 mod payload;
@@ -34,6 +35,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<ExitCode, String> {
     let done = match args.command {
         Some(BenchCommand::Compare(args)) => compare::run(*args, &interrupt),
         Some(BenchCommand::Durable(args)) => durable::run(&args, &interrupt),
+        Some(BenchCommand::FirstByte(args)) => first_byte::run(&args, &interrupt),
         None => one(&args.url.ok_or("which URL?")?, &args.load, &args.report, &interrupt),
     };
     if interrupt.came() {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sinews_server::{
     CloseCode, Closed, Context, Handler, Metrics, Monitor, Payload, Prepared, Publisher, Refusal, Request,
+    Stats,
 };
 
 use crate::auth::{Rights, Want};
@@ -89,14 +90,15 @@ pub(crate) fn start(
     let thread = thread::Builder::new().name("dashboard".to_owned());
     let begin = Instant::now();
     thread.spawn(move || {
-        let mut busy = Vec::new();
+        let mut busy = Busy::new();
         loop {
             thread::sleep(INTERVAL);
             if !hub.is_watched() {
                 continue;
             }
             let metrics = monitor.metrics();
-            let mut words = words(&metrics, busiest(&metrics, &mut busy), &hub.take_rates(TOPICS_MAX), begin);
+            let share = busy.busiest(&metrics.loops, Instant::now());
+            let mut words = words(&metrics, share, &hub.take_rates(TOPICS_MAX), begin);
             if let Some(store) = &store {
                 words["streams"] = report::words(store);
             }
@@ -108,18 +110,39 @@ pub(crate) fn start(
     Ok(())
 }
 
-/// The largest share of its time that a loop has worked since it was asked last.
-fn busiest(metrics: &Metrics, last: &mut Vec<(Duration, Duration)>) -> f64 {
-    let now: Vec<_> = metrics.loops.iter().map(|stats| (stats.timed_busy, stats.timed_waiting)).collect();
-    let shares = now.iter().enumerate().map(|(at, (busy, waiting))| {
-        let before = last.get(at).copied().unwrap_or_default();
-        let (busy, waiting) = (busy.saturating_sub(before.0), waiting.saturating_sub(before.1));
-        let total = busy + waiting;
-        if total.is_zero() { 0.0 } else { busy.as_secs_f64() / total.as_secs_f64() }
-    });
-    let most = shares.fold(0.0, f64::max);
-    *last = now;
-    most
+/// How much the loops have worked, and when that was asked.
+struct Busy {
+    at: Instant,
+    /// Of each loop: the processor time of its thread, or the turns that were timed where that is not known.
+    loops: Vec<(Option<Duration>, Duration, Duration)>,
+}
+
+impl Busy {
+    fn new() -> Self {
+        Self { at: Instant::now(), loops: Vec::new() }
+    }
+
+    /// The largest share of a processor that a loop has used since it was asked last.
+    fn busiest(&mut self, loops: &[Stats], at: Instant) -> f64 {
+        let passed = at.saturating_duration_since(self.at);
+        let now: Vec<_> =
+            loops.iter().map(|stats| (stats.cpu, stats.timed_busy, stats.timed_waiting)).collect();
+        let shares = now.iter().enumerate().map(|(number, (cpu, busy, waiting))| {
+            let before = self.loops.get(number).copied().unwrap_or_default();
+            let (part, whole) = match cpu {
+                Some(cpu) => (cpu.saturating_sub(before.0.unwrap_or_default()), passed),
+                None => {
+                    let busy = busy.saturating_sub(before.1);
+                    (busy, busy + waiting.saturating_sub(before.2))
+                }
+            };
+            // The clocks differ by what has happened while they were read.
+            if whole.is_zero() { 0.0 } else { (part.as_secs_f64() / whole.as_secs_f64()).min(1.0) }
+        });
+        let most = shares.fold(0.0, f64::max);
+        (self.at, self.loops) = (at, now);
+        most
+    }
 }
 
 fn words(metrics: &Metrics, busy: f64, topics: &[(String, u64)], begin: Instant) -> Value {
@@ -139,4 +162,28 @@ fn words(metrics: &Metrics, busy: f64, topics: &[(String, u64)], begin: Instant)
         "busy": busy,
         "topics": topics,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_busiest_loop_is_told_by_processor_time_and_by_timed_turns_where_that_is_unknown() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut busy = Busy { at: begin, loops: Vec::new() };
+        let (mut one, mut other) = (Stats::default(), Stats::default());
+        // Sends within the call that waits: its turns are short.
+        (one.cpu, one.timed_busy, one.timed_waiting) =
+            (Some(Duration::from_millis(900)), Duration::from_millis(1), Duration::from_millis(99));
+        other.cpu = Some(Duration::from_millis(300));
+        assert!((busy.busiest(&[one, other], at(2)) - 0.45).abs() < 1e-9);
+        other.cpu = Some(Duration::from_millis(800));
+        assert!((busy.busiest(&[one, other], at(3)) - 0.5).abs() < 1e-9, "since it was asked last");
+        let mut unknown = Stats::default();
+        (unknown.timed_busy, unknown.timed_waiting) = (Duration::from_secs(1), Duration::from_secs(3));
+        let mut busy = Busy { at: begin, loops: Vec::new() };
+        assert!((busy.busiest(&[unknown], at(1)) - 0.25).abs() < 1e-9);
+    }
 }

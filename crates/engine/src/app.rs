@@ -73,13 +73,15 @@ pub trait App: Sized {
     /// has failed or was closed, and [`closed`](Self::closed) follows.
     fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: Self::Chain, complete: bool);
 
-    /// Whether [`finish_send`](Self::finish_send) of the chain that was just started may wait until something
-    /// else happens on this loop (a receive, mail, a timer), or a second has passed. Default: no.
+    /// Whether [`finish_send`](Self::finish_send) of the chain in flight may wait until something else happens on this
+    /// loop (a receive, mail, a timer), or a second has passed. Asked for each chain that has not come home when the loop
+    /// is about to sleep, so the answer counts for what has happened until then. Default: no.
     ///
     /// A ring knows that the kernel took a chain when it next comes back from it, which is after it has
     /// slept. An application that does nothing in `finish_send` but take its memory back answers yes and
-    /// saves a system call per message when there is little to do. If meanwhile it asks to send more, to
-    /// pause or to shut down on that connection, the loop does not sleep all the same.
+    /// saves a system call per message when there is little to do. One that has more to send behind the chain, or does
+    /// anything else when it is home, answers no. After [`Io::send`], a pause, a shutdown or a close on that connection the
+    /// loop does not sleep all the same.
     fn finish_may_wait(&self, conn: ConnId) -> bool {
         let _ = conn;
         false

@@ -21,8 +21,9 @@ pub(crate) trait Backend<A: App> {
         Ok(())
     }
 
-    /// Something is left from the last turn, so this one must not sleep.
-    fn has_work(&self, io: &Io) -> bool;
+    /// Something is left from the last turn, so this one must not sleep. Asked when the turn is over, and nothing else
+    /// can come to wait.
+    fn has_work(&self, app: &A, io: &Io) -> bool;
 
     /// How long the backend itself may sleep, beside the timers in [`Io`].
     fn until_next_work(&self, io: &Io) -> Option<Duration>;
@@ -111,8 +112,8 @@ impl<A: App> Backend<A> for AnyBackend<A::Chain> {
         each!(self, one => Backend::<A>::start(one))
     }
 
-    fn has_work(&self, io: &Io) -> bool {
-        each!(self, one => Backend::<A>::has_work(one, io))
+    fn has_work(&self, app: &A, io: &Io) -> bool {
+        each!(self, one => one.has_work(app, io))
     }
 
     fn until_next_work(&self, io: &Io) -> Option<Duration> {

@@ -103,7 +103,7 @@ impl<A: App> Engine<A> {
             return Err(io::Error::other("a callback has panicked in an earlier turn of this engine"));
         }
         self.begin(app);
-        self.wait(max_wait).inspect_err(|_| self.in_turn = false)?;
+        self.wait(app, max_wait).inspect_err(|_| self.in_turn = false)?;
         self.io.begin_turn();
         self.backend.deliver(app, &mut self.io);
         if let Some(mut burst) = self.inbox.take() {
@@ -122,11 +122,11 @@ impl<A: App> Engine<A> {
         Ok(())
     }
 
-    fn wait(&mut self, max_wait: Option<Duration>) -> io::Result<()> {
+    fn wait(&mut self, app: &A, max_wait: Option<Duration>) -> io::Result<()> {
         self.io.end_turn();
         // Before others may see that the loop sleeps, or they would wake what cannot be woken yet.
         Backend::<A>::start(&mut self.backend)?;
-        let work = self.io.has_commands() || self.backend_has_work();
+        let work = self.io.has_commands() || self.backend.has_work(app, &self.io);
         let timeout = if work { Some(Duration::ZERO) } else { self.timeout(max_wait) };
         if timeout == Some(Duration::ZERO) || !self.inbox.fall_asleep() {
             let result = self.backend_wait(Some(Duration::ZERO));
@@ -142,10 +142,6 @@ impl<A: App> Engine<A> {
     fn timeout(&self, max_wait: Option<Duration>) -> Option<Duration> {
         let backend = Backend::<A>::until_next_work(&self.backend, &self.io);
         [max_wait, self.io.until_next_timer(), backend].into_iter().flatten().min()
-    }
-
-    fn backend_has_work(&self) -> bool {
-        Backend::<A>::has_work(&self.backend, &self.io)
     }
 
     fn backend_wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {

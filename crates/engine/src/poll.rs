@@ -61,7 +61,7 @@ struct Link<C> {
 }
 
 impl<A: App> Backend<A> for Poll<A::Chain> {
-    fn has_work(&self, io: &Io) -> bool {
+    fn has_work(&self, _: &A, io: &Io) -> bool {
         !self.readable.is_empty() || !self.writable.is_empty() || self.acceptors.have_work(io)
     }
 

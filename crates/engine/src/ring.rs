@@ -57,7 +57,7 @@ pub(crate) struct Ring<C, K: Kernel = Uring> {
     fired: Vec<Fired>,
     /// Bytes of them that were queued and not submitted.
     unsubmitted: usize,
-    /// One of them cannot wait for the next event to be called home.
+    /// One of them cannot wait for the next event to be called home, whatever the application says.
     hurried: bool,
     /// Boxes without a chain, to be used again.
     berths: Vec<Box<Option<C>>>,
@@ -150,10 +150,9 @@ impl<A: App, K: Kernel> Backend<A> for Ring<A::Chain, K> {
         self.kernel.start()
     }
 
-    fn has_work(&self, io: &Io) -> bool {
-        let hurried = !self.fired.is_empty() && (self.hurried || io.impatient());
+    fn has_work(&self, app: &A, io: &Io) -> bool {
         let listed = !self.readable.is_empty() || !self.completed.is_empty();
-        hurried || listed || io.accepting() && self.acceptors.have_work()
+        listed || io.accepting() && self.acceptors.have_work() || self.calls_home(app, io)
     }
 
     fn until_next_work(&self, io: &Io) -> Option<Duration> {

@@ -68,6 +68,15 @@ pub(crate) struct Slot {
     timer: Node,
 }
 
+#[cfg(target_os = "linux")]
+impl Slot {
+    /// Whether something of the connection waits for its chain in flight to come home.
+    pub(crate) fn waits_for_send(&self) -> bool {
+        let ends = self.closing || self.sending == Sending::Closing;
+        self.send_wanted || ends || self.receiving == Receiving::Paused
+    }
+}
+
 /// All connections of one loop.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {

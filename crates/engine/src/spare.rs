@@ -1,4 +1,4 @@
-//! Receiving into the spare capacity of an application's buffer.
+//! Spare memory: receiving into the spare capacity of an application's buffer, and giving back what is free.
 
 #![allow(unsafe_code)]
 
@@ -8,6 +8,17 @@ use std::os::fd::AsFd;
 use socket2::SockRef;
 
 use crate::Large;
+
+/// Gives free memory of the process back to the system, where the C library's allocator keeps it (glibc): small pieces that
+/// are in use would hold it in place, however much is free between them. Takes a lock of the allocator for as long as that
+/// takes, some microseconds for each free megabyte, so it is no work for a loop.
+pub fn give_back_free_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it may be called at any time on any thread, and touches nothing that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
 
 impl Large {
     /// Bytes that may be received: none if the buffer has no capacity for them.

@@ -35,10 +35,17 @@ pub struct Stats {
     /// [`TURN_BOUNDS`](Self::TURN_BOUNDS), each counted once, and those that were longer. A turn is everything
     /// between two waits for the kernel.
     pub timed_turns: [u64; TURN_BUCKETS],
-    /// What those took together. Against [`timed_waiting`](Self::timed_waiting) it tells how busy the loop is.
+    /// What those took together.
+    pub timed_took: Duration,
+    /// The same, and what the kernel did for the loop in the calls right behind them: with a ring, sending and receiving.
+    /// Its share of this and [`timed_waiting`](Self::timed_waiting) tells how busy the loop is.
     pub timed_busy: Duration,
-    /// How long the loop waited for the kernel right behind them.
+    /// How long the loop slept right behind them.
     pub timed_waiting: Duration,
+    /// Processor time of the loop's thread, within the kernel too, as it was less than 10 ms before the loop went to
+    /// sleep. Its growth in a second is the share of a processor that the loop uses, whatever the backend. `None` where the
+    /// system does not tell.
+    pub cpu: Option<Duration>,
 }
 
 impl Stats {
@@ -90,19 +97,30 @@ pub(crate) struct Counters {
     pub(crate) sends: Counter,
     pub(crate) sent_bytes: Counter,
     timed_turns: [Counter; TURN_BUCKETS],
-    timed_busy_ns: Counter,
+    timed_took_ns: Counter,
+    /// Of the calls behind them, what was work.
+    timed_calls_ns: Counter,
     timed_waiting_ns: Counter,
+    /// And one: 0 is not known.
+    cpu_ns: Counter,
 }
 
 impl Counters {
     pub(crate) fn turn_timed(&self, took: Duration) {
         let bucket = Stats::TURN_BOUNDS.iter().take_while(|bound| **bound < took).count();
         self.timed_turns[bucket].add(1);
-        self.timed_busy_ns.add(nanos(took));
+        self.timed_took_ns.add(nanos(took));
     }
 
-    pub(crate) fn wait_timed(&self, took: Duration) {
-        self.timed_waiting_ns.add(nanos(took));
+    /// The call behind such a turn, in which the thread has used a processor for `worked`.
+    pub(crate) fn wait_timed(&self, took: Duration, worked: Duration) {
+        let worked = worked.min(took);
+        self.timed_calls_ns.add(nanos(worked));
+        self.timed_waiting_ns.add(nanos(took - worked));
+    }
+
+    pub(crate) fn set_cpu(&self, cpu: Duration) {
+        self.cpu_ns.set(nanos(cpu).saturating_add(1));
     }
 
     pub(crate) fn read(&self) -> Stats {
@@ -119,8 +137,10 @@ impl Counters {
             sends: self.sends.get(),
             sent_bytes: self.sent_bytes.get(),
             timed_turns: self.timed_turns.each_ref().map(Counter::get),
-            timed_busy: Duration::from_nanos(self.timed_busy_ns.get()),
+            timed_took: Duration::from_nanos(self.timed_took_ns.get()),
+            timed_busy: Duration::from_nanos(self.timed_took_ns.get() + self.timed_calls_ns.get()),
             timed_waiting: Duration::from_nanos(self.timed_waiting_ns.get()),
+            cpu: self.cpu_ns.get().checked_sub(1).map(Duration::from_nanos),
         }
     }
 }

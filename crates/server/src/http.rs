@@ -182,7 +182,7 @@ impl Http {
 
     /// Whether taking a chain home can wait: nothing hangs on it.
     pub(crate) fn finish_may_wait(&self) -> bool {
-        !self.paused && !self.ending && !self.is_busy()
+        !self.paused && !self.ending && !self.is_busy() && !self.outbound.has_gathered()
     }
 
     /// When waiting, for the peer or for an answer, ends.

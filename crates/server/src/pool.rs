@@ -145,6 +145,11 @@ impl BlockingPool {
         }
     }
 
+    /// Has one of the threads do it, if there is room. Nobody is told when it is done.
+    pub(crate) fn start(&self, work: impl FnOnce() + Send + 'static) -> Result<(), NotRun> {
+        self.push(Box::new(work))
+    }
+
     /// Threads end when they are done with what they do; what waits is not done.
     pub(crate) fn close(&self) {
         let mut state = self.shared.lock();

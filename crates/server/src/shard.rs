@@ -78,6 +78,8 @@ pub(crate) struct Shard {
     handed_over: bool,
     /// The loop's timer looks after memory that messages have left.
     releasing: bool,
+    /// Spare buffers that were freed and connections that were closed since free memory was last given back.
+    freed: usize,
 }
 
 /// What a shard is made of, on the thread that it will live on.
@@ -191,6 +193,7 @@ impl Shard {
             patience: None,
             handed_over: false,
             releasing: false,
+            freed: 0,
         }
     }
 
@@ -378,7 +381,8 @@ impl Shard {
             self.publish_of(io, conn);
         }
         self.counters.sent(self.resources.traffic(), self.topics.counted());
-        if !self.releasing && self.resources.holds_spares() && matches!(self.phase, Phase::Serving) {
+        let has_some = self.resources.holds_spares() || self.freed >= FREED_MIN;
+        if !self.releasing && has_some && matches!(self.phase, Phase::Serving) {
             self.releasing = true;
             io.set_app_timer(io.now() + RELEASE_INTERVAL);
         }
@@ -414,6 +418,14 @@ impl Shard {
         if self.gate.closes(before, holds) {
             self.limited(Limit::Memory);
             io.close(conn);
+        }
+    }
+
+    /// Has the memory of what was freed given back, if that was much: the allocator keeps it otherwise, between what is in
+    /// use. It takes a lock of the allocator, so another thread does it.
+    fn give_back(&mut self) {
+        if self.freed >= FREED_MIN && self.tasks.pool().start(engine::give_back_free_memory).is_ok() {
+            self.freed = 0;
         }
     }
 
@@ -699,6 +711,7 @@ impl App for Shard {
         if let Some(gone) = self.conns.get_mut(conn.index()).and_then(Option::take) {
             self.counters.holds(gone.holds, Held::default());
             self.counters.closed.add((&why).into());
+            self.freed += 1;
             self.tasks.forget(conn);
             match &gone.protocol {
                 Protocol::Http(http) => self.gate.leave(http.peer.ip()),
@@ -746,8 +759,12 @@ impl App for Shard {
         if !matches!(self.phase, Phase::Serving) {
             return self.step_of_stop(io);
         }
+        let spares = self.resources.spares();
         self.releasing = self.resources.release_idle();
-        if self.releasing {
+        self.freed += spares - self.resources.spares();
+        self.give_back();
+        if self.releasing || self.freed >= FREED_MIN {
+            self.releasing = true;
             io.set_app_timer(io.now() + RELEASE_INTERVAL);
         }
     }
@@ -787,6 +804,10 @@ const REFUSING_TIME: Duration = Duration::from_secs(2);
 
 /// How late a timer fires at least if its thread was held up, or the process was stopped.
 const HELD_UP_MIN: Duration = Duration::from_millis(100);
+
+/// So many buffers freed or connections closed are worth giving their memory back: a buffer has up to 64 KiB, and they are
+/// mostly fewer while little happens.
+const FREED_MIN: usize = 64;
 
 /// How long memory of messages waits for the next one: it is given back after one to two of these.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(2);

@@ -68,7 +68,14 @@ impl Outbound {
     #[must_use]
     #[inline]
     pub fn wants_send(&self) -> bool {
-        !self.sending && self.gathering.as_ref().is_some_and(|chain| !chain.is_empty())
+        !self.sending && self.has_gathered()
+    }
+
+    /// Whether something was gathered, which leaves when a send in flight is done.
+    #[must_use]
+    #[inline]
+    pub fn has_gathered(&self) -> bool {
+        self.gathering.as_ref().is_some_and(|chain| !chain.is_empty())
     }
 
     /// All that was gathered, to leave in one send; `None` while a send is in flight or nothing waits.

@@ -135,6 +135,19 @@ mod tests {
     }
 
     #[test]
+    fn a_send_in_flight_may_come_home_late_until_something_waits_behind_it() {
+        let (mut session, resources) = (server(), &mut Resources::new());
+        send(&mut session, "a", resources);
+        let chain = session.start_send().expect("a message");
+        assert!(session.finish_may_wait());
+        send(&mut session, "b", resources);
+        assert!(!session.finish_may_wait() && !session.wants_send());
+        session.finish_send(chain, resources, Time::ZERO);
+        assert_eq!(bytes(&mut session, resources), b"\x81\x01b");
+        assert!(session.finish_may_wait());
+    }
+
+    #[test]
     fn a_send_in_flight_is_adopted() {
         let (mut control, resources) = (server(), &mut Resources::new());
         let mut data = control.split_data(Time::ZERO).expect("a whole one");

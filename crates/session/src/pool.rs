@@ -81,6 +81,11 @@ impl Pool {
         self.chains.release_idle() || buffers
     }
 
+    /// Spare buffers and chains.
+    pub(crate) fn spares(&self) -> usize {
+        self.spare.items.len() + self.chains.items.len()
+    }
+
     /// Whether there is anything to free.
     #[inline]
     pub(crate) fn holds_spares(&self) -> bool {

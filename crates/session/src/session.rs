@@ -51,6 +51,12 @@ impl Resources {
         &self.traffic
     }
 
+    /// Spare buffers of at most 64 KiB, for messages on their way in and out.
+    #[must_use]
+    pub fn spares(&self) -> usize {
+        self.pool.spares()
+    }
+
     /// Whether [`release_idle`](Self::release_idle) will have something to free.
     #[must_use]
     pub fn holds_spares(&self) -> bool {
@@ -779,12 +785,14 @@ impl Session {
         false
     }
 
-    /// Whether nothing hangs on [`finish_send`](Self::finish_send) but memory: the connection is open, what
-    /// waits is little and nothing is held back, so that a driver may call it as late as suits it.
+    /// Whether nothing hangs on [`finish_send`](Self::finish_send) but memory: the connection is open, nothing waits
+    /// behind the send in flight and nothing is held back, so that a driver may call it as late as suits it. The next call
+    /// of a handler may change that.
     #[must_use]
     #[inline]
     pub fn finish_may_wait(&self) -> bool {
-        self.connection.is_open() && !self.outbound.congested && !self.paused
+        let waits = self.outbound.congested || self.outbound.has_gathered();
+        self.connection.is_open() && !waits && !self.paused
     }
 
     /// Ends a connection whose peer lags more than its owner allows: a Close behind what is queued, told as

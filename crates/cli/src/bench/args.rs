@@ -15,7 +15,8 @@ use crate::args::Backend;
 /// ws:// and wss:// URLs send messages and expect each of them back; http:// and https:// URLs send requests; tcp://
 /// URLs send bytes and expect them back. Each echo is compared with what was sent.
 ///
-/// `sinews bench compare` measures several servers by turns, `sinews bench durable` producers and consumers of streams.
+/// `sinews bench compare` measures several servers by turns, `sinews bench durable` producers and consumers of streams,
+/// `sinews bench first-byte` each operation of the protocols on a server that has nothing else to do.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct BenchArgs {
@@ -39,6 +40,8 @@ pub(crate) enum BenchCommand {
     Compare(Box<super::compare::CompareArgs>),
     /// Measure durable streams, and what WebSocket itself costs them.
     Durable(Box<super::durable::DurableArgs>),
+    /// Measure how long an idle server takes for the first byte of each operation.
+    FirstByte(Box<super::first_byte::FirstByteArgs>),
 }
 
 /// What is sent, how often and for how long. `compare` takes the same.

@@ -3,8 +3,8 @@
 
 mod actor;
 mod report;
-mod server;
-mod wire;
+pub(super) mod server;
+pub(super) mod wire;
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -114,7 +114,7 @@ pub(crate) enum Way {
 impl Way {
     const BOTH: [Self; 2] = [Self::Tcp, Self::WebSocket];
 
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         if self == Self::Tcp { "tcp" } else { "websocket" }
     }
 }

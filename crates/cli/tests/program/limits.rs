@@ -1,12 +1,13 @@
 //! How much the program takes on, and how it stops.
 
 use std::io::{Read, Write};
+use std::time::{Duration, Instant};
 
 use sinews_proto::Role;
 use sinews_testkit::{Frame, Reply};
 
 use crate::config::Directory;
-use crate::support::{Running, Socket};
+use crate::support::{PATIENCE, Running, Socket};
 
 #[test]
 fn connections_beyond_the_limit_are_answered() {
@@ -82,4 +83,54 @@ fn a_stop_may_be_announced_first() {
     server.signal("TERM");
     assert_eq!(socket.next(), None, "a second signal waits for nothing");
     assert!(server.wait().0.success());
+}
+
+/// Resident memory of the server, in KiB; none where the system does not tell.
+fn resident(server: &Running) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse().ok()
+}
+
+/// Clients of the protocol that have been welcomed, as many as there are.
+fn clients(server: &Running, count: usize) -> Vec<Socket> {
+    let mut clients: Vec<Socket> = (0..count).map(|_| server.websocket("/ws")).collect();
+    clients.iter_mut().for_each(|client| drop(client.next().unwrap()));
+    clients
+}
+
+#[test]
+fn memory_of_a_replay_to_many_clients_is_given_back_while_they_stay() {
+    const CLIENTS: usize = 8_000;
+    // The server is a process of its own, so each has one end of them.
+    let (_, hard) = rlimit::Resource::NOFILE.get().unwrap();
+    rlimit::increase_nofile_limit(hard).unwrap();
+    if hard < CLIENTS as u64 + 500 {
+        return println!("skipped: {hard} descriptors are too few for the clients (ulimit -Hn)");
+    }
+    let server = Running::serve(&["--threads", "1", "--history", "kept.>=100"]);
+    for _ in 0..100 {
+        assert!(
+            server.request("POST /topics/kept.a HTTP/1.1", &"x".repeat(200)).starts_with("HTTP/1.1 200 ")
+        );
+    }
+    // Tables have grown by then, and code has been read from disk.
+    clients(&server, CLIENTS).truncate(0);
+    let mut clients = clients(&server, CLIENTS);
+    let Some(before) = resident(&server) else { return println!("skipped: there is no /proc") };
+    let subscribe = Frame::text(r#"{"op":"subscribe","id":1,"topic":"kept.a","last":100}"#);
+    clients.iter_mut().for_each(|client| client.send(&subscribe));
+    for client in &mut clients {
+        // The acknowledgement and all messages.
+        (0..=100).for_each(|_| drop(client.next().unwrap()));
+    }
+    // Two looks at what was not used, two seconds apart, and a moment to give it back.
+    let (begun, most) = (Instant::now(), before + (5 << 10) / 2);
+    let mut after = u64::MAX;
+    while after > most && begun.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(100));
+        after = resident(&server).unwrap();
+    }
+    assert!(after <= most, "{before} KiB before the replay, and {after} KiB a minute after it");
+    assert_eq!(clients.len(), CLIENTS, "they are connected still");
 }

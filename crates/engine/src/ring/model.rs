@@ -76,7 +76,7 @@ impl World {
         io.stats.turns.add(1);
         Backend::<Tester>::start(ring).expect("a script starts");
         let mail = !app.calm && dice.percent(15);
-        let work = mail || io.has_commands() || Backend::<Tester>::has_work(ring, io);
+        let work = mail || io.has_commands() || ring.has_work(app, io);
         let timers = [io.until_next_timer(), Backend::<Tester>::until_next_work(ring, io)];
         let timeout = if work { Some(Duration::ZERO) } else { timers.into_iter().flatten().min() };
         Backend::<Tester>::wait(ring, timeout).expect("a script is entered");
@@ -236,7 +236,7 @@ impl World {
         let kernel = &self.ring.kernel;
         assert!(!self.io.has_commands());
         assert!(self.ring.completed.is_empty() && self.ring.readable.is_empty());
-        assert!(!Backend::<Tester>::has_work(&self.ring, &self.io));
+        assert!(!self.ring.has_work(&self.app, &self.io));
         assert!(self.ring.fired.is_empty() && self.ring.links.iter().all(Option::is_none));
         assert_eq!((kernel.peers.open(), self.ring.acceptors.taken()), (0, 0), "every socket is closed");
         kernel.pool.assert_at_rest();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::kernel::{Completion, Kernel, Wait};
 use super::token::{Kind, Token};
 use super::{Close, Ring, Send, Shutdown};
-use crate::slots::{Receiving, Sending};
+use crate::slots::{Receiving, Sending, Slot};
 use crate::{App, Chain, ConnId, Io};
 
 /// A send that is home as soon as the kernel has taken this many operations.
@@ -65,18 +65,24 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         match self.send(io, conn, Kind::Fire) {
             Offer::Made { whole } => {
                 self.fired.push(Fired { number: self.kernel.queued(), conn });
-                let waits = |slot: &crate::slots::Slot| {
-                    let closing = slot.sending == Sending::Closing;
-                    slot.send_wanted || closing || slot.receiving == Receiving::Paused
-                };
                 // What was not offered cannot leave before the rest is home.
-                self.hurried |= !whole
-                    || self.fired.len() > FIRED_MAX
-                    || io.slots.get(conn).is_none_or(waits)
-                    || !app.finish_may_wait(conn);
+                self.hurried |= !whole;
             }
             Offer::Empty => self.chain_home(app, io, conn, true),
             Offer::Refused => {}
+        }
+    }
+
+    /// Whether a fired chain has to come home before the loop sleeps. What hangs on it may have come after it was fired:
+    /// from a handler that was woken, from mail, or from another connection. So all that are out are looked at here, once
+    /// a turn, and nobody has to remember them.
+    pub(super) fn calls_home<A: App<Chain = C>>(&self, app: &A, io: &Io) -> bool {
+        let hangs_on = |fired: &Fired| {
+            io.slots.get(fired.conn).is_none_or(Slot::waits_for_send) || !app.finish_may_wait(fired.conn)
+        };
+        match self.fired.len() {
+            0 => false,
+            out => self.hurried || out > FIRED_MAX || self.fired.iter().any(hangs_on),
         }
     }
 

@@ -6,6 +6,7 @@ mod appending;
 mod closing;
 mod connecting;
 mod large;
+mod load;
 mod mail;
 mod receiving;
 #[cfg(target_os = "linux")]

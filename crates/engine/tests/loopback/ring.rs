@@ -145,6 +145,65 @@ fn one_message_in_flight_costs_one_system_call() {
     assert!((MESSAGES..MESSAGES + 20).contains(&enters), "{enters} calls for {MESSAGES} messages");
 }
 
+/// Answers each chunk, and has more to say from its mail on: when the answer has left.
+#[derive(Default)]
+struct Follower {
+    answers: bool,
+    follows: bool,
+    finished: usize,
+}
+
+impl App for Follower {
+    type Chain = std::io::Cursor<Vec<u8>>;
+    type Mail = ();
+
+    fn accepted(&mut self, _: &mut Io, _: ConnId, _: Accepted) {}
+    fn received(&mut self, io: &mut Io, conn: ConnId, _: &mut [u8]) -> Flow {
+        self.answers = true;
+        io.send(conn);
+        Flow::Continue
+    }
+    fn ended(&mut self, _: &mut Io, _: ConnId) {}
+    fn start_send(&mut self, _: ConnId) -> Option<Self::Chain> {
+        std::mem::take(&mut self.answers).then(|| std::io::Cursor::new(b"answer".to_vec()))
+    }
+    fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Self::Chain, _: bool) {
+        self.finished += 1;
+    }
+    fn finish_may_wait(&self, _: ConnId) -> bool {
+        !self.follows
+    }
+    fn closed(&mut self, _: &mut Io, _: ConnId, _: Closed) {}
+    fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {
+        self.follows = self.finished == 0;
+    }
+}
+
+#[test]
+fn a_chain_comes_home_at_once_when_something_hangs_on_it_after_it_was_fired() {
+    if refused() {
+        return;
+    }
+    let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut engine = Engine::<Follower>::new(uring(), vec![listener]).unwrap();
+    let (mut app, post) = (Follower::default(), engine.post());
+    let mut stream = client(address);
+    // Accepting takes a few turns; what is written then is there when the next turn begins, and so is the mail.
+    (0..10).for_each(|_| assert!(engine.turn(&mut app, Some(Duration::ZERO)).unwrap()));
+    stream.write_all(b"x").unwrap();
+    post.send(()).unwrap();
+    let begun = std::time::Instant::now();
+    while app.finished == 0 {
+        engine.turn(&mut app, Some(Duration::from_secs(60))).unwrap();
+    }
+    assert!(app.follows, "the mail was read before the chain was home");
+    // A loop that sleeps on it wakes after a second.
+    let took = begun.elapsed();
+    assert!(took < Duration::from_millis(500), "the chain came home after {took:?}");
+    assert_eq!(read_exactly(&mut stream, 6), b"answer");
+}
+
 #[test]
 fn what_came_together_is_answered_by_one_send() {
     if refused() {

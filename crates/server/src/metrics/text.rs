@@ -99,11 +99,16 @@ impl Metrics {
         out.counter("sinews_accept_stalls", help, None, stalls)?;
         let turns = self.by_thread(|stats| stats.turns);
         out.family("sinews_loop_turns", "Turns of the event loop", None, "thread", turns)?;
-        let help = "Time of the turns that were timed, one in sixteen";
+        let help = "Processor time of the loop's thread, in the kernel too: its rate is the load of the loop, 1 at most";
+        let cpu = self.loops.iter().enumerate();
+        let cpu = cpu.filter_map(|(thread, stats)| Some((thread.to_string(), stats.cpu?.as_secs_f64())));
+        out.family("sinews_loop_cpu", help, seconds.as_ref(), "thread", cpu)?;
+        let help =
+            "Time of the turns that were timed, one in sixteen, and of the kernel's work right behind them";
         let busy = self.by_thread(|stats| stats.timed_busy.as_secs_f64());
         out.family("sinews_loop_timed_busy", help, seconds.as_ref(), "thread", busy)?;
         let help =
-            "Time the loop waited behind the turns that were timed: busy / (busy + waiting) is its load";
+            "Time the loop slept behind the turns that were timed: busy / (busy + waiting) is how busy it is";
         let waiting = self.by_thread(|stats| stats.timed_waiting.as_secs_f64());
         out.family("sinews_loop_timed_waiting", help, seconds.as_ref(), "thread", waiting)?;
         self.turns_to(out)
@@ -111,7 +116,7 @@ impl Metrics {
 
     /// The histogram of turns, over all threads.
     fn turns_to(&self, out: &mut Out<'_>) -> fmt::Result {
-        let sum = self.loops.iter().map(|stats| stats.timed_busy.as_secs_f64()).sum();
+        let sum = self.loops.iter().map(|stats| stats.timed_took.as_secs_f64()).sum();
         let bounds = Stats::TURN_BOUNDS.iter().map(Duration::as_secs_f64).chain([f64::INFINITY]);
         let count = |bucket: usize| self.loops.iter().map(|stats| stats.timed_turns[bucket]).sum::<u64>();
         let buckets: Vec<(f64, u64)> =

@@ -148,6 +148,11 @@ fn the_text_is_what_prometheus_reads() {
         assert_eq!(samples.get(name), Some(&value), "{name} in {}", answer.text());
     }
     assert!(samples["sinews_loop_turns_total{thread=\"0\"}"] > 3.0);
+    if let Some(process) = samples.get("process_cpu_seconds_total") {
+        // The process's is in steps of 10 ms.
+        let cpu = samples["sinews_loop_cpu_seconds_total{thread=\"0\"}"];
+        assert!(cpu > 0.0 && cpu < process + 0.02, "{cpu} of {process}");
+    }
     let total = samples["sinews_loop_turn_seconds_count"];
     assert_eq!(samples["sinews_loop_turn_seconds_bucket{le=\"+Inf\"}"], total);
 }

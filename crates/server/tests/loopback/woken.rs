@@ -2,6 +2,7 @@
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::Waker;
+use std::time::{Duration, Instant};
 
 use sinews_server::{Closed, Context, Handler, Payload, Router, WebSocketRoute};
 use sinews_testkit::{Frame, Reply};
@@ -163,4 +164,33 @@ fn a_handler_that_holds_gets_one_message_after_the_other() {
     // Nothing waits any more, so nothing is held up.
     peer.send(&Frame::text("last"));
     assert_eq!(messages.recv_timeout(PATIENCE).unwrap(), "last");
+}
+
+/// Answers, and says more when it has woken itself.
+struct Twice;
+
+impl Handler for Twice {
+    fn message(&mut self, _: Payload<'_>, cx: &mut Context<'_>) {
+        let _ = cx.send_text("first");
+        cx.waker().wake();
+    }
+
+    fn woken(&mut self, cx: &mut Context<'_>) {
+        let _ = cx.send_text("second");
+    }
+}
+
+#[test]
+fn what_a_handler_says_behind_its_answer_leaves_without_another_event() {
+    let server = Running::router(Router::new().websocket("/", WebSocketRoute::new(|_| Ok(Twice))));
+    let mut peer = server.websocket("/");
+    let begun = Instant::now();
+    for _ in 0..10 {
+        peer.send(&Frame::text("-"));
+        assert_eq!(text(peer.next().unwrap()), "first");
+        assert_eq!(text(peer.next().unwrap()), "second");
+    }
+    // A loop that sleeps on the answer's chain takes a second for each.
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(3), "ten answers took {took:?}");
 }

@@ -8,15 +8,19 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 
 /// It is ended, and its directory removed, when this is dropped.
-pub(super) struct Server {
+pub(in super::super) struct Server {
     child: Child,
     directory: PathBuf,
-    pub(super) url: String,
-    pub(super) tcp: SocketAddr,
+    pub(in super::super) url: String,
+    pub(in super::super) tcp: SocketAddr,
 }
 
 impl Server {
-    pub(super) fn start(parent: Option<&Path>, cores: Option<&str>, more: &[String]) -> Result<Self, String> {
+    pub(in super::super) fn start(
+        parent: Option<&Path>,
+        cores: Option<&str>,
+        more: &[String],
+    ) -> Result<Self, String> {
         let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
         let directory = parent.join(format!("sinews-bench-durable-{}", std::process::id()));
         fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;

@@ -11,18 +11,34 @@ use super::{Ack, Way};
 
 /// Where a server is.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(in super::super) struct Place {
     /// Of WebSocket, without a path.
-    pub(super) url: String,
-    pub(super) tcp: SocketAddr,
+    pub(in super::super) url: String,
+    pub(in super::super) tcp: SocketAddr,
+}
+
+impl Place {
+    /// Of WebSocket and HTTP.
+    pub(in super::super) fn address(&self) -> Result<SocketAddr, String> {
+        let authority = self
+            .url
+            .strip_prefix("ws://")
+            .ok_or_else(|| format!("{}: expected ws://HOST:PORT: this is measured without TLS", self.url))?;
+        let mut addresses = std::net::ToSocketAddrs::to_socket_addrs(authority)
+            .map_err(|error| format!("{authority}: {error}"))?;
+        addresses.next().ok_or_else(|| format!("{authority}: no address"))
+    }
 }
 
 /// One connection, to one stream.
 #[expect(clippy::large_enum_variant, reason = "there is one for each thread")]
-pub(super) enum Wire {
+pub(in super::super) enum Wire {
     Tcp { socket: TcpStream, answer: Vec<u8> },
     WebSocket(blocking::WebSocket<TcpStream>),
 }
+
+/// All partitions of a stream.
+pub(in super::super) const ALL: u16 = u16::MAX;
 
 /// Bytes before the body of each message.
 const HEAD: usize = 8;
@@ -31,23 +47,33 @@ const LENGTH: usize = 4;
 
 /// A message that is sent as often as is wanted: with its length in front, which WebSocket does not need.
 #[derive(Clone, Debug)]
-pub(super) struct Message(Bytes);
+pub(in super::super) struct Message(Bytes);
 
 /// What the server answers.
-pub(super) mod op {
-    pub(in super::super) const WELCOME: u8 = 128;
-    pub(in super::super) const PUBLISHED: u8 = 129;
-    pub(in super::super) const BATCHES: u8 = 131;
-    const _: () = assert!(WELCOME < PUBLISHED && PUBLISHED < BATCHES);
+pub(in super::super) mod op {
+    pub(in super::super::super) const WELCOME: u8 = 128;
+    pub(in super::super::super) const PUBLISHED: u8 = 129;
+    pub(in super::super::super) const SUBSCRIBED: u8 = 130;
+    pub(in super::super::super) const BATCHES: u8 = 131;
+    pub(in super::super::super) const COMMITTED: u8 = 132;
+    pub(in super::super::super) const UNSUBSCRIBED: u8 = 133;
+    pub(in super::super::super) const PONG: u8 = 134;
+    pub(in super::super::super) const ASSIGNED: u8 = 140;
 }
 
 impl Message {
-    fn new(op: u8, flags: u8, body: impl FnOnce(&mut BytesMut)) -> Self {
+    /// Any message to the first partition.
+    pub(in super::super) fn new(op: u8, flags: u8, body: impl FnOnce(&mut BytesMut)) -> Self {
+        Self::to(0, op, flags, body)
+    }
+
+    /// Any message to that partition, or to [`ALL`].
+    pub(in super::super) fn to(partition: u16, op: u8, flags: u8, body: impl FnOnce(&mut BytesMut)) -> Self {
         let mut message = BytesMut::new();
         message.put_u32_le(0);
         message.put_slice(&[op, flags]);
-        // The first partition, and an id that is the same for all, since one is on its way at a time.
-        message.put_u16_le(0);
+        // An id that is the same for all, since one is on its way at a time.
+        message.put_u16_le(partition);
         message.put_u32_le(1);
         body(&mut message);
         let length = (message.len() - LENGTH) as u32;
@@ -62,11 +88,11 @@ impl Message {
         })
     }
 
-    pub(super) fn publish(ack: Ack, records: &[u8]) -> Self {
+    pub(in super::super) fn publish(ack: Ack, records: &[u8]) -> Self {
         Self::new(1, if ack == Ack::Memory { 1 } else { 2 }, |body| body.put_slice(records))
     }
 
-    pub(super) fn fetch(offset: u64, most: u32) -> Self {
+    pub(in super::super) fn fetch(offset: u64, most: u32) -> Self {
         Self::new(3, 0, |body| {
             body.put_u64_le(offset);
             body.put_u32_le(most);
@@ -75,7 +101,7 @@ impl Message {
 }
 
 impl Wire {
-    pub(super) fn open(way: Way, place: &Place, stream: &str) -> Result<Self, String> {
+    pub(in super::super) fn open(way: Way, place: &Place, stream: &str) -> Result<Self, String> {
         let mut wire = match way {
             Way::Tcp => {
                 let socket = connect(&place.tcp)?;
@@ -91,7 +117,12 @@ impl Wire {
     }
 
     /// Says something and waits for the answer, of which it gives the body.
-    pub(super) fn call(&mut self, message: &Message, answer: u8) -> Result<&[u8], String> {
+    pub(in super::super) fn call(&mut self, message: &Message, answer: u8) -> Result<&[u8], String> {
+        self.say(message)?;
+        self.hear(answer)
+    }
+
+    pub(in super::super) fn say(&mut self, message: &Message) -> Result<(), String> {
         match self {
             Self::Tcp { socket, .. } => {
                 socket.write_all(&message.0).map_err(|error| format!("sending: {error}"))?;
@@ -101,10 +132,17 @@ impl Wire {
                 websocket.send(message).map_err(|error| format!("sending: {error}"))?;
             }
         }
-        self.hear(answer)
+        Ok(())
     }
 
+    /// The body of the next message, which must be of this kind.
     fn hear(&mut self, expected: u8) -> Result<&[u8], String> {
+        let (op, body) = self.next()?;
+        if op == expected { Ok(body) } else { Err(format!("expected an answer {expected} in place of {op}")) }
+    }
+
+    /// The next message: its kind and its body. An error that the server tells is one.
+    pub(in super::super) fn next(&mut self) -> Result<(u8, &[u8]), String> {
         let message = match self {
             Self::Tcp { socket, answer } => {
                 let mut length = [0; LENGTH];
@@ -129,18 +167,15 @@ impl Wire {
         let (Some(op), Some(body)) = (message.first(), message.get(HEAD..)) else {
             return Err("an answer without a head".to_owned());
         };
-        if *op == expected {
-            return Ok(body);
-        }
         if *op == 255 {
             let text = String::from_utf8_lossy(body.get(2..).unwrap_or_default());
             return Err(format!("the server says: {text}"));
         }
-        Err(format!("expected an answer {expected} in place of {op}"))
+        Ok((*op, body))
     }
 }
 
-fn connect(address: &SocketAddr) -> Result<TcpStream, String> {
+pub(in super::super) fn connect(address: &SocketAddr) -> Result<TcpStream, String> {
     let failed = |error: std::io::Error| format!("{address}: {error}");
     let socket = TcpStream::connect_timeout(address, PATIENCE).map_err(failed)?;
     socket.set_nodelay(true).map_err(failed)?;
@@ -150,12 +185,7 @@ fn connect(address: &SocketAddr) -> Result<TcpStream, String> {
 }
 
 fn websocket(place: &Place, stream: &str) -> Result<blocking::WebSocket<TcpStream>, String> {
-    let authority = place.url.strip_prefix("ws://").ok_or_else(|| {
-        format!("{}: expected ws://HOST:PORT: what WebSocket costs is measured without TLS", place.url)
-    })?;
-    let mut addresses = std::net::ToSocketAddrs::to_socket_addrs(authority)
-        .map_err(|error| format!("{authority}: {error}"))?;
-    let address = addresses.next().ok_or_else(|| format!("{authority}: no address"))?;
+    let address = place.address()?;
     let max = ANSWER_MAX as u64;
     let config = Config::default().with_max_message(max).with_max_frame(max);
     let url = format!("{}/streams/{stream}", place.url);

@@ -524,7 +524,9 @@ impl App for Load {
 
     fn finish_may_wait(&self, id: ConnId) -> bool {
         let conn = self.conns.get(id.index()).and_then(Option::as_ref);
-        conn.is_some_and(|conn| conn.tls.is_none() && conn.open && !conn.leaving)
+        conn.is_some_and(|conn| {
+            conn.tls.is_none() && conn.open && !conn.leaving && conn.wire.finish_may_wait()
+        })
     }
 
     fn closed(&mut self, io: &mut Io, id: ConnId, why: Closed) {

@@ -139,6 +139,15 @@ impl WebSocket {
         }
     }
 
+    /// Whether nothing waits for the send in flight.
+    pub(super) fn finish_may_wait(&self) -> bool {
+        match self {
+            Self::Open(session) => session.finish_may_wait(),
+            Self::Handshake { .. } => false,
+            Self::Nothing => true,
+        }
+    }
+
     pub(super) fn progressed(&mut self, bytes: usize, desk: &Desk) {
         match self {
             Self::Open(session) => session.progressed(bytes, time(desk.epoch, desk.now)),

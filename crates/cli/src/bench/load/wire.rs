@@ -100,6 +100,15 @@ impl Wire {
         }
     }
 
+    /// Whether nothing waits for the send in flight.
+    pub(super) fn finish_may_wait(&self) -> bool {
+        match self {
+            Self::Tcp(tcp) => !tcp.out.has_gathered(),
+            Self::Http(http) => !http.out.has_gathered(),
+            Self::WebSocket(websocket) => websocket.finish_may_wait(),
+        }
+    }
+
     pub(super) fn start_send(&mut self) -> Option<Box<Chain>> {
         match self {
             Self::Tcp(tcp) => tcp.start_send(),

@@ -1,0 +1,205 @@
+//! A server with something in it, and connections to it.
+
+use std::cell::Cell;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::Value;
+use sinews::{Config, blocking};
+use sinews_stream::record::{Kind, Limits, RecordBuilder};
+
+use super::super::durable::wire::{self, Message, Place, Wire};
+use super::super::durable::{Ack, Way};
+
+/// Topics whose names begin with this are kept in streams.
+pub(super) const KEPT: &str = "bench.kept.";
+
+/// Topics whose names begin with this have a history in memory.
+pub(super) const REMEMBERED: &str = "bench.memory.";
+
+/// How long the server has for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the operations are about. Nobody else uses these names.
+pub(super) struct Stage {
+    pub(super) place: Place,
+    idle: Duration,
+    run: u32,
+    /// Numbers groups and topics that are to be new.
+    next: Cell<u64>,
+}
+
+impl Stage {
+    /// Publishes what is read later.
+    pub(super) fn prepare(place: Place, idle: Duration) -> Result<Self, String> {
+        let stage = Self { place, idle, run: std::process::id(), next: Cell::new(0) };
+        for name in [KEPT, REMEMBERED] {
+            for _ in 0..3 {
+                stage.http(&format!("POST /topics/{name}{} HTTP/1.1", stage.run), "hello")?.until_head()?;
+            }
+        }
+        for _ in 0..3 {
+            stage.http(&format!("POST /streams/{} HTTP/1.1", stage.stream()), "hello")?.until_head()?;
+        }
+        Ok(stage)
+    }
+
+    pub(super) fn stream(&self) -> String {
+        format!("bench.log.{}", self.run)
+    }
+
+    /// A text with names in it: `{stream}`, `{kept}`, `{memory}`, `{topic}` and `{new}`, which is another one each time.
+    pub(super) fn fill(&self, template: &str) -> String {
+        let number = self.next.replace(self.next.get() + 1);
+        let (run, stream) = (self.run, self.stream());
+        let names = [
+            ("{stream}", stream),
+            ("{kept}", format!("{KEPT}{run}")),
+            ("{memory}", format!("{REMEMBERED}{run}")),
+            ("{topic}", format!("bench.topic.{run}")),
+            ("{new}", format!("new-{run}-{number}")),
+        ];
+        names.iter().fold(template.to_owned(), |text, (name, value)| text.replace(name, value))
+    }
+
+    /// The server is left alone; then the clock starts.
+    pub(super) fn rest(&self) -> Instant {
+        thread::sleep(self.idle);
+        Instant::now()
+    }
+
+    pub(super) fn websocket(&self, path: &str) -> Result<Json, String> {
+        let stream = wire::connect(&self.place.address()?)?;
+        // Shorter than the time between two pings of the server, which would be something to read.
+        stream.set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
+        let opened = blocking::connect(format!("{}{path}", self.place.url)).config(Config::default());
+        let (socket, _) = opened.over(stream).open().map_err(|error| format!("{path}: {error}"))?;
+        Ok(Json(socket))
+    }
+
+    pub(super) fn binary(&self, way: Way) -> Result<Wire, String> {
+        Wire::open(way, &self.place, &self.stream())
+    }
+
+    /// A request that has been sent.
+    pub(super) fn http(&self, line: &str, body: &str) -> Result<Http, String> {
+        let mut http = Http(wire::connect(&self.place.address()?)?);
+        http.ask(line, body)?;
+        Ok(http)
+    }
+}
+
+/// A client of the protocol in JSON, or of a topic in its raw form.
+pub(super) struct Json(blocking::WebSocket<TcpStream>);
+
+impl Json {
+    pub(super) fn say(&mut self, words: &str) -> Result<(), String> {
+        self.0.send_text(words).map_err(|error| format!("sending: {error}"))
+    }
+
+    /// Waits for a message with this `op`.
+    pub(super) fn until(&mut self, op: &str) -> Result<(), String> {
+        loop {
+            let words: Value = serde_json::from_str(&self.next()?).map_err(|error| error.to_string())?;
+            match words["op"].as_str() {
+                Some(found) if found == op => return Ok(()),
+                Some("error") => return Err(format!("the server says: {words}")),
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn next(&mut self) -> Result<String, String> {
+        match self.0.next_borrowed() {
+            Some(Ok(message)) => Ok(String::from_utf8_lossy(message.into_payload()).into_owned()),
+            Some(Err(error)) => Err(format!("no answer: {error}")),
+            None => Err("the server has closed the connection".to_owned()),
+        }
+    }
+}
+
+/// A connection for requests, one after the other.
+pub(super) struct Http(TcpStream);
+
+impl Http {
+    pub(super) fn ask(&mut self, line: &str, body: &str) -> Result<(), String> {
+        let request = format!("{line}\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        self.0.write_all(request.as_bytes()).map_err(|error| format!("sending: {error}"))
+    }
+
+    /// Waits for the head of an answer, whose status must be good. Answers how much of its body is still to come.
+    pub(super) fn until_head(&mut self) -> Result<usize, String> {
+        let mut head = Vec::new();
+        let mut chunk = [0; 4096];
+        while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+            match self.0.read(&mut chunk) {
+                Ok(0) => return Err("the server has closed the connection".to_owned()),
+                Ok(count) => head.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(format!("no answer: {error}")),
+            }
+        }
+        let text = String::from_utf8_lossy(&head);
+        let (lines, body) = text.split_once("\r\n\r\n").unwrap_or_default();
+        let status = lines.lines().next().unwrap_or_default();
+        if !status.starts_with("HTTP/1.1 2") {
+            return Err(format!("the server says: {status}"));
+        }
+        let length = lines.lines().filter_map(|line| line.split_once(':')).find_map(|(name, value)| {
+            name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
+        });
+        Ok(length.unwrap_or_default().saturating_sub(body.len()))
+    }
+
+    /// Reads that much and forgets it.
+    pub(super) fn skip(&mut self, mut count: usize) -> Result<(), String> {
+        let mut chunk = [0; 4096];
+        while count > 0 {
+            let most = count.min(chunk.len());
+            self.0.read_exact(&mut chunk[..most]).map_err(|error| format!("no answer: {error}"))?;
+            count -= most;
+        }
+        Ok(())
+    }
+}
+
+/// Waits for a message of this kind.
+pub(super) fn until(wire: &mut Wire, wanted: u8) -> Result<(), String> {
+    while wire.next()?.0 != wanted {}
+    Ok(())
+}
+
+/// A batch of one record.
+pub(super) fn publish(ack: Ack) -> Result<Message, String> {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let mut builder = RecordBuilder::with_limits(Limits::default());
+    builder.push(since.as_micros() as u64, b"", b"hello", Kind::Text).map_err(|error| error.to_string())?;
+    let records = builder.finish().ok_or("a batch has one record at least")?;
+    Ok(Message::publish(ack, records.bytes()))
+}
+
+/// From the first record on, alone or as a member of a group.
+pub(super) fn subscribe(group: &str) -> Message {
+    Message::to(wire::ALL, 2, 0, |body| {
+        body.extend_from_slice(&[0; 16]);
+        body.extend_from_slice(group.as_bytes());
+    })
+}
+
+pub(super) fn commit(group: &str) -> Message {
+    Message::new(4, 0, |body| {
+        body.extend_from_slice(&1u64.to_le_bytes());
+        body.extend_from_slice(group.as_bytes());
+    })
+}
+
+/// Ends the subscription that [`subscribe`] has made: all ids are the same.
+pub(super) fn unsubscribe() -> Message {
+    Message::new(5, 0, |body| body.extend_from_slice(&1u32.to_le_bytes()))
+}
+
+pub(super) fn ping() -> Message {
+    Message::new(6, 0, |_| {})
+}

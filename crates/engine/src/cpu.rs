@@ -1,0 +1,31 @@
+//! Processor time of the thread that runs a loop.
+
+use std::time::Duration;
+
+/// What the calling thread has used so far, within the kernel too. A system call, so it is not asked in every turn. `None`
+/// where the system does not tell.
+#[cfg(unix)]
+pub(crate) fn of_this_thread() -> Option<Duration> {
+    use rustix::time::{ClockId, clock_gettime};
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Some(Duration::new(time.tv_sec.try_into().ok()?, time.tv_nsec.try_into().ok()?))
+}
+
+#[cfg(not(unix))]
+pub(crate) fn of_this_thread() -> Option<Duration> {
+    None
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_grows_with_work_and_not_with_sleep() {
+        let begin = of_this_thread().unwrap();
+        while of_this_thread().unwrap() - begin < Duration::from_millis(5) {}
+        let worked = of_this_thread().unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(of_this_thread().unwrap() - worked < Duration::from_millis(50));
+    }
+}

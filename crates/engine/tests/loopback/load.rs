@@ -1,0 +1,93 @@
+//! What a loop tells of its load: the same on both backends.
+
+use std::io::{IoSlice, Read, Write};
+use std::time::{Duration, Instant};
+
+use sinews_engine::{Accepted, App, Chain, Closed, ConnId, Engine, Flow, Io, ListenOptions, Listener};
+
+use crate::support::{client, config};
+
+/// Bytes of an answer: they fit what a socket takes at once.
+const ANSWER: usize = 64 << 10;
+
+/// Answers each byte with many, which cost it nothing to make. All of its work is the kernel's.
+struct Source {
+    bytes: &'static [u8],
+    wanted: bool,
+}
+
+struct Part(&'static [u8]);
+
+impl Chain for Part {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
+        out[0] = IoSlice::new(self.0);
+        usize::from(!self.0.is_empty())
+    }
+    fn advance(&mut self, bytes: usize) {
+        self.0 = &self.0[bytes..];
+    }
+}
+
+impl App for Source {
+    type Chain = Part;
+    type Mail = ();
+
+    fn accepted(&mut self, _: &mut Io, _: ConnId, _: Accepted) {}
+    fn received(&mut self, io: &mut Io, conn: ConnId, _: &mut [u8]) -> Flow {
+        self.wanted = true;
+        io.send(conn);
+        Flow::Continue
+    }
+    fn ended(&mut self, io: &mut Io, _: ConnId) {
+        io.stop();
+    }
+    fn start_send(&mut self, _: ConnId) -> Option<Part> {
+        std::mem::take(&mut self.wanted).then_some(Part(self.bytes))
+    }
+    fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Part, _: bool) {}
+    fn finish_may_wait(&self, _: ConnId) -> bool {
+        true
+    }
+    fn closed(&mut self, _: &mut Io, _: ConnId, _: Closed) {}
+    fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
+}
+
+/// Processor time of this thread in the system's own books.
+fn books() -> Option<Duration> {
+    let books = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    books.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+}
+
+#[test]
+fn work_within_the_kernel_counts_as_work_and_sleep_does_not() {
+    let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let asking = std::thread::spawn(move || {
+        let (mut stream, mut answer) = (client(address), vec![0; ANSWER]);
+        for _ in 0..3_000 {
+            stream.write_all(b"x").unwrap();
+            stream.read_exact(&mut answer).unwrap();
+        }
+        // Asleep: no load.
+        std::thread::sleep(Duration::from_millis(300));
+    });
+    let mut engine = Engine::<Source>::new(config(), vec![listener]).unwrap();
+    let (begun, before) = (Instant::now(), books());
+    engine.run(&mut Source { bytes: vec![7; ANSWER].leak(), wanted: false }).unwrap();
+    let (passed, after) = (begun.elapsed(), books());
+    asking.join().unwrap();
+    let (Some(before), Some(after)) = (before, after) else {
+        return println!("skipped: the system keeps no books of a thread");
+    };
+    let (stats, used) = (engine.stats(), after - before);
+    let cpu = stats.cpu.expect("a system with books tells it");
+    assert!(cpu <= after && after - cpu < Duration::from_millis(50) + used / 10, "{cpu:?} of {after:?}");
+    // One turn in sixteen is timed, and what it tells is about the whole.
+    let load = used.as_secs_f64() / passed.as_secs_f64();
+    let timed = stats.timed_busy.as_secs_f64() / (stats.timed_busy + stats.timed_waiting).as_secs_f64();
+    assert!(timed > load / 2.0, "busy for {timed:.3} of the time that was timed, and for {load:.3} of all");
+    assert!(passed - used > Duration::from_millis(200), "it slept");
+}
