@@ -137,22 +137,22 @@ pub(crate) fn admit<H: Handler + 'static>(
 pub(crate) struct Source {
     client: IpAddr,
     path: String,
-    origin: String,
+    origin: Option<String>,
 }
 
 impl Source {
     pub(crate) fn of(request: &Request<'_>) -> Self {
-        let origin = request.head().header("origin").next().unwrap_or_default();
+        let origin = request.head().header("origin").next();
         Self {
             client: request.client(),
             path: brief(request.head().path()),
-            origin: brief(&String::from_utf8_lossy(origin)),
+            origin: origin.map(|origin| brief(&String::from_utf8_lossy(origin))),
         }
     }
 
     /// A connection that is open already.
     pub(crate) fn connection(client: IpAddr, protocol: &str) -> Self {
-        Self { client: client.to_canonical(), path: protocol.to_owned(), origin: String::new() }
+        Self { client: client.to_canonical(), path: protocol.to_owned(), origin: None }
     }
 }
 
@@ -199,6 +199,8 @@ impl Rejections {
         let line = self.log.lock().unwrap_or_else(PoisonError::into_inner).line(Instant::now());
         let Some(suppressed) = line else { return };
         let Source { client, path, origin } = source;
+        // Fields without a value are left out.
+        let (origin, suppressed) = (origin.as_deref(), (suppressed > 0).then_some(suppressed));
         tracing::info!(reason = reason.name(), %client, path, origin, suppressed, "rejected: {text}");
     }
 

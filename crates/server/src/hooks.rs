@@ -11,7 +11,7 @@ use percent_encoding::percent_decode_str;
 
 pub use self::compression::Compression;
 pub use self::cors::Cors;
-use self::redact::redacted;
+pub use self::redact::redact_credentials;
 use crate::request::{Request, Response};
 
 /// In the order in which they were given.
@@ -129,7 +129,7 @@ pub(crate) fn log_access(request: &Request<'_>, response: &Response) {
         peer = %request.peer(),
         client = %request.client(),
         method = head.method(),
-        target = &*redacted(head.target()),
+        target = &*redact_credentials(head.target()),
         status = response.status(),
         bytes = response.body_len(),
         micros = u64::try_from(request.elapsed().as_micros()).unwrap_or(u64::MAX),

@@ -114,6 +114,13 @@ impl Running {
         self.try_websocket_at(path, "localhost", lines)
     }
 
+    /// Whether a browser is told by a close code that its page may not connect.
+    pub(crate) fn rejects_origin(&self, path: &str, origin: &str) -> bool {
+        let mut socket = self.try_websocket(path, &format!("Origin: {origin}\r\n")).expect("an upgrade");
+        socket.send(&Frame::ping(""));
+        socket.next().and_then(|reply| reply.close_code()) == Some(4403)
+    }
+
     pub(crate) fn try_websocket_at(&self, path: &str, host: &str, lines: &str) -> Result<Socket, String> {
         let mut stream = self.connect();
         write!(

@@ -21,8 +21,17 @@ const SECRET: &[&str] = &[
 
 const REDACTED: &str = "***";
 
-/// The target with the values of credentials replaced. Names are compared percent-decoded and in any case.
-pub(super) fn redacted(target: &str) -> Cow<'_, str> {
+/// Replaces the values of credentials in the query of a request target or a URL by `***`, as
+/// [`Router::access_log`](crate::Router::access_log) does: for what else is written where others read it.
+///
+/// Credentials are `token`, `access_token`, `refresh_token`, `id_token`, `jwt`, `authorization`, `api_key`, `apikey`,
+/// `password`, `secret` and `signature`. Names are compared percent-decoded and in any case.
+///
+/// ```
+/// assert_eq!(sinews_server::redact_credentials("/ws?x=1&token=a.b.c"), "/ws?x=1&token=***");
+/// ```
+#[must_use]
+pub fn redact_credentials(target: &str) -> Cow<'_, str> {
     let Some((path, query)) = target.split_once('?') else { return target.into() };
     let is_separator = |char| matches!(char, '&' | ';');
     if !query.split(is_separator).any(is_secret) {
@@ -70,7 +79,7 @@ mod tests {
             ("/a?", "/a?"),
             ("*", "*"),
         ] {
-            assert_eq!(redacted(target), shown, "{target}");
+            assert_eq!(redact_credentials(target), shown, "{target}");
         }
     }
 }
