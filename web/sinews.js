@@ -291,6 +291,7 @@ export class Client {
   /** Without a new token the connection goes on until its token ends, and is opened anew then. */
   async #renew() {
     const socket = this.#socket;
+    if (!socket) return;
     const again = () => socket === this.#socket && this.#renewAfter(RENEWAL_RETRY);
     let token;
     try {
@@ -298,7 +299,7 @@ export class Client {
     } catch {
       return again();
     }
-    if (!socket || socket !== this.#socket) return;
+    if (socket !== this.#socket) return;
     if (!token || token === this.#token) return again();
     this.#send({ op: "token", token }, ({ expires_in: expiresIn }) => {
       this.#token = token;

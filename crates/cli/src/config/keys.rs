@@ -196,7 +196,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "\"/etc/sinews/secret\"",
         expected: "the path of a file",
         about: &[
-            "A file that holds the secret; one line break at its end is left out. `openssl rand -hex 32` makes one.",
+            "A file that holds the secret. `openssl rand -hex 32` makes one. A line break at its end is not part of the",
+            "secret; tokens signed with it are accepted, too, since other programs sign with all bytes of the file.",
         ],
         reloads: true,
     },
