@@ -65,7 +65,8 @@ impl Rejection {
     }
 
     pub(crate) fn origin(origin: &str) -> Self {
-        let text = format!("pages of the origin {} may not connect: see `origin`", brief(origin));
+        let text =
+            format!("pages of the origin {} may not connect: see `origin`", brief(origin).escape_debug());
         Self::new(Reason::Origin, 403, &text)
     }
 

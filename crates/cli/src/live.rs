@@ -59,6 +59,7 @@ impl Policy {
             return None;
         }
         let host = self.hosts.check(request).err()?;
+        let host = host.escape_debug();
         let text = format!("{host} is not a name of this server: see `hosts`");
         self.rejections.note(Reason::Host, &Source::of(request), &text);
         Some(failure(421, &text))

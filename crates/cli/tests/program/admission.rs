@@ -266,12 +266,11 @@ fn rejected_browser_is_closed_with_the_reason() {
     let directory = Directory::new();
     let secret = directory.write("secret", SECRET);
     let server = Running::serve(&["--auth-secret-file", &secret]);
-    let page = format!("Origin: http://localhost:{}\r\n", server.address.port());
     let host = format!("localhost:{}", server.address.port());
-    let same = format!("Origin: http://{host}\r\n");
+    let page = format!("Origin: http://{host}\r\n");
     let foreign = "Origin: https://elsewhere.example\r\n";
     let made = token(&secret, &["--subscribe", "b"]);
-    let forged = format!("{same}Sec-WebSocket-Protocol: sinews.v1, sinews.bearer.{made}x\r\n");
+    let forged = format!("{page}Sec-WebSocket-Protocol: sinews.v1, sinews.bearer.{made}x\r\n");
     for (path, lines, code, reason) in [
         ("/ws", foreign, 4403, "origin"),
         ("/echo", foreign, 4403, "origin"),
@@ -282,7 +281,7 @@ fn rejected_browser_is_closed_with_the_reason() {
         ("/dashboard/feed", &page, 4401, "a token is needed"),
         ("/topics/a.", &page, 4400, "token between its dots"),
     ] {
-        let mut socket = on_host(&server, path, lines, &host).expect("an upgrade");
+        let mut socket = server.try_websocket_at(path, &host, lines).expect("an upgrade");
         match socket.next() {
             Some(Reply::Close(Some(found), words)) => {
                 assert!(found == code && words.contains(reason), "{path}: {found} {words}");
@@ -306,10 +305,6 @@ fn rejected_browser_is_closed_with_the_reason() {
     let server = Running::serve(&["--websocket-reject-browsers", "status"]);
     let head = server.try_websocket("/ws", foreign).map(drop).unwrap_err();
     assert_eq!(status(&head), 403);
-}
-
-fn on_host(server: &Running, path: &str, lines: &str, host: &str) -> Result<Socket, String> {
-    server.try_websocket_at(path, host, lines)
 }
 
 #[test]
@@ -352,7 +347,7 @@ fn posted_json_is_published_as_json() {
     }
     assert_eq!(post("application/octet-stream", "abc"), 200);
     assert_eq!(hear(&mut framed)["b64"], "YWJj");
-    assert_eq!(plain.next(), Some(Reply::binary(b"abc".to_vec())));
+    assert_eq!(plain.next(), Some(Reply::binary(b"abc")));
     for bad in ["{", "", "hello", "1 2"] {
         assert_eq!(post("application/json", bad), 400, "{bad}");
     }
@@ -420,7 +415,9 @@ fn renewed_token_sets_when_the_connection_ends() {
         }
     };
     let mut shortened = server.websocket(&format!("/ws?token={long}"));
-    [&mut extended, &mut expiring, &mut shortened].map(|socket| hear(socket));
+    for socket in [&mut extended, &mut expiring, &mut shortened] {
+        assert_eq!(hear(socket)["op"], "welcome");
+    }
     let renew =
         |socket: &mut Socket, token: &str| ask(socket, &json!({"op": "token", "id": 1, "token": token}));
     assert_eq!(renew(&mut extended, &long)["op"], "ack");
