@@ -13,7 +13,7 @@
 const QUEUE_MAX = 256;
 /** Acknowledgements that are waited for, at most. */
 const AWAITED_MAX = 4096;
-/** Close codes: the token has expired or is rejected; and those after which the same attempt would end the same way. */
+/** Close codes: the token has expired or is rejected; the path, the origin or a missing right is, for every attempt. */
 const TOKEN_REJECTED = 4401;
 const REJECTED = new Set([4400, 4403, 4404]);
 /** What can be sent as a subprotocol (RFC 6455 section 4.1). */

@@ -102,7 +102,7 @@ pub(crate) struct ServeArgs {
 
     /// Names by which this server is called, such as `ws.example.com` or `*.example.com`, or `any`; requests with
     /// another host are rejected with 421. Addresses, localhost and the hosts of --origin are accepted, too. May be
-    /// given several times [default: any name, but from this machine only those of this machine]
+    /// given several times [default: any name, but from this machine only names of this machine]
     #[arg(long, value_name = "NAME", env = "SINEWS_HOSTS", value_delimiter = ',')]
     pub(crate) hosts: Option<Vec<String>>,
 

@@ -26,7 +26,7 @@ pub(crate) fn brief_error(error: &impl Display) -> String {
     if input.len() <= ECHO_MAX { text } else { [head, &brief(input), tail].concat() }
 }
 
-/// A URL without the password and the credentials of its query: what is printed may be kept.
+/// A URL without the password and the credentials of its query, to be printed.
 pub(crate) fn shown_url(url: &str) -> String {
     let url = sinews_server::redact_credentials(url);
     let Some((scheme, rest)) = url.split_once("://") else { return url.into_owned() };

@@ -47,7 +47,7 @@ impl Policy {
         self.reject_browsers == RejectBrowsers::Close
     }
 
-    /// What is counted and logged.
+    /// The counters and the log of rejections.
     pub(crate) fn rejections(&self) -> &Arc<Rejections> {
         &self.rejections
     }
@@ -90,7 +90,7 @@ impl Policy {
         })
     }
 
-    /// What whoever has this token may do, if it is one, on a connection that is open.
+    /// The rights that a token grants on a connection that is open.
     ///
     /// # Errors
     /// As [`rights`](Self::rights).

@@ -203,7 +203,7 @@ impl Client {
         Ok(Answer::Renewed(ack, self.end_denied(cx)))
     }
 
-    /// Ends the subscriptions that the rights do not cover; answers what the client is told.
+    /// Ends the subscriptions that the rights do not cover; answers an error for each.
     fn end_denied(&mut self, cx: &mut Context<'_>) -> Vec<Value> {
         let mut ended = Vec::new();
         let mut place = 0;

@@ -92,7 +92,7 @@ impl Binary {
         guest.rights = rights;
         // The deadline may be nearer than before: the server asks for it behind a wake.
         cx.waker().wake();
-        // Behind a Close there is nobody to hear it.
+        // A connection that is closing takes no more.
         let _ = cx.send_bytes(wire::message(op::RENEWED, ANY, id, |body| body.put_u32_le(left)));
         for (id, _, denied) in ended {
             Wire.failed(&id, denied.into(), cx);

@@ -173,7 +173,7 @@ impl Side {
         }
     }
 
-    /// Ends what is consumed and the rights do not cover; answers what the client is told.
+    /// Ends the consumptions that the rights do not cover; answers an error for each.
     pub(crate) fn end_denied(&mut self, rights: &Rights) -> Vec<Value> {
         let denied = |stream: &str| rights.check(Want::Subscribe(stream)).err();
         let ended = self.desk.end_denied(denied).into_iter().map(|(asked, stream, denied)| {
