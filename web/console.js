@@ -11,12 +11,20 @@ let client = null;
 function open(token) {
   client?.close();
   client = connect("/ws", { token: token || undefined });
-  client.onstatus = ({ status, delay, reason }) => {
+  client.onstatus = ({ status, delay, code, reason }) => {
     const words = { open: "connected", connecting: "connecting", closed: reason || "closed" };
+    if (status === "open") needToken("");
+    if (code === 4401 || code === 4403) needToken(reason || "the token has expired");
     at("state").textContent = words[status] ?? `trying again in ${Math.ceil(delay / 1000)} s`;
     at("state").dataset.status = status;
   };
   for (const topic of subscriptions.keys()) subscribe(topic);
+}
+
+/** Says why a token is needed, or another one, where it can be given. */
+function needToken(problem) {
+  at("auth-problem").hidden = !problem;
+  at("auth-problem").textContent = problem && `Rejected: ${problem}. Give a token that allows it.`;
 }
 
 function subscribe(topic) {
@@ -29,7 +37,12 @@ function refused(topic, error) {
   if (error.code === "closed") return;
   subscriptions.delete(topic);
   show();
+  fault(topic, error);
+}
+
+function fault(topic, error) {
   note(topic, error.message, true);
+  if (error.code === 401 || error.code === 403) needToken(error.message);
 }
 
 function show() {
@@ -55,14 +68,14 @@ function hear({ topic, data }) {
     : typeof data === "string" ? data : JSON.stringify(data, null, 1));
 }
 
-function note(topic, text, fault = false) {
+function note(topic, text, isFault = false) {
   const log = at("log");
   log.querySelector(".empty")?.remove();
   const [item, time, name, words] = ["li", "time", "b", "pre"].map((kind) => document.createElement(kind));
   time.textContent = new Date().toLocaleTimeString();
   name.textContent = topic;
   words.textContent = text;
-  words.classList.toggle("fault", fault);
+  words.classList.toggle("fault", isFault);
   item.append(time, name, words);
   const follows = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
   log.append(item);
@@ -87,7 +100,7 @@ at("say").onsubmit = async (event) => {
     const { reached } = await client.publish(topic, data);
     if (reached === 0) note(topic, "published; nobody is subscribed");
   } catch (error) {
-    note(topic, error.message, true);
+    fault(topic, error);
   }
 };
 

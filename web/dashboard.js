@@ -152,10 +152,33 @@ function streams(now, before, seconds) {
 }
 
 const state = document.getElementById("state");
-const token = new URLSearchParams(location.hash.slice(1)).get("token");
+const form = document.getElementById("auth");
+let token = new URLSearchParams(location.hash.slice(1)).get("token");
 let attempts = 0;
 
+/** Close codes after which the same attempt would be rejected again. */
+const FINAL = new Set([4400, 4401, 4403, 4404]);
+
+form.onsubmit = (event) => {
+  event.preventDefault();
+  token = document.getElementById("token").value.trim();
+  form.hidden = true;
+  [state.textContent, state.dataset.status] = ["connecting", "connecting"];
+  open();
+};
+
+/** What no subprotocol can hold (RFC 6455 section 4.1) cannot be sent as a token. */
+const isToken = (text) => /^[\w.~+-]+$/.test(text);
+
+/** Says why nothing is shown; a token is asked for where one helps. */
+function rejected(code, reason) {
+  [state.textContent, state.dataset.status] = ["rejected", "waiting"];
+  form.hidden = false;
+  document.getElementById("auth-problem").textContent = `Rejected: ${reason || `code ${code}`}.`;
+}
+
 function open() {
+  if (token && !isToken(token)) return rejected(4401, "this is no token (JWT)");
   const url = new URL("/dashboard/feed", location.href.replace(/^http/, "ws"));
   const socket = new WebSocket(url, token ? ["sinews.raw", `sinews.bearer.${token}`] : ["sinews.raw"]);
   let last = null;
@@ -163,9 +186,9 @@ function open() {
   let latency = 0;
   socket.onopen = () => {
     attempts = 0;
-    [state.textContent, state.dataset.status] = ["live", "open"];
   };
   socket.onmessage = ({ data }) => {
+    [state.textContent, state.dataset.status] = ["live", "open"];
     if (data === "pong") {
       latency = performance.now() - asked;
       return;
@@ -184,8 +207,8 @@ function open() {
   };
   socket.onclose = ({ code, reason }) => {
     state.dataset.status = "waiting";
-    state.textContent = code === 4401 ? "the token has expired" : reason || "the server cannot be reached";
-    if (code === 4401) return;
+    if (FINAL.has(code)) return rejected(code, reason);
+    state.textContent = reason || "the server cannot be reached";
     attempts += 1;
     const most = Math.min(30_000, 500 * 2 ** Math.min(attempts, 10));
     setTimeout(open, most / 2 + (Math.random() * most) / 2);

@@ -19,13 +19,20 @@ export interface StatusChange {
   attempt: number;
   /** Milliseconds until the next attempt, while waiting. */
   delay?: number;
-  /** The close code and reason of the last connection; 0 if it was given up here. */
+  /**
+   * The close code and reason of the last connection; 0 if it was given up here. "closed" with 4400, 4401, 4403 or 4404:
+   * the server rejects the path, the token, the origin or a missing right, and the reason says which.
+   */
   code?: number;
   reason?: string;
 }
 
 export interface Options {
-  /** A token, or a function that answers one, asked before each attempt. */
+  /**
+   * A token, or a function that answers one. It is asked before each attempt, and before the token of the connection
+   * expires: the next one then takes its place without a reconnect. A token that the server has rejected is not sent
+   * again: with a constant one, or a function that answers the same one, the client ends ("closed", code 4401).
+   */
   token?: string | (() => string | Promise<string>);
   /** Called with each change of state. */
   onstatus?: (change: StatusChange) => void;

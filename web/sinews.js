@@ -13,9 +13,18 @@
 const QUEUE_MAX = 256;
 /** Acknowledgements that are waited for, at most. */
 const AWAITED_MAX = 4096;
-/** Close codes after which the same attempt would end the same way. */
-const FORBIDDEN = 4403;
-const TOKEN_EXPIRED = 4401;
+/** Close codes: the token has expired or is rejected; the path, the origin or a missing right is, for every attempt. */
+const TOKEN_REJECTED = 4401;
+const REJECTED = new Set([4400, 4403, 4404]);
+/** What can be sent as a subprotocol (RFC 6455 section 4.1). */
+const IS_TOKEN = /^[\w!#$%&'*+.^`|~-]+$/;
+/** A token is renewed when this share of its time is left, and at most so many milliseconds before its end. */
+const RENEWAL_SHARE = 0.2;
+const RENEWAL_MAX = 60_000;
+/** Milliseconds between attempts to renew. */
+const RENEWAL_RETRY = 5_000;
+/** The longest time of a timer. */
+const TIMER_MAX = 2 ** 31 - 1;
 /** Error code of what keeps streams and cannot just now, and milliseconds until it is asked again. */
 const STORE = 503;
 const AGAIN = 1_000;
@@ -52,6 +61,10 @@ export class Client {
   #subscriptions = new Set();
   #consumptions = new Set();
   #welcome = null;
+  #renewal = 0;
+  /** The token of the connection, and the one that the server has rejected last. */
+  #token;
+  #rejectedToken = null;
 
   /** Called with each change of state: `{ status, attempt, delay, code, reason }`. */
   onstatus = null;
@@ -143,18 +156,28 @@ export class Client {
     this.#become("connecting");
     let token;
     try {
-      const { token: given } = this.#options;
-      token = typeof given === "function" ? await given() : given;
+      token = await this.#askToken();
     } catch (error) {
       return this.#wait(0, `no token: ${error.message}`);
     }
     if (this.#status === "closed") return;
+    if (this.#rejectedToken && token === this.#rejectedToken.token) {
+      const { code, reason } = this.#rejectedToken;
+      return this.#end("closed", code, reason);
+    }
+    if (token && !IS_TOKEN.test(token)) return this.#end("closed", TOKEN_REJECTED, "the token is no JWT");
+    this.#token = token;
     const protocols = token ? ["sinews.v1", `sinews.bearer.${token}`] : ["sinews.v1"];
     const socket = new WebSocket(this.#url, protocols);
     this.#socket = socket;
     this.#welcome = setTimeout(() => this.#lose(socket, 0, "no answer"), this.#options.patience);
     socket.onmessage = (event) => socket === this.#socket && this.#hear(event.data);
     socket.onclose = (event) => this.#lose(socket, event.code, event.reason);
+  }
+
+  async #askToken() {
+    const { token } = this.#options;
+    return typeof token === "function" ? token() : token;
   }
 
   #lose(socket, code, reason) {
@@ -164,13 +187,15 @@ export class Client {
     socket.close();
     clearTimeout(this.#welcome);
     clearTimeout(this.#watch);
+    clearTimeout(this.#renewal);
     for (const { reject } of this.#awaited.values()) {
       reject(new SinewsError("lost", "the connection was lost before the server answered"));
     }
     this.#awaited.clear();
-    // With a token that never changes there is no use in asking again.
-    const hopeless = code === FORBIDDEN || (code === TOKEN_EXPIRED && typeof this.#options.token !== "function");
-    if (hopeless) this.#end("closed", code, reason);
+    if (code === TOKEN_REJECTED) this.#rejectedToken = { token: this.#token, code, reason };
+    // A token that never changes is rejected again. A function is asked for another one.
+    const isFinal = REJECTED.has(code) || (code === TOKEN_REJECTED && typeof this.#options.token !== "function");
+    if (isFinal) this.#end("closed", code, reason);
     else this.#wait(code, reason);
   }
 
@@ -190,6 +215,7 @@ export class Client {
     clearTimeout(this.#timer);
     clearTimeout(this.#watch);
     clearTimeout(this.#welcome);
+    clearTimeout(this.#renewal);
     const error = new SinewsError("closed", reason || "the client is closed");
     for (const { reject } of [...this.#awaited.values(), ...this.#queue]) reject(error);
     for (const subscription of [...this.#subscriptions, ...this.#consumptions]) subscription._refuse(error);
@@ -208,7 +234,7 @@ export class Client {
     const message = JSON.parse(text);
     switch (message.op) {
       case "welcome":
-        return this.#begin();
+        return this.#begin(message.expires_in);
       case "message":
         if ("b64" in message) message.data = fromBase64(message.b64);
         for (const subscription of this.#subscriptions) subscription._hear(message);
@@ -236,9 +262,10 @@ export class Client {
     else awaited.resolve(message);
   }
 
-  #begin() {
+  #begin(expiresIn) {
     clearTimeout(this.#welcome);
     this.#attempt = 0;
+    this.#renewBefore(expiresIn);
     this.#become("open");
     this.#listen();
     for (const subscription of this.#subscriptions) this.#ask(subscription);
@@ -246,6 +273,38 @@ export class Client {
     const queue = this.#queue;
     this.#queue = [];
     for (const { words, resolve, reject } of queue) this.#send(words, resolve, reject);
+  }
+
+  /** Asks the function for the next token before the connection's ends, in so many seconds. */
+  #renewBefore(expiresIn) {
+    clearTimeout(this.#renewal);
+    if (expiresIn === undefined || typeof this.#options.token !== "function") return;
+    const left = expiresIn * 1000;
+    this.#renewAfter(left - Math.min(left * RENEWAL_SHARE, RENEWAL_MAX));
+  }
+
+  #renewAfter(delay) {
+    const step = Math.min(delay, TIMER_MAX);
+    this.#renewal = setTimeout(() => (step < delay ? this.#renewAfter(delay - step) : this.#renew()), step);
+  }
+
+  /** Without a new token the connection goes on until its token ends, and is opened anew then. */
+  async #renew() {
+    const socket = this.#socket;
+    if (!socket) return;
+    const again = () => socket === this.#socket && this.#renewAfter(RENEWAL_RETRY);
+    let token;
+    try {
+      token = await this.#askToken();
+    } catch {
+      return again();
+    }
+    if (socket !== this.#socket) return;
+    if (!token || token === this.#token) return again();
+    this.#send({ op: "token", token }, ({ expires_in: expiresIn }) => {
+      this.#token = token;
+      this.#renewBefore(expiresIn);
+    }, again);
   }
 
   /** Silence is broken by a ping, and when that stays without an answer, the connection is gone. */

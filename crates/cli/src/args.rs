@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Deserialize;
 
-pub(crate) use self::connection::{HttpArgs, Slow, WebSocketArgs};
+pub(crate) use self::connection::{HttpArgs, RejectBrowsers, Slow, WebSocketArgs};
 pub(crate) use self::listen::{ListenArgs, ProxyHeader};
 pub(crate) use self::server::{Full, LimitArgs, StopArgs};
 pub(crate) use self::streams::{StoreArgs, StreamArgs};
@@ -99,6 +99,12 @@ pub(crate) struct ServeArgs {
     /// origins such as `https://example.com`; may be given several times [default: same]
     #[arg(long, value_name = "ORIGIN", env = "SINEWS_ORIGIN", value_delimiter = ',')]
     pub(crate) origin: Option<Vec<String>>,
+
+    /// Names by which this server is called, such as `ws.example.com` or `*.example.com`, or `any`; requests with
+    /// another host are rejected with 421. Addresses, localhost and the hosts of --origin are accepted, too. May be
+    /// given several times [default: any name, but from this machine only names of this machine]
+    #[arg(long, value_name = "NAME", env = "SINEWS_HOSTS", value_delimiter = ',')]
+    pub(crate) hosts: Option<Vec<String>>,
 
     /// Topics whose last messages are kept for those who come back, as a pattern and how many: `chat.>=100`;
     /// may be given several times

@@ -7,6 +7,8 @@ pub(crate) mod pattern;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Validation, decode, decode_header};
 use serde::Deserialize;
@@ -15,6 +17,7 @@ use sinews_server::{Refusal, Request, Response};
 
 use self::keys::Key;
 use crate::config::units::OneOrMore;
+use crate::echo::{ECHO_MAX, brief, brief_error};
 use crate::settings::AuthSettings;
 
 /// What a token says that concerns us, beside what its check concerns.
@@ -67,6 +70,9 @@ pub(crate) struct Denied {
     /// 401: a token, or another one, would help; 403: this one does not.
     pub(crate) status: u16,
     pub(crate) problem: String,
+    /// The token itself is good, or there is none.
+    lacks_right: bool,
+    /// The right, and the topic or pattern unless its name is too long to be repeated.
     needs: Option<(&'static str, String)>,
 }
 
@@ -139,6 +145,9 @@ impl Auth {
     /// Why it is refused.
     pub(crate) fn verify(&self, token: &str) -> Result<Claims, String> {
         let header = decode_header(token).map_err(|_| "this is no token (JWT)".to_owned())?;
+        if has_critical_extension(token) {
+            return Err("the token's header has crit, and this server knows no extensions of JWT".to_owned());
+        }
         let mut refused = None;
         for key in &self.keys {
             let is_other = key.id.is_some() && header.kid.is_some() && key.id != header.kid;
@@ -167,10 +176,18 @@ impl Auth {
             }
         }
         Err(refused.unwrap_or_else(|| {
-            let id = header.kid.map_or_else(String::new, |id| format!(" and kid {id:?}"));
+            let id = header.kid.map_or_else(String::new, |id| format!(" and kid {:?}", brief(&id)));
             format!("no key of this server is for the token's alg {:?}{id}", header.alg)
         }))
     }
+}
+
+/// Whether the header has `crit`, whatever its value: a token that does is rejected by servers that do not know each
+/// extension that it lists (RFC 7515 section 4.1.11), and this one knows none.
+fn has_critical_extension(token: &str) -> bool {
+    let header = URL_SAFE_NO_PAD.decode(token.split('.').next().unwrap_or_default()).unwrap_or_default();
+    let header = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&header);
+    header.is_ok_and(|header| header.contains_key("crit"))
 }
 
 /// The rights that it claims must make sense.
@@ -180,7 +197,7 @@ fn check(claims: Claims) -> Result<Claims, String> {
             return Err(format!("the token's {claim} has more than {PATTERNS_MAX} patterns"));
         }
         if let Some(bad) = patterns.iter().find(|pattern| !pattern::is_valid(pattern)) {
-            return Err(format!("the token's {claim}: {bad:?} is no pattern of topics"));
+            return Err(format!("the token's {claim}: {:?} is no pattern of topics", brief(bad)));
         }
     }
     Ok(claims)
@@ -194,7 +211,7 @@ fn words(kind: &ErrorKind) -> String {
         ErrorKind::InvalidIssuer => "the token comes from another issuer (iss)".to_owned(),
         ErrorKind::MissingRequiredClaim(claim) => format!("the token has no {claim}"),
         ErrorKind::InvalidClaimFormat(claim) => format!("the token's {claim} is not what it should be"),
-        ErrorKind::Json(error) => format!("the token's claims: {error}"),
+        ErrorKind::Json(error) => format!("the token's claims: {}", brief_error(error)),
         _ => "this is no token (JWT)".to_owned(),
     }
 }
@@ -252,6 +269,11 @@ impl Rights {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.0.as_ref()?.until
     }
+
+    /// Whole seconds until they end, if a token says when.
+    pub(crate) fn expires_in(&self) -> Option<u64> {
+        self.deadline().map(|until| until.saturating_duration_since(Instant::now()).as_secs())
+    }
 }
 
 /// The same moment on the clock that is never set.
@@ -264,7 +286,7 @@ fn instant(time: SystemTime) -> Instant {
 
 impl Denied {
     fn token(problem: String) -> Self {
-        Self { status: 401, problem, needs: None }
+        Self { status: 401, problem, lacks_right: false, needs: None }
     }
 
     fn rights(want: Want<'_>, has_token: bool) -> Self {
@@ -272,12 +294,21 @@ impl Denied {
             Want::Publish(name) => ("publish to", "publish", name),
             Want::Subscribe(name) => ("subscribe to", "subscribe", name),
         };
-        let needs = Some((right, name.to_owned()));
+        // Part of a name would be another name.
+        let needs = (name.len() <= ECHO_MAX).then(|| (right, name.to_owned()));
+        let name = brief(name);
         if has_token {
-            Self { status: 403, problem: format!("this token may not {verb} {name}"), needs }
+            let problem = format!("this token may not {verb} {name}");
+            Self { status: 403, problem, lacks_right: true, needs }
         } else {
-            Self { status: 401, problem: format!("a token is needed to {verb} {name}"), needs }
+            let problem = format!("a token is needed to {verb} {name}");
+            Self { status: 401, problem, lacks_right: true, needs }
         }
+    }
+
+    /// Whether a right is missing, and not the token itself bad.
+    pub(crate) fn lacks_right(&self) -> bool {
+        self.lacks_right
     }
 
     /// What the token would have to hold, as JSON.
@@ -291,9 +322,9 @@ impl Denied {
 
     /// What the client is to send (RFC 6750 section 3).
     fn challenge(&self) -> &'static str {
-        match (self.status, &self.needs) {
-            (401, Some(_)) => "Bearer realm=\"sinews\"",
-            (401, None) => "Bearer realm=\"sinews\", error=\"invalid_token\"",
+        match (self.status, self.lacks_right) {
+            (401, true) => "Bearer realm=\"sinews\"",
+            (401, false) => "Bearer realm=\"sinews\", error=\"invalid_token\"",
             _ => "Bearer realm=\"sinews\", error=\"insufficient_scope\"",
         }
     }

@@ -39,6 +39,7 @@ pub(crate) struct Values {
     pub(crate) max_message: Option<Bytes>,
     pub(crate) deflate: Option<Deflate>,
     pub(crate) origin: Option<OneOrMore<String>>,
+    pub(crate) hosts: Option<OneOrMore<String>>,
     pub(crate) history: Option<OneOrMore<Keep>>,
     pub(crate) log: Option<String>,
     pub(crate) access_log: Option<bool>,

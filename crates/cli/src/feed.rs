@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sinews_server::{
-    CloseCode, Closed, Context, Handler, Metrics, Monitor, Payload, Prepared, Publisher, Refusal, Request,
-    Stats,
+    CloseCode, Closed, Context, Handler, Metrics, Monitor, Payload, Prepared, Publisher, Request, Stats,
 };
 
+use crate::admission::Rejection;
 use crate::auth::{Rights, Want};
 use crate::hub::Hub;
-use crate::live::Policy;
+use crate::live::{Live, Policy};
 use crate::routes::{TOKEN_EXPIRED, close};
 use crate::streams::{Store, report};
 
@@ -36,13 +36,10 @@ pub(crate) struct Viewer {
 }
 
 impl Viewer {
-    pub(crate) fn new(request: &Request<'_>, policy: &Policy, hub: Arc<Hub>) -> Result<Self, Refusal> {
-        policy.origin.check(request.head())?;
-        let rights = policy.rights(request).and_then(|rights| {
-            rights.check(Want::Subscribe(TOPIC))?;
-            Ok(rights)
-        });
-        Ok(Self { rights: rights.map_err(|denied| denied.refusal())?, hub, counted: false })
+    pub(crate) fn new(request: &Request<'_>, policy: &Policy, hub: Arc<Hub>) -> Result<Self, Rejection> {
+        let rights = policy.rights(request)?;
+        rights.check(Want::Subscribe(TOPIC))?;
+        Ok(Self { rights, hub, counted: false })
     }
 }
 
@@ -84,7 +81,7 @@ impl Handler for Viewer {
 pub(crate) fn start(
     monitor: Monitor,
     publisher: Publisher,
-    hub: Arc<Hub>,
+    (hub, live): (Arc<Hub>, Live),
     store: Option<Arc<Store>>,
 ) -> io::Result<()> {
     let thread = thread::Builder::new().name("dashboard".to_owned());
@@ -99,6 +96,8 @@ pub(crate) fn start(
             let metrics = monitor.metrics();
             let share = busy.busiest(&metrics.loops, Instant::now());
             let mut words = words(&metrics, share, &hub.take_rates(TOPICS_MAX), begin);
+            // They are no refused handshakes, since they were accepted to be closed.
+            words["refused"] = json!(refused(&metrics) + live.policy().rejections().closed());
             if let Some(store) = &store {
                 words["streams"] = report::words(store);
             }
@@ -145,8 +144,11 @@ impl Busy {
     }
 }
 
+fn refused(metrics: &Metrics) -> u64 {
+    metrics.handshakes_refused.iter().map(|(_, count)| count).sum::<u64>() + metrics.limited.total()
+}
+
 fn words(metrics: &Metrics, busy: f64, topics: &[(String, u64)], begin: Instant) -> Value {
-    let refused: u64 = metrics.handshakes_refused.iter().map(|(_, count)| count).sum();
     json!({
         "at": begin.elapsed().as_millis() as u64,
         "connections": metrics.connections(),
@@ -156,7 +158,6 @@ fn words(metrics: &Metrics, busy: f64, topics: &[(String, u64)], begin: Instant)
         "sent_bytes": metrics.loops.iter().map(|stats| stats.sent_bytes).sum::<u64>(),
         "received_bytes": metrics.loops.iter().map(|stats| stats.received_bytes).sum::<u64>(),
         "dropped": metrics.dropped.total(),
-        "refused": refused + metrics.limited.total(),
         "queued_bytes": metrics.queued_bytes,
         "resident_bytes": metrics.process.resident_bytes,
         "busy": busy,

@@ -95,6 +95,9 @@ pub(crate) fn check_subscription(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
         return Err(format!("a topic's name has 1 to {NAME_MAX} bytes and no control characters"));
     }
+    if pattern::has_empty_token(name) {
+        return Err("a topic's name has a token between its dots: none is empty".to_owned());
+    }
     if !pattern::is_valid(name) {
         return Err("the wildcard > stands at the end of a pattern only".to_owned());
     }

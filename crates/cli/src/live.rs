@@ -1,16 +1,24 @@
 //! What can change while the server runs: from where, and by whom it may be used.
 
+use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use sinews_server::{OriginPolicy, Request};
+use sinews_server::{OriginPolicy, Request, Response};
 
+use crate::admission::{Reason, Rejection, Rejections, Source};
+use crate::args::RejectBrowsers;
 use crate::auth::{Auth, Denied, Rights};
+use crate::hosts::Hosts;
+use crate::routes::failure;
 use crate::settings::Settings;
 
 /// What holds for new connections and requests.
 pub(crate) struct Policy {
-    pub(crate) origin: OriginPolicy,
+    origin: OriginPolicy,
+    hosts: Hosts,
     auth: Option<Auth>,
+    reject_browsers: RejectBrowsers,
+    rejections: Arc<Rejections>,
 }
 
 impl Policy {
@@ -20,7 +28,13 @@ impl Policy {
     /// Which setting is wrong, and why.
     pub(crate) fn new(settings: &Settings) -> Result<Self, String> {
         let named = |(key, problem)| format!("{}: {problem}", settings.name(key));
-        Ok(Self { origin: settings.origin_policy()?, auth: Auth::new(&settings.auth).map_err(named)? })
+        Ok(Self {
+            origin: settings.origin_policy()?,
+            hosts: settings.host_policy()?,
+            auth: Auth::new(&settings.auth).map_err(named)?,
+            reject_browsers: settings.reject_browsers,
+            rejections: Arc::default(),
+        })
     }
 
     /// Whether tokens are asked for.
@@ -28,20 +42,68 @@ impl Policy {
         self.auth.is_some()
     }
 
+    /// Whether a WebSocket of a browser is rejected by a Close, which its page can read, and not by a status.
+    pub(crate) fn closes_browsers(&self) -> bool {
+        self.reject_browsers == RejectBrowsers::Close
+    }
+
+    /// The counters and the log of rejections.
+    pub(crate) fn rejections(&self) -> &Arc<Rejections> {
+        &self.rejections
+    }
+
+    /// The answer to a request that calls this server by a name that is not its own.
+    pub(crate) fn check_host(&self, request: &Request<'_>) -> Option<Response> {
+        // What these tell is no secret, and load balancers ask them by any name.
+        if matches!(request.head().path(), "/healthz" | "/readyz") {
+            return None;
+        }
+        let host = self.hosts.check(request).err()?;
+        let host = host.escape_debug();
+        let text = format!("{host} is not a name of this server: see `hosts`");
+        self.rejections.note(Reason::Host, &Source::of(request), &text);
+        Some(failure(421, &text))
+    }
+
+    /// Whether the page that makes the request may.
+    ///
+    /// # Errors
+    /// Its origin is not allowed.
+    pub(crate) fn check_origin(&self, request: &Request<'_>) -> Result<(), Rejection> {
+        self.origin.check(request.head()).map_err(|_| {
+            let origin = request.head().header("origin").next().unwrap_or_default();
+            let rejection = Rejection::origin(&String::from_utf8_lossy(origin));
+            self.rejections.note(Reason::Origin, &Source::of(request), rejection.text());
+            rejection
+        })
+    }
+
     /// What the sender of a request may do.
     ///
     /// # Errors
     /// [`Denied`] if it has a token that is none, or is over.
     pub(crate) fn rights(&self, request: &Request<'_>) -> Result<Rights, Denied> {
-        self.auth.as_ref().map_or_else(|| Ok(Rights::all()), |auth| auth.rights(request))
+        let Some(auth) = &self.auth else { return Ok(Rights::all()) };
+        let rights = auth.rights(request);
+        rights.inspect_err(|denied| {
+            self.rejections.note(Reason::Token, &Source::of(request), &denied.problem);
+        })
     }
 
-    /// What whoever has this token may do, if it is one.
+    /// The rights that a token grants on a connection that is open.
     ///
     /// # Errors
     /// As [`rights`](Self::rights).
-    pub(crate) fn rights_of(&self, token: Option<&str>) -> Result<Rights, Denied> {
-        self.auth.as_ref().map_or_else(|| Ok(Rights::all()), |auth| auth.rights_of(token))
+    pub(crate) fn rights_of(
+        &self,
+        token: Option<&str>,
+        client: IpAddr,
+        protocol: &str,
+    ) -> Result<Rights, Denied> {
+        let Some(auth) = &self.auth else { return Ok(Rights::all()) };
+        auth.rights_of(token).inspect_err(|denied| {
+            self.rejections.note(Reason::Token, &Source::connection(client, protocol), &denied.problem);
+        })
     }
 }
 
@@ -60,6 +122,8 @@ impl Live {
 
     /// Connections that are open keep what they were given.
     pub(crate) fn replace(&self, policy: Policy) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
+        // Counters go on.
+        let rejections = Arc::clone(&self.policy().rejections);
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Policy { rejections, ..policy });
     }
 }

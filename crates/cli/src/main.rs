@@ -1,15 +1,18 @@
 //! The `sinews` program.
 #![forbid(unsafe_code)]
 
+mod admission;
 mod args;
 mod auth;
 mod bench;
 mod config;
 mod connect;
 mod copy;
+mod echo;
 mod feed;
 mod handover;
 mod health;
+mod hosts;
 mod hub;
 mod live;
 mod pages;

@@ -10,15 +10,16 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use sinews_server::{
-    Closed, Context, Handler, InvalidTopic, Joined, Kind, Missed, Payload, Position, Refusal, Request, Start,
-    Topics,
+    Closed, Context, Handler, InvalidTopic, Joined, Kind, Missed, Payload, Position, Request, Start, Topics,
 };
 
 pub(crate) use self::incoming::given;
 use self::incoming::{Incoming, Op};
+use crate::admission::Rejection;
 use crate::auth::{Denied, Rights, Want};
+use crate::echo::brief;
 use crate::hub::{self, Content, Form, Hub};
-use crate::live::Policy;
+use crate::live::Live;
 use crate::routes::{TOKEN_EXPIRED, close};
 use crate::streams::Store;
 use crate::streams::follow::Follow;
@@ -31,6 +32,8 @@ pub(crate) const NAME: &str = "sinews.v1";
 pub(crate) struct Client {
     hub: Arc<Hub>,
     rights: Rights,
+    /// Checks the tokens that take the place of the first.
+    live: Live,
     /// Largest message of either side, in bytes.
     max_message: usize,
     subscriptions: Vec<Subscription>,
@@ -104,14 +107,13 @@ pub(crate) fn problem(code: u16, text: impl Into<String>) -> Problem {
 impl Client {
     pub(crate) fn new(
         request: &Request<'_>,
-        policy: &Policy,
+        live: &Live,
         hub: Arc<Hub>,
         max_message: usize,
         streams: Side,
-    ) -> Result<Self, Refusal> {
-        policy.origin.check(request.head())?;
-        let rights = policy.rights(request).map_err(|denied| denied.refusal())?;
-        Ok(Self { hub, rights, max_message, subscriptions: Vec::new(), streams })
+    ) -> Result<Self, Rejection> {
+        let rights = live.policy().rights(request)?;
+        Ok(Self { hub, rights, live: live.clone(), max_message, subscriptions: Vec::new(), streams })
     }
 
     /// Does what is asked; answers what the acknowledgement says beside the id.
@@ -135,6 +137,7 @@ impl Client {
                     json!({ "op": "presence", "topic": topic, "subscribers": subscribers, "at": at }),
                 ))
             }
+            Op::Token { token } => self.renew(&token, cx),
             Op::Ping => Ok(Answer::Own(json!({ "op": "pong" }))),
             Op::Stream(stream, op) => {
                 let answer = self.streams.obey((stream, op), id, &self.rights, cx)?;
@@ -156,9 +159,20 @@ impl Client {
             }
             Err((id, problem)) => (id, Err(problem)),
         };
+        let (result, ended) = match result {
+            Ok(Answer::Renewed(ack, ended)) => (Ok(Answer::Ack(ack)), ended),
+            result => (result, Vec::new()),
+        };
+        self.answer(result, id, cx);
+        for error in &ended {
+            say(cx, error);
+        }
+    }
+
+    fn answer(&self, result: Result<Answer, Problem>, id: Option<Value>, cx: &mut Context<'_>) {
         let mut answer = match result {
-            Ok(Answer::Ack(_)) if id.is_none() => return,
-            Ok(Answer::Ack(mut fields)) => {
+            Ok(Answer::Ack(_) | Answer::Renewed(..)) if id.is_none() => return,
+            Ok(Answer::Ack(mut fields) | Answer::Renewed(mut fields, _)) => {
                 fields["op"] = json!("ack");
                 fields
             }
@@ -175,6 +189,38 @@ impl Client {
             answer["id"] = id;
         }
         say(cx, &answer);
+    }
+
+    /// Has a token take the place of the one before. What it does not allow any more ends.
+    fn renew(&mut self, token: &str, cx: &mut Context<'_>) -> Result<Answer, Problem> {
+        self.rights = self.live.policy().rights_of(Some(token), cx.peer().ip(), "/ws")?;
+        // The deadline may be nearer than before: the server asks for it behind a wake.
+        cx.waker().wake();
+        let mut ack = json!({});
+        if let Some(left) = self.rights.expires_in() {
+            ack["expires_in"] = json!(left);
+        }
+        Ok(Answer::Renewed(ack, self.end_denied(cx)))
+    }
+
+    /// Ends the subscriptions that the rights do not cover; answers an error for each.
+    fn end_denied(&mut self, cx: &mut Context<'_>) -> Vec<Value> {
+        let mut ended = Vec::new();
+        let mut place = 0;
+        while let Some(known) = self.subscriptions.get(place) {
+            let Err(denied) = self.rights.check(Want::Subscribe(&known.topic)) else {
+                place += 1;
+                continue;
+            };
+            let mut error = Problem::from(denied).words();
+            if let Some(Follow::Opening { id: Some(id), .. }) = &known.follow {
+                error["id"] = id.clone();
+            }
+            error["topic"] = json!(self.leave(place, cx));
+            ended.push(error);
+        }
+        ended.extend(self.streams.end_denied(&self.rights));
+        ended
     }
 
     fn publish(
@@ -366,7 +412,7 @@ impl Client {
             return Ok(Answer::Later);
         }
         if !self.hub.keeps(topic) {
-            return Err(problem(code::NOT_KEPT, format!("nothing is kept of {topic}")));
+            return Err(problem(code::NOT_KEPT, format!("nothing is kept of {}", brief(topic))));
         }
         let start = match start {
             Start::Last(count) => Start::Last(count.min(HISTORY_MAX)),
@@ -389,7 +435,7 @@ impl Client {
 
     fn unsubscribe(&mut self, topic: &str, cx: &mut Context<'_>) -> Result<Answer, Problem> {
         let Some(place) = self.subscriptions.iter().position(|known| known.topic == topic) else {
-            return Err(problem(code::NOT_SUBSCRIBED, format!("not subscribed to {topic}")));
+            return Err(problem(code::NOT_SUBSCRIBED, format!("not subscribed to {}", brief(topic))));
         };
         self.leave(place, cx);
         Ok(Answer::Ack(json!({ "topic": topic })))
@@ -438,6 +484,8 @@ pub(crate) const HISTORY_BYTES_MAX: usize = 1 << 20;
 enum Answer {
     /// Fields of an acknowledgement, for those who gave an id.
     Ack(Value),
+    /// The same, and what ends since the token does not allow it.
+    Renewed(Value, Vec<Value>),
     /// A message of its own.
     Own(Value),
     /// The same with its id.
@@ -448,15 +496,16 @@ enum Answer {
 
 impl Handler for Client {
     fn open(&mut self, cx: &mut Context<'_>) {
-        say(
-            cx,
-            &json!({
-                "op": "welcome",
-                "max_message": self.max_message,
-                "max_subscriptions": Topics::SUBSCRIPTIONS_MAX,
-                "max_topic": hub::NAME_MAX,
-            }),
-        );
+        let mut welcome = json!({
+            "op": "welcome",
+            "max_message": self.max_message,
+            "max_subscriptions": Topics::SUBSCRIPTIONS_MAX,
+            "max_topic": hub::NAME_MAX,
+        });
+        if let Some(left) = self.rights.expires_in() {
+            welcome["expires_in"] = json!(left);
+        }
+        say(cx, &welcome);
     }
 
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {

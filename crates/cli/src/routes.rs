@@ -5,11 +5,13 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use serde_json::json;
+use serde_json::value::RawValue;
 use sinews_server::{
-    Answer, CloseCode, Closed, Config, Context, DeflateConfig, DeflateMode, Handler, Kind, MessageRoute,
+    Answer, CloseCode, Closed, Config, Context, DeflateConfig, DeflateMode, Handler, MessageRoute,
     OriginPolicy, Overflow, Payload, Refusal, Request, Response, Router, ServerOptions, WebSocketRoute,
 };
 
+use crate::admission::{Rejection, admit};
 use crate::args::Deflate;
 use crate::auth::{Denied, Rights, Want};
 use crate::feed::Viewer;
@@ -33,40 +35,41 @@ pub(crate) fn router(settings: &Settings, live: &Live, hub: &Arc<Hub>, store: Op
         (Arc::clone(hub), Arc::clone(hub), Arc::clone(hub), Arc::clone(hub));
     let max_message = settings.max_message;
     let (of_talkers, of_raw, of_posts) = (store.cloned(), store.cloned(), store.cloned());
-    let router = health::add_to(report::add_metrics(Router::new(), store), store);
+    let router = health::add_to(report::add_metrics(Router::new(), store, live), store);
     let router = pages::add_to(router)
         .healthz("/healthz")
         .websocket(
             "/echo",
-            route(settings, RAW, move |request| {
-                to_echo.policy().origin.check(request.head())?;
-                Ok(Echo)
-            }),
+            route(settings, RAW, move |request| admit(&to_echo.policy(), request, || Ok(Echo))),
         )
         .websocket(
             "/topics/{name}",
             route(settings, RAW, move |request| {
-                let hub = Arc::clone(&of_subscribers);
-                Subscriber::new(request, &to_subscribe.policy(), hub, of_raw.clone())
+                let (hub, policy) = (Arc::clone(&of_subscribers), to_subscribe.policy());
+                admit(&policy, request, || Subscriber::new(request, &policy, hub, of_raw.clone()))
             }),
         )
         .websocket(
             "/ws",
             route(settings, protocol::NAME, move |request| {
-                let side = Side::new(of_talkers.clone(), None);
-                Client::new(request, &to_talk.policy(), Arc::clone(&of_clients), max_message, side)
+                let (side, policy) = (Side::new(of_talkers.clone(), None), to_talk.policy());
+                let hub = Arc::clone(&of_clients);
+                admit(&policy, request, || Client::new(request, &to_talk, hub, max_message, side))
             }),
         )
         .websocket(
             "/dashboard/feed",
             route(settings, RAW, move |request| {
-                Viewer::new(request, &to_look.policy(), Arc::clone(&of_viewers))
+                let (policy, hub) = (to_look.policy(), Arc::clone(&of_viewers));
+                admit(&policy, request, || Viewer::new(request, &policy, hub))
             }),
         )
         .post("/topics/{name}", move |request| {
             publish(&to_publish.policy(), &of_publishers, of_posts.as_ref(), request)
                 .unwrap_or_else(|denied| denied.response().into())
         });
+    let to_all = live.clone();
+    let router = router.before("/", move |request| to_all.policy().check_host(request));
     add_streams(router, settings, live, hub, store)
 }
 
@@ -93,7 +96,9 @@ fn add_streams(
         .websocket(
             "/streams/{name}",
             stream_route(settings, move |request| {
-                streams::connect(request, &to_talk.policy(), of_clients.as_ref(), &hub, max_message)
+                admit(&to_talk.policy(), request, || {
+                    streams::connect(request, &to_talk, of_clients.as_ref(), &hub, max_message)
+                })
             }),
         )
 }
@@ -179,17 +184,18 @@ impl Subscriber {
         policy: &Policy,
         hub: Arc<Hub>,
         store: Option<Arc<Store>>,
-    ) -> Result<Self, Refusal> {
-        policy.origin.check(request.head())?;
-        let topic = topic_of(request, hub::check_subscription).map_err(|problem| bad_request(&problem))?;
+    ) -> Result<Self, Rejection> {
+        let topic = topic_of(request, hub::check_subscription)
+            .map_err(|problem| Rejection::request(400, &problem))?;
         let include_self = match request.query("self") {
             None | Some("true") => true,
             Some("false") => false,
-            Some(_) => return Err(bad_request("the query's `self` is true or false")),
+            Some(_) => return Err(Rejection::request(400, "the query's `self` is true or false")),
         };
         let store = store.filter(|store| store.topics().backs(&topic));
         if store.is_some() && !include_self {
-            return Err(bad_request(
+            return Err(Rejection::request(
+                400,
                 "the topic is kept in a stream, which everybody hears all of: no self=false",
             ));
         }
@@ -197,7 +203,7 @@ impl Subscriber {
             rights.check(Want::Subscribe(&topic))?;
             Ok(rights)
         };
-        let rights = policy.rights(request).and_then(allowed).map_err(|denied| denied.refusal())?;
+        let rights = policy.rights(request).and_then(allowed)?;
         let stream = store.map(ToStream::new);
         Ok(Self { topic, include_self, rights, hub, joined: false, stream })
     }
@@ -286,8 +292,8 @@ fn publish(
     request: &mut Request<'_>,
 ) -> Result<Answer, Denied> {
     // A page elsewhere can make a browser post here, too.
-    if policy.origin.check(request.head()).is_err() {
-        return Ok(failure(403, "this origin may not publish here; see --origin").into());
+    if let Err(rejection) = policy.check_origin(request) {
+        return Ok(failure(403, rejection.text()).into());
     }
     let topic = match topic_of(request, hub::check_name) {
         Ok(topic) => topic,
@@ -295,9 +301,10 @@ fn publish(
     };
     let rights = policy.rights(request)?;
     rights.check(Want::Publish(&topic))?;
-    // Text if it is UTF-8, else binary.
-    let kind = if std::str::from_utf8(request.body()).is_ok() { Kind::Text } else { Kind::Binary };
-    let content = Content::payload(kind, Bytes::copy_from_slice(request.body()));
+    let content = match content_of(request) {
+        Ok(content) => content,
+        Err((status, problem)) => return Ok(failure(status, &problem).into()),
+    };
     if let Some(store) = store.filter(|store| store.topics().backs(&topic)) {
         return Ok(streams::http::publish_to_topic(Arc::clone(store), topic, content, rights));
     }
@@ -305,15 +312,35 @@ fn publish(
     Ok(Response::json(format!("{}\n", json!({ "topic": topic, "subscribers": subscribers }))).into())
 }
 
+/// What a body holds, by its type as for streams: JSON, bytes, or else text if it is UTF-8.
+fn content_of(request: &Request<'_>) -> Result<Content, (u16, String)> {
+    let body = request.body();
+    let bytes = || Bytes::copy_from_slice(body);
+    match &*media_type(request) {
+        "application/json" => match serde_json::from_slice::<&RawValue>(body) {
+            Ok(_) => Ok(Content::Json(bytes())),
+            Err(error) => Err((400, format!("the body is no JSON: {error}"))),
+        },
+        "application/octet-stream" => Ok(Content::Binary(bytes())),
+        "application/x-ndjson" | "application/jsonl" => {
+            Err((415, "a topic takes one message in a request; lines of JSON are for /streams".to_owned()))
+        }
+        _ if std::str::from_utf8(body).is_ok() => Ok(Content::Text(bytes())),
+        _ => Ok(Content::Binary(bytes())),
+    }
+}
+
+/// The type of a request's body in lower case, without parameters.
+pub(crate) fn media_type(request: &Request<'_>) -> String {
+    let kind = request.head().header("content-type").next().unwrap_or_default();
+    let kind = std::str::from_utf8(kind).unwrap_or_default();
+    kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
 fn topic_of(request: &Request<'_>, check: fn(&str) -> Result<(), String>) -> Result<String, String> {
     let topic = request.param("name").ok_or("the topic's name is not UTF-8")?;
     check(&topic)?;
     Ok(topic.into_owned())
-}
-
-pub(crate) fn bad_request(problem: &str) -> Refusal {
-    let refusal = Refusal::new(400).expect("400 is among the statuses of a refusal");
-    refusal.with_body(format!("{problem}\n"))
 }
 
 pub(crate) fn failure(status: u16, problem: &str) -> Response {

@@ -38,6 +38,7 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
     let settings = Settings::load(&args)?;
     let log = start_log(settings.log_filter()?);
     let live = Live::new(Policy::new(&settings)?);
+    note_line_break(&settings);
     let tls = settings.certificates()?.map(TlsConfig::new).transpose()?;
     let kept = settings.history.iter().map(|keep| keep.pattern.clone());
     let hub = Arc::new(Hub::new(kept.collect()));
@@ -74,7 +75,7 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
         store.carried_by(appender);
     }
     let handover = Handover::new(Arc::clone(&hub), store.clone(), server.publisher(), server.stop_handle());
-    feed::start(server.monitor(), server.publisher(), Arc::clone(&hub), store.clone())?;
+    feed::start(server.monitor(), server.publisher(), (Arc::clone(&hub), live.clone()), store.clone())?;
     if let Some(store) = &store {
         store.topics().start(Arc::clone(&hub), server.publisher())?;
     }
@@ -140,6 +141,17 @@ fn start_log(filter: EnvFilter) -> SetFilter {
     // Told where it cannot be told (`2>&1 | head`), it would panic, and take the thread along.
     log.log_internal_errors(false).init();
     Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string()))
+}
+
+/// Other programs may sign with the line break at the end of the file, or without it.
+fn note_line_break(settings: &Settings) {
+    if let Some(bytes) = settings.auth.keys.line_break() {
+        tracing::info!(
+            "{}: the file ends in a line break ({bytes}): tokens signed with it and without it are accepted, and \
+             `sinews token` signs without it",
+            settings.name(settings.auth.keys.key())
+        );
+    }
 }
 
 /// What is reached from elsewhere should ask who is there.

@@ -20,9 +20,10 @@ use self::listen::ListenSettings;
 use self::server::{LimitSettings, StopSettings};
 use self::streams::StreamSettings;
 use self::tls::TlsSettings;
-use crate::args::{AuthArgs, Backend, Deflate, ServeArgs};
+use crate::args::{AuthArgs, Backend, Deflate, RejectBrowsers, ServeArgs};
 use crate::config::units::{Bytes, Keep, OneOrMore, Wait};
 use crate::config::{AuthValues, File};
+use crate::hosts::Hosts;
 
 /// Every setting of `sinews serve`.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +34,8 @@ pub(crate) struct Settings {
     pub(crate) max_message: usize,
     pub(crate) deflate: Deflate,
     pub(crate) origin: Vec<String>,
+    pub(crate) hosts: Option<Vec<String>>,
+    pub(crate) reject_browsers: RejectBrowsers,
     pub(crate) history: Vec<Keep>,
     pub(crate) log: String,
     pub(crate) access_log: bool,
@@ -88,6 +91,7 @@ impl Settings {
         let file = args.config.as_deref().map(File::read).transpose()?.unwrap_or_default();
         let settings = Self::merge(args, &file)?;
         settings.origin_policy()?;
+        settings.host_policy()?;
         Ok(settings)
     }
 
@@ -105,6 +109,14 @@ impl Settings {
             origin: pick
                 .one("origin", &args.origin, strings(values.origin))
                 .unwrap_or_else(|| vec!["same".to_owned()]),
+            hosts: pick.one("hosts", &args.hosts, strings(values.hosts)),
+            reject_browsers: pick
+                .one(
+                    "websocket.reject_browsers",
+                    &args.websocket.websocket_reject_browsers,
+                    values.websocket.reject_browsers,
+                )
+                .unwrap_or(RejectBrowsers::Close),
             history: pick
                 .one("history", &args.history, values.history.map(|OneOrMore(list)| list))
                 .unwrap_or_default(),
@@ -134,6 +146,12 @@ impl Settings {
             list => OriginPolicy::list(list.iter().cloned())
                 .map_err(|error| format!("{} {}: {error}", self.name("origin"), list.join(","))),
         }
+    }
+
+    /// By which names the server may be called.
+    pub(crate) fn host_policy(&self) -> Result<Hosts, String> {
+        Hosts::new(self.hosts.as_deref(), self.listen.addresses(), &self.origin)
+            .map_err(|error| format!("{}: {error}", self.name("hosts")))
     }
 
     /// The certificates of TLS, read from their files; `None` without TLS.

@@ -34,7 +34,7 @@ use std::task::{self, Poll, Waker};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures_util::FutureExt;
-use sinews_server::{Appender, Handler, Refusal, Request};
+use sinews_server::{Appender, Handler, Request};
 use sinews_stream::broker::{self, Broker, Health};
 use sinews_stream::record::{Limits, Records};
 use sinews_stream::{
@@ -50,11 +50,12 @@ use self::carrier::Loops;
 pub(crate) use self::desk::{Desk, Voice};
 use self::groups::Groups;
 use self::json::Side;
+use crate::admission::Rejection;
 use crate::auth::{Rights, Want};
+use crate::echo::brief;
 use crate::hub::{self, Content, Hub};
-use crate::live::Policy;
+use crate::live::Live;
 use crate::protocol::{Client, Problem, code, problem};
-use crate::routes::bad_request;
 
 /// The streams of this server.
 pub(crate) struct Store {
@@ -298,10 +299,10 @@ impl Store {
             return Ok(stream);
         }
         if self.bridge.is_some() {
-            return Err(problem(code::STORE, format!("stream {name}: come again")));
+            return Err(problem(code::STORE, format!("stream {}: come again", brief(name))));
         }
         if missing == Missing::Refused {
-            return Err(problem(code::NO_STREAM, format!("there is no stream {name}")));
+            return Err(problem(code::NO_STREAM, format!("there is no stream {}", brief(name))));
         }
         let is_topic = self.topics.backs(name);
         // A topic has one order.
@@ -408,7 +409,7 @@ fn created(name: &str, error: &CreateError) -> Problem {
         CreateError::TooMany => code::TOO_MANY,
         _ => code::STORE,
     };
-    problem(code, format!("stream {name}: {error}"))
+    problem(code, format!("stream {}: {error}", brief(name)))
 }
 
 /// What is under way to where it is kept.
@@ -469,7 +470,7 @@ fn choose(stream: &Stream, which: Which, records: &Records) -> Result<u32, Probl
 
 fn find_partition(stream: &Stream, partition: u32) -> Result<Partition, Problem> {
     stream.partition(partition).ok_or_else(|| {
-        let (name, count) = (stream.name(), stream.partitions());
+        let (name, count) = (brief(stream.name()), stream.partitions());
         problem(code::NO_STREAM, format!("{name} has {count} partitions, counted from 0: no {partition}"))
     })
 }
@@ -477,23 +478,18 @@ fn find_partition(stream: &Stream, partition: u32) -> Result<Partition, Problem>
 /// `WS /streams/{name}`: in binary messages if the client wants them, else in JSON.
 pub(crate) fn connect(
     request: &Request<'_>,
-    policy: &Policy,
+    live: &Live,
     store: Option<&Arc<Store>>,
     hub: &Arc<Hub>,
     max_message: usize,
-) -> Result<Box<dyn Handler>, Refusal> {
-    let name = http::name_of(request).map_err(|problem| bad_request(&problem.text))?;
-    let Some(store) = store else { return Err(off()) };
+) -> Result<Box<dyn Handler>, Rejection> {
+    let name = http::name_of(request).map_err(|problem| Rejection::request(400, &problem.text))?;
+    let Some(store) = store else { return Err(Rejection::request(404, http::OFF)) };
     if request.subprotocol() == Some(binary::NAME) {
-        return Ok(Box::new(Binary::websocket(request, policy, name, Arc::clone(store), max_message)?));
+        return Ok(Box::new(Binary::websocket(request, live, name, Arc::clone(store), max_message)?));
     }
     let side = Side::new(Some(Arc::clone(store)), Some(name));
-    Ok(Box::new(Client::new(request, policy, Arc::clone(hub), max_message, side)?))
-}
-
-fn off() -> Refusal {
-    let refusal = Refusal::new(404).expect("404 is among the statuses of a refusal");
-    refusal.with_body(format!("{}\n", http::OFF))
+    Ok(Box::new(Client::new(request, live, Arc::clone(hub), max_message, side)?))
 }
 
 /// Microseconds since 1970.

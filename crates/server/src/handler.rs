@@ -47,8 +47,9 @@ pub trait Handler {
     }
 
     /// When [`expired`](Self::expired) is to be called: for what ends while nothing comes, such as a token or a lease.
-    /// Asked behind [`open`](Self::open), and from then on whenever a timer of the connection rings: at the latest when
-    /// the answer before has passed. After a call, only one that lies ahead makes another. Default: never.
+    /// Asked behind [`open`](Self::open) and [`woken`](Self::woken), and whenever a timer of the connection rings: at the
+    /// latest when the answer before has passed. So a handler whose deadline moves ahead of that wakes itself. After a
+    /// call, only one that lies ahead makes another. Default: never.
     fn deadline(&self) -> Option<Instant> {
         None
     }

@@ -2,6 +2,7 @@
 
 mod compression;
 mod cors;
+mod redact;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,6 +11,7 @@ use percent_encoding::percent_decode_str;
 
 pub use self::compression::Compression;
 pub use self::cors::Cors;
+pub use self::redact::redact_credentials;
 use crate::request::{Request, Response};
 
 /// In the order in which they were given.
@@ -119,7 +121,7 @@ fn normalize(path: &[u8]) -> Vec<u8> {
     segments.iter().flat_map(|segment| [&b"/"[..], segment]).flatten().copied().collect()
 }
 
-/// One line of the log for each answer.
+/// One line of the log for each answer. Credentials in the query are redacted.
 pub(crate) fn log_access(request: &Request<'_>, response: &Response) {
     let head = request.head();
     tracing::info!(
@@ -127,7 +129,7 @@ pub(crate) fn log_access(request: &Request<'_>, response: &Response) {
         peer = %request.peer(),
         client = %request.client(),
         method = head.method(),
-        target = head.target(),
+        target = &*redact_credentials(head.target()),
         status = response.status(),
         bytes = response.body_len(),
         micros = u64::try_from(request.elapsed().as_micros()).unwrap_or(u64::MAX),

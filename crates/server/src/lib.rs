@@ -88,7 +88,7 @@ pub use appends::{AppendJob, Appender};
 pub use client::TrustedProxies;
 pub use files::Files;
 pub use handler::{Context, Handler};
-pub use hooks::{Compression, Cors};
+pub use hooks::{Compression, Cors, redact_credentials};
 pub use http::HttpConfig;
 pub use inherit::{ListenAddress, Listeners};
 pub use ipnet::IpNet;

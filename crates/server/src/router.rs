@@ -302,8 +302,9 @@ impl Router {
     }
 
     /// Logs each answer below `prefix`, at level info to the target `sinews_server::access`: the peer, the
-    /// [client](Request::client), method and target of the request, the status, the bytes of the body and how long it took. Given behind the hooks that change
-    /// answers, it logs what they made of them.
+    /// [client](Request::client), method and target of the request, the status, the bytes of the body and how long it
+    /// took. Values of query parameters that name a credential, such as `token`, `access_token` or `password`, are
+    /// logged as `***`. Given behind the hooks that change answers, it logs what they made of them.
     ///
     /// # Panics
     /// As [`before`](Self::before).

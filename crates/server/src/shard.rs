@@ -267,13 +267,16 @@ impl Shard {
 
     /// The future of an answer was woken, or a handler.
     fn woken(&mut self, io: &mut Io, conn: ConnId) {
-        let now = self.time(io);
+        let (now, epoch) = (self.time(io), self.epoch);
         let held_back = self.find(conn).is_some_and(|found| found.held_back);
         match self.lend(conn, now) {
             Some((Protocol::WebSocket(websocket), mut lent)) => {
                 websocket.woken(&mut lent);
                 if !held_back {
                     websocket.go_on(io, &mut lent);
+                }
+                if let Some(deadline) = websocket.deadline() {
+                    arm_for_handler(websocket, io, conn, deadline, epoch);
                 }
             }
             Some((Protocol::Http(_), _)) => return self.poll_http(io, conn),

@@ -1,11 +1,12 @@
-//! The chat page of a server that asks for tokens.
+//! The pages and the client of a server that asks for tokens.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::{
-    host::{Failure, Server, Tools, go_through, until},
+    host::{Failure, Server, Tools, ensure, go_through, until},
+    notes,
     page::Page,
     webdriver::{Driver, Session},
 };
@@ -24,12 +25,17 @@ const CHECKS: &[(&str, Check)] = &[
     ("without a token the page says that one may be asked for", asks_for_a_token),
     ("a token in the address lets in, leaves the address, and survives a reload", token_lets_in),
     ("a token that may only read hears others, and says so", reader_hears),
+    ("the client ends with the reason when its token is rejected", client_ends_on_rejected_token),
+    ("the client ends with the reason when its origin is rejected", client_ends_on_rejected_origin),
+    ("the client renews its token without a reconnect", client_renews_token),
+    ("the console says that its token is rejected, and takes another", console_takes_a_token),
+    ("the dashboard says that a token is needed, and takes one", dashboard_takes_a_token),
 ];
 
 /// Runs all checks and answers how many passed and how many failed.
 pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
     let secret = Secret::new(binary)?;
-    let server = Server::start_with(binary, &["--auth-secret-file", &secret.path()])?;
+    let server = Server::start_with(binary, &["--auth-secret-file", &secret.path(), "--auth-leeway", "0s"])?;
     let driver = Driver::start(tools)?;
     let session = Session::start(&driver, 1180, 760)?;
     let mut world = World { server, driver: &driver, session, secret };
@@ -111,4 +117,108 @@ fn reader_hears(w: &mut World<'_>) -> Result<(), Failure> {
     reader.press("#message", "No")?;
     let disabled = reader.script("return document.getElementById('send').disabled", &[])?;
     if disabled == true { Ok(()) } else { Err(Failure::new("the button to send can be pressed")) }
+}
+
+fn client_ends_on_rejected_token(w: &mut World<'_>) -> Result<(), Failure> {
+    let forged = format!("{}x", w.secret.token(&EVERYTHING)?);
+    w.session.open(&w.server.url("healthz"))?;
+    let script = "const { connect } = await import('/sinews.js');
+         window.connect = connect;
+         const quick = { minDelay: 10, maxDelay: 20 };
+         const told = (name) => ({ status, code, reason }) =>
+             status === 'closed' && note(`${name} ${code} ${reason.includes('signature')}`);
+         connect('/ws', { ...quick, token: TOKEN }).onstatus = told('constant');
+         connect('/ws', { ...quick, token: () => TOKEN }).onstatus = told('same');
+         connect('/ws', { ...quick, token: 'no token' }).onstatus = told('malformed');
+         // A function that answers another one is asked again.
+         let asked = 0;
+         const other = connect('/ws', { ...quick, token: () => TOKEN + asked++ });
+         other.onstatus = () => { if (asked > 3) { other.onstatus = null; other.close(); note('asked again'); } };";
+    notes::run(&w.session, &script.replace("TOKEN", &format!("'{forged}'")))?;
+    for expected in ["constant 4401 true", "same 4401 true", "malformed 4401 false", "asked again"] {
+        notes::until_noted(&w.session, expected)?;
+    }
+    Ok(())
+}
+
+fn client_ends_on_rejected_origin(w: &mut World<'_>) -> Result<(), Failure> {
+    let elsewhere = w.server.beside(&[])?;
+    w.session.open(&w.server.url("healthz"))?;
+    let script = format!(
+        "const {{ connect }} = await import('/sinews.js');
+         connect('{}').onstatus = ({{ status, code, reason }}) =>
+             status === 'closed' && note(`origin ${{code}} ${{reason.includes(location.origin)}}`);",
+        elsewhere.url("ws")
+    );
+    notes::run(&w.session, &script)?;
+    notes::until_noted(&w.session, "origin 4403 true")
+}
+
+fn client_renews_token(w: &mut World<'_>) -> Result<(), Failure> {
+    let short = w.secret.token(&["--subscribe", ">", "--expires", "5s"])?;
+    let long = w.secret.token(&EVERYTHING)?;
+    w.session.open(&w.server.url("healthz"))?;
+    let script = format!(
+        "const {{ connect }} = await import('/sinews.js');
+         const tokens = ['{short}', '{long}'];
+         const client = window.client = connect('/ws', {{ token: () => tokens.shift() }});
+         client.onstatus = ({{ status }}) => note('status ' + status);
+         const send = WebSocket.prototype.send;
+         WebSocket.prototype.send = function (text) {{
+             if (JSON.parse(text).op === 'token') note('renewed');
+             return send.call(this, text);
+         }};
+         client.subscribe('room', ({{ data }}) => note('heard ' + data));
+         setTimeout(() => client.publish('room', 'later').catch((error) => note('failed: ' + error)), 6_000);"
+    );
+    notes::run(&w.session, &script)?;
+    notes::until_noted(&w.session, "renewed")?;
+    // Published behind the end of the first token, with a right that only the second one grants.
+    notes::until_noted(&w.session, "heard later")?;
+    let notes = notes::all(&w.session)?;
+    let states: Vec<_> = notes.iter().filter(|note| note.starts_with("status ")).collect();
+    ensure(states == ["status connecting", "status open"], || format!("it reconnected: {notes:?}"))
+}
+
+fn console_takes_a_token(w: &mut World<'_>) -> Result<(), Failure> {
+    let session = &w.session;
+    let token = w.secret.token(&EVERYTHING)?;
+    session.open(&w.server.url(&format!("console#token={token}x")))?;
+    until("the console says what is wrong", || Ok(session.text("#auth-problem")?.contains("signature")))?;
+    until("the console has stopped", || Ok(session.text("#state")?.contains("signature")))?;
+    session.press("#token", &token)?;
+    session.click("#auth button")?;
+    until("the console is connected", || Ok(session.text("#state")? == "connected"))?;
+    until("nothing is wrong any more", || Ok(session.text("#auth-problem")?.is_empty()))?;
+    // Without a token it connects, and says what takes one.
+    session.open(&w.server.url("healthz"))?;
+    session.open(&w.server.url("console"))?;
+    until("the console is connected", || Ok(session.text("#state")? == "connected"))?;
+    session.press("#hear-topic", "prices\u{E007}")?;
+    until("the console says that a token is needed", || {
+        Ok(session.text("#auth-problem")?.contains("a token is needed to subscribe to prices"))
+    })
+}
+
+fn dashboard_takes_a_token(w: &mut World<'_>) -> Result<(), Failure> {
+    let session = &w.session;
+    session.open(&w.server.url("dashboard"))?;
+    let says = |words: &str| {
+        until(&format!("the dashboard says {words:?}"), || Ok(session.text("#auth-problem")?.contains(words)))
+    };
+    says("a token is needed to subscribe to sinews.dashboard")?;
+    session.press("#token", "no token")?;
+    session.click("#auth button")?;
+    says("no token (JWT)")?;
+    let clear = "document.getElementById('token').value = ''";
+    session.script(clear, &[])?;
+    session.press("#token", &w.secret.token(&["--subscribe", "other"])?)?;
+    session.click("#auth button")?;
+    says("this token may not subscribe to sinews.dashboard")?;
+    session.script(clear, &[])?;
+    session.press("#token", &w.secret.token(&["--subscribe", "sinews.dashboard"])?)?;
+    session.click("#auth button")?;
+    until("the dashboard is live", || Ok(session.text("#state")? == "live"))?;
+    let hidden = session.script("return document.getElementById('auth').hidden", &[])?;
+    ensure(hidden == true, || "the form is still there".to_owned())
 }

@@ -54,6 +54,20 @@ pub(crate) struct WebSocketArgs {
     /// to it [default: close]
     #[arg(long, value_enum, value_name = "WHAT", env = "SINEWS_WEBSOCKET_OVERFLOW")]
     pub(crate) websocket_overflow: Option<Slow>,
+
+    /// How a browser learns that its origin, its token or the path is rejected: `close` accepts the WebSocket and closes
+    /// it with 4400, 4401, 4403 or 4404 and the reason; `status` answers the handshake with 400, 401, 403 or 404, which
+    /// scripts of a page cannot read [default: close]
+    #[arg(long, value_enum, value_name = "HOW", env = "SINEWS_WEBSOCKET_REJECT_BROWSERS")]
+    pub(crate) websocket_reject_browsers: Option<RejectBrowsers>,
+}
+
+/// How a browser's WebSocket is rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum RejectBrowsers {
+    Close,
+    Status,
 }
 
 /// What happens to a client that takes its messages too slowly.

@@ -19,6 +19,17 @@ pub(crate) struct Key {
 }
 
 impl KeySource {
+    /// The line break at the end of the file with the secret, in hexadecimal digits, if there is one.
+    pub(crate) fn line_break(&self) -> Option<&'static str> {
+        let Self::SecretFile(path) = self else { return None };
+        let file = read(path).ok()?;
+        match &file[without_line_break(&file).len()..] {
+            b"" => None,
+            b"\n" => Some("0x0a"),
+            _ => Some("0x0d 0x0a"),
+        }
+    }
+
     /// Reads the keys. There is at least one, unless there is no source.
     ///
     /// # Errors
@@ -27,7 +38,7 @@ impl KeySource {
         let keys = match self {
             Self::None => return Ok(Vec::new()),
             Self::Secret(secret) => vec![of_secret(secret.as_bytes(), None)?],
-            Self::SecretFile(path) => vec![at(path, of_secret(&read_secret(path)?, None))?],
+            Self::SecretFile(path) => at(path, of_secret_file(&read(path)?))?,
             Self::PublicKeyFile(path) => vec![at(path, of_pem(&read(path)?))?],
             Self::JwksFile(path) => at(path, of_set(&read(path)?))?,
         };
@@ -38,13 +49,26 @@ impl KeySource {
 /// The bytes of a file with a secret, without the line break that editors put there.
 pub(crate) fn read_secret(path: &Path) -> Result<Vec<u8>, String> {
     let mut secret = read(path)?;
-    if secret.last() == Some(&b'\n') {
-        secret.pop();
-        if secret.last() == Some(&b'\r') {
-            secret.pop();
-        }
-    }
+    secret.truncate(without_line_break(&secret).len());
     Ok(secret)
+}
+
+/// The bytes without one LF or CR LF at the end.
+fn without_line_break(secret: &[u8]) -> &[u8] {
+    let line = secret.strip_suffix(b"\n");
+    line.map_or(secret, |line| line.strip_suffix(b"\r").unwrap_or(line))
+}
+
+/// The key without the line break at the end of its file, and the one with it, if there is one: other programs sign
+/// with the bytes of the file as they are.
+fn of_secret_file(file: &[u8]) -> Result<Vec<Key>, String> {
+    let secret = without_line_break(file);
+    let key = of_secret(secret, None)?;
+    if secret.len() == file.len() {
+        return Ok(vec![key]);
+    }
+    let whole = Key { key: DecodingKey::from_secret(file), ..key.clone() };
+    Ok(vec![key, whole])
 }
 
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, String> {

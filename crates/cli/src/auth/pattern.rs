@@ -18,10 +18,15 @@ pub(crate) fn is_pattern(name: &str) -> bool {
     name.contains(['*', '>']) && name.split('.').any(|token| token == "*" || token == ">")
 }
 
-/// Whether it may be a pattern: not empty, without control characters, `>` at the end only.
+/// Whether nothing stands before, behind or between its dots. An empty name is one empty token.
+pub(crate) fn has_empty_token(name: &str) -> bool {
+    name.split('.').any(str::is_empty)
+}
+
+/// Whether it may be a pattern: no empty token, no control character, `>` at the end only.
 pub(crate) fn is_valid(pattern: &str) -> bool {
     let before_last = pattern.rsplit('.').skip(1);
-    !pattern.is_empty()
+    !has_empty_token(pattern)
         && pattern.len() <= sinews_server::Topics::NAME_MAX
         && !pattern.chars().any(char::is_control)
         && !before_last.into_iter().any(|token| token == ">")
@@ -75,7 +80,7 @@ mod tests {
         for pattern in ["a", "*", ">", "a.>", "*.*", "a b", "a*"] {
             assert!(is_valid(pattern), "{pattern}");
         }
-        for bad in ["", "a.>.b", ">.a", "a\n", &"a".repeat(257)] {
+        for bad in ["", "a.>.b", ">.a", "a\n", "a.", ".a", "a..b", ".", ".>", &"a".repeat(257)] {
             assert!(!is_valid(bad), "{bad}");
         }
     }

@@ -16,6 +16,7 @@ use super::interrupt::Interrupt;
 use super::load;
 use super::plan::Plan;
 use super::report::units::{count, nanos};
+use crate::echo::shown_url;
 
 /// Measure several servers by turns, and say which differences are more than noise.
 ///
@@ -222,7 +223,8 @@ fn said(first: &[f64], own: &[f64]) -> String {
 
 fn to_json(all: &[Contender]) -> Value {
     let one = |one: &Contender| {
-        let mut result = json!({ "name": one.name, "url": one.plan.target.url, "rounds": one.rounds.len() });
+        let mut result =
+            json!({ "name": one.name, "url": shown_url(&one.plan.target.url), "rounds": one.rounds.len() });
         for figure in &FIGURES {
             let (Some(own), Some(first)) =
                 (values(one, figure), all.first().and_then(|first| values(first, figure)))

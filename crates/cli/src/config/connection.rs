@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::units::{Bytes, SomeWait, WaitOrOff};
-use crate::args::Slow;
+use crate::args::{RejectBrowsers, Slow};
 
 /// `[http]`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -25,4 +25,5 @@ pub(crate) struct WebSocketValues {
     pub(crate) high_water: Option<Bytes>,
     pub(crate) max_outbound: Option<Bytes>,
     pub(crate) overflow: Option<Slow>,
+    pub(crate) reject_browsers: Option<RejectBrowsers>,
 }

@@ -140,6 +140,19 @@ pub(crate) const KEYS: &[Key] = &[
         reloads: true,
     },
     Key {
+        name: "hosts",
+        default: None,
+        example: "[\"ws.example.com\", \"*.example.net\"]",
+        expected: "\"any\", or a list of names such as [\"ws.example.com\", \"*.example.net\"]",
+        about: &[
+            "Names by which this server is called (Host). Requests with another one are rejected with 421, so that no page",
+            "can use a name of its own for this server (DNS rebinding). Addresses, localhost and the hosts of `origin` are",
+            "accepted, too. Without it any name is, but where `listen` names no wildcard address, requests from this machine",
+            "may use names of this machine only: behind a proxy there, name the public host. \"any\" checks nothing.",
+        ],
+        reloads: true,
+    },
+    Key {
         name: "history",
         default: Some("[]"),
         example: "",
@@ -183,7 +196,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "\"/etc/sinews/secret\"",
         expected: "the path of a file",
         about: &[
-            "A file that holds the secret; one line break at its end is left out. `openssl rand -hex 32` makes one.",
+            "A file that holds the secret. `openssl rand -hex 32` makes one. A line break at its end is not part of the",
+            "secret; tokens signed with it are accepted, too, since other programs sign with all bytes of the file.",
         ],
         reloads: true,
     },
@@ -571,6 +585,18 @@ pub(crate) const KEYS: &[Key] = &[
             "the others drop the newest or the oldest of what is published to it.",
         ],
         reloads: false,
+    },
+    Key {
+        name: "websocket.reject_browsers",
+        default: Some("\"close\""),
+        example: "",
+        expected: "\"close\" or \"status\"",
+        about: &[
+            "How a browser learns that its origin, its token or the path is rejected: \"close\" accepts the WebSocket and closes",
+            "it with 4400, 4401, 4403 or 4404 and the reason; \"status\" answers the handshake with 400, 401, 403 or 404, which",
+            "scripts of a page cannot read. Clients that send no Origin always get the status.",
+        ],
+        reloads: true,
     },
 ];
 

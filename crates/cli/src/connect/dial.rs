@@ -18,6 +18,7 @@ use tokio_rustls::TlsConnector;
 use super::args::{ConnectArgs, ConnectTo, LimitArgs};
 use super::end::{End, Kind};
 use super::tls;
+use crate::echo::shown_url;
 
 /// What a connection may run over.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -39,7 +40,7 @@ impl Url {
     /// # Errors
     /// There is no host in it, or no port that is one.
     pub(crate) fn parse(url: &str) -> Result<Self, End> {
-        let fault = |why: &str| End::trouble(format!("{url}: {why}"));
+        let fault = |why: &str| End::trouble(format!("{}: {why}", shown_url(url)));
         let (scheme, rest) = url.split_once("://").ok_or_else(|| fault("the scheme must be ws or wss"))?;
         let secure = match scheme.to_ascii_lowercase().as_str() {
             "ws" | "http" => false,
@@ -192,7 +193,7 @@ pub(crate) fn leaving_max(limits: &LimitArgs) -> Duration {
 
 /// What a server's answer says, for a person.
 pub(crate) fn describe(url: &str, response: &Response) -> String {
-    let mut words = format!("connected to {url}");
+    let mut words = format!("connected to {}", shown_url(url));
     if let Some(subprotocol) = response.subprotocol() {
         words += &format!(", subprotocol {subprotocol}");
     }

@@ -9,6 +9,7 @@ use sinews_server::{Position, Start};
 use sinews_stream as stream;
 
 use super::{Problem, code, problem};
+use crate::echo::{brief, brief_error};
 use crate::streams::json::{self as streams, Given};
 use crate::streams::{Ack, Begin, Which};
 
@@ -46,6 +47,10 @@ pub(super) enum Op<'a> {
         topic: Cow<'a, str>,
         start: Start,
     },
+    /// A token in place of the one before.
+    Token {
+        token: Cow<'a, str>,
+    },
     Ping,
     /// Of a stream, which may be named elsewhere.
     Stream(Option<Cow<'a, str>>, streams::Op<'a>),
@@ -81,6 +86,8 @@ struct Fields<'a> {
     group: Option<Cow<'a, str>>,
     offset: Option<u64>,
     max: Option<usize>,
+    #[serde(borrow)]
+    token: Option<Cow<'a, str>>,
 }
 
 /// Where to begin.
@@ -143,7 +150,7 @@ pub(super) fn read(text: &[u8]) -> Result<Incoming<'_>, (Option<Value>, Problem)
     }
     let fields: Fields<'_> = serde_json::from_slice(text).map_err(|error| {
         let id = serde_json::from_slice::<Id>(text).unwrap_or_default().id.filter(is_id);
-        (id, problem(code::MALFORMED, format!("no message of this protocol: {error}")))
+        (id, problem(code::MALFORMED, format!("no message of this protocol: {}", brief_error(&error))))
     })?;
     let id = fields.id.clone();
     if id.as_ref().is_some_and(|id| !is_id(id)) {
@@ -166,11 +173,22 @@ fn is_id(id: &Value) -> bool {
 
 fn op(fields: Fields<'_>) -> Result<Op<'_>, Problem> {
     let name = fields.op.as_deref().ok_or_else(|| problem(code::MALFORMED, "op is missing"))?.to_owned();
+    if name == "token" {
+        let token = fields.token.ok_or_else(|| problem(code::MALFORMED, "token: token is missing"))?;
+        return Ok(Op::Token { token });
+    }
+    if fields.token.is_some() {
+        let words = format!("{}: a field that is there for the op token only", brief(&name));
+        return Err(problem(code::MALFORMED, words));
+    }
     if matches!(&*name, "append" | "consume" | "commit" | "read" | "stop" | "stream") {
         return op_of_stream(&name, fields);
     }
     if fields.is_of_stream() {
-        return Err(problem(code::MALFORMED, format!("{name}: a field that is there for streams only")));
+        return Err(problem(
+            code::MALFORMED,
+            format!("{}: a field that is there for streams only", brief(&name)),
+        ));
     }
     let start = match (fields.last, fields.from) {
         (Some(_), Some(_)) => return Err(problem(code::MALFORMED, "last or from, not both")),
@@ -179,7 +197,9 @@ fn op(fields: Fields<'_>) -> Result<Op<'_>, Problem> {
         (None, Some(From::Heard(Heard { epoch, seq }))) => {
             Some(Start::After(Position { epoch, sequence: seq }))
         }
-        (None, Some(_)) => return Err(problem(code::MALFORMED, format!("{name}: from takes epoch and seq"))),
+        (None, Some(_)) => {
+            return Err(problem(code::MALFORMED, format!("{}: from takes epoch and seq", brief(&name))));
+        }
     };
     let topic = || fields.topic.ok_or_else(|| problem(code::MALFORMED, format!("{name}: topic is missing")));
     Ok(match &*name {
@@ -198,7 +218,7 @@ fn op(fields: Fields<'_>) -> Result<Op<'_>, Problem> {
         },
         "presence" => Op::Presence { topic: topic()? },
         "ping" => Op::Ping,
-        _ => return Err(problem(code::UNKNOWN_OP, format!("unknown op {name:?}"))),
+        _ => return Err(problem(code::UNKNOWN_OP, format!("unknown op {:?}", brief(&name)))),
     })
 }
 

@@ -60,6 +60,14 @@ impl ListenSettings {
         })
     }
 
+    /// The TCP addresses.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.places.iter().filter_map(|place| match place {
+            Place::Tcp(address) => Some(*address),
+            Place::Unix(_) => None,
+        })
+    }
+
     /// The paths of Unix sockets.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &Path> {
         self.places.iter().filter_map(|place| match place {

@@ -29,6 +29,7 @@ use super::counted::counted;
 use super::desk::Alarm;
 use super::json::malformed;
 use crate::auth::pattern;
+use crate::echo::brief;
 use crate::hub::{Content, Hub};
 use crate::protocol::{Problem, code, problem};
 
@@ -339,7 +340,7 @@ impl Line {
 
 /// The partition of a stream that keeps a topic.
 pub(super) fn check(stream: &Stream) -> Result<Partition, Problem> {
-    let (name, count) = (stream.name(), stream.partitions());
+    let (name, count) = (brief(stream.name()), stream.partitions());
     stream.partition(0).filter(|_| count == 1).ok_or_else(|| {
         let words =
             format!("the stream {name} has {count} partitions: it keeps no topic, which has one order");

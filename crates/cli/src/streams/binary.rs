@@ -1,10 +1,11 @@
 //! The binary messages, over WebSocket and over plain TCP.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::{BufMut, Bytes};
-use sinews_server::{CloseCode, Closed, Context, Handler, Kind, Payload, Refusal, Request, Sent};
+use sinews_server::{CloseCode, Closed, Context, Handler, Kind, Payload, Request, Sent};
 use sinews_stream::record::Records;
 use sinews_stream::{Appended, Read, Stream};
 
@@ -13,8 +14,9 @@ use super::desk::Place;
 use super::json::malformed;
 use super::wire::{self, ANY, HEAD, Head, Wish, op};
 use super::{Ack, Desk, Fetched, Store, Voice};
+use crate::admission::Rejection;
 use crate::auth::{Rights, Want};
-use crate::live::{Live, Policy};
+use crate::live::Live;
 use crate::protocol::{Problem, code, problem};
 use crate::routes::{TOKEN_EXPIRED, close};
 
@@ -26,7 +28,9 @@ pub(crate) struct Binary {
     store: Arc<Store>,
     /// `None`: it has to say hello first.
     guest: Option<Guest>,
-    live: Option<Live>,
+    /// Over TCP, where no path names the stream.
+    is_plain: bool,
+    live: Live,
     max_message: usize,
     desk: Desk<u32>,
 }
@@ -43,39 +47,57 @@ impl Binary {
     /// A WebSocket at the stream's path.
     pub(crate) fn websocket(
         request: &Request<'_>,
-        policy: &Policy,
+        live: &Live,
         stream: String,
         store: Arc<Store>,
         max_message: usize,
-    ) -> Result<Self, Refusal> {
-        policy.origin.check(request.head())?;
-        let rights = policy.rights(request).and_then(|rights| {
-            let publish = rights.check(Want::Publish(&stream));
-            publish.or_else(|_| rights.check(Want::Subscribe(&stream)))?;
-            Ok(rights)
-        });
-        let rights = rights.map_err(|denied| denied.refusal())?;
+    ) -> Result<Self, Rejection> {
+        let rights = live.policy().rights(request)?;
+        rights.check(Want::Publish(&stream)).or_else(|_| rights.check(Want::Subscribe(&stream)))?;
         let guest = Some(Guest { stream, rights, found: None });
-        Ok(Self { store, guest, live: None, max_message, desk: Desk::default() })
+        let (live, desk) = (live.clone(), Desk::default());
+        Ok(Self { store, guest, is_plain: false, live, max_message, desk })
     }
 
     /// A plain connection, which names its stream first.
     pub(crate) fn plain(live: Live, store: Arc<Store>, max_message: usize) -> Self {
-        Self { store, guest: None, live: Some(live), max_message, desk: Desk::default() }
+        Self { store, guest: None, is_plain: true, live, max_message, desk: Desk::default() }
     }
 
-    fn hello(&mut self, stream: &str, token: Option<&str>, id: u32) -> Result<Bytes, Problem> {
-        let Some(live) = &self.live else {
+    fn hello(
+        &mut self,
+        (stream, token): (&str, Option<&str>),
+        id: u32,
+        client: IpAddr,
+    ) -> Result<Bytes, Problem> {
+        if !self.is_plain {
             return Err(problem(code::MALFORMED, "hello: the path names the stream here"));
-        };
+        }
         if self.guest.is_some() {
             return Err(problem(code::MALFORMED, "hello was said already"));
         }
         crate::hub::check_name(stream).map_err(|text| problem(code::TOPIC, text))?;
-        let rights = live.policy().rights_of(token)?;
+        let rights = self.live.policy().rights_of(token, client, "streams.listen")?;
         rights.check(Want::Publish(stream)).or_else(|_| rights.check(Want::Subscribe(stream)))?;
         self.guest = Some(Guest { stream: stream.to_owned(), rights, found: None });
         Ok(self.welcome(id))
+    }
+
+    /// Has a token take the place of the one before. What it does not allow any more ends.
+    fn renew(&mut self, token: &str, id: u32, cx: &mut Context<'_>) -> Result<Option<Bytes>, Problem> {
+        let Some(guest) = &mut self.guest else { return Err(nobody()) };
+        let rights = self.live.policy().rights_of(Some(token), cx.peer().ip(), "/streams")?;
+        let left = rights.expires_in().map_or(u32::MAX, |left| u32::try_from(left).unwrap_or(u32::MAX));
+        let ended = self.desk.end_denied(|stream| rights.check(Want::Subscribe(stream)).err());
+        guest.rights = rights;
+        // The deadline may be nearer than before: the server asks for it behind a wake.
+        cx.waker().wake();
+        // A connection that is closing takes no more.
+        let _ = cx.send_bytes(wire::message(op::RENEWED, ANY, id, |body| body.put_u32_le(left)));
+        for (id, _, denied) in ended {
+            Wire.failed(&id, denied.into(), cx);
+        }
+        Ok(None)
     }
 
     /// How many partitions there are, if the stream is there, and how large a message may be.
@@ -141,13 +163,17 @@ impl Binary {
 
     /// Does what a message asks for; answers what is to be said at once.
     fn obey(&mut self, head: Head, wish: Wish<'_>, cx: &mut Context<'_>) -> Result<Option<Bytes>, Problem> {
-        if let Wish::Hello { stream, token } = wish {
-            return self.hello(stream, token, head.id).map(Some);
+        match wish {
+            Wish::Hello { stream, token } => {
+                return self.hello((stream, token), head.id, cx.peer().ip()).map(Some);
+            }
+            Wish::Renew { token } => return self.renew(token, head.id, cx),
+            _ => {}
         }
         let Some(Guest { stream, rights, .. }) = &self.guest else { return Err(nobody()) };
         let to_read = || self.store.to_read(stream, rights);
         match wish {
-            Wish::Hello { .. } | Wish::Publish(_) => Ok(None),
+            Wish::Hello { .. } | Wish::Renew { .. } | Wish::Publish(_) => Ok(None),
             Wish::Subscribe(begin) => {
                 if self.desk.has(|known, _| *known == head.id) {
                     return Err(problem(code::NOT_SUBSCRIBED, "this id has a subscription already"));

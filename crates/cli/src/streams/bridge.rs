@@ -20,6 +20,7 @@ use sinews_stream::{CreateError, Partition, Read, ReadError, Start, Stream, Stre
 
 use super::backing::Backing;
 use super::created;
+use crate::echo::brief;
 use crate::protocol::{Problem, code, problem};
 
 /// How long a stop waits until the broker has acknowledged what was published.
@@ -187,7 +188,10 @@ async fn follow(
     streams: &Streams,
     config: &StreamConfig,
 ) -> Result<Vec<Extent>, Problem> {
-    let refused = |error: BrokerError| problem(code::STORE, format!("stream {name}: {error}"));
+    let shown = brief(name);
+    let refused = |error: BrokerError| {
+        problem(code::STORE, format!("stream {shown}: {}", error.to_string().replace(name, &shown)))
+    };
     if streams.stream(name).is_none() && !streams.has_room() {
         // Asking for it may make it at the broker.
         return Err(created(name, &CreateError::TooMany));
@@ -215,7 +219,7 @@ async fn follow(
     let create = || match streams.create(name, &config.clone().partitions(count)) {
         Err(CreateError::Partitions { has }) => Err(problem(
             code::STORE,
-            format!("stream {name}: the broker has {count} partitions of it and this node {has}"),
+            format!("stream {shown}: the broker has {count} partitions of it and this node {has}"),
         )),
         other => other.map_err(|error| created(name, &error)),
     };

@@ -18,6 +18,7 @@ use sinews_stream::{AppendError, Appended, Durability, Past, Pending, Read, Star
 use super::bridge::{Opening, Source, Unread};
 use super::groups::Membership;
 use super::{Ack, Begin, Committed, Fetched, READ_BYTES, Store, Under, Which, choose};
+use crate::auth::Denied;
 use crate::protocol::{Problem, code, problem};
 
 /// How a connection says what became of things.
@@ -321,6 +322,19 @@ impl<I> Desk<I> {
         let before = self.subscriptions.len();
         self.subscriptions.retain(|known| !matches(&known.id, known.stream.name()));
         self.subscriptions.len() < before
+    }
+
+    /// Ends the subscriptions to streams that are denied; answers the id, the stream and the denial of each.
+    pub(crate) fn end_denied(&mut self, denied: impl Fn(&str) -> Option<Denied>) -> Vec<(I, String, Denied)> {
+        let (mut kept, mut ended) = (Vec::new(), Vec::new());
+        for known in std::mem::take(&mut self.subscriptions) {
+            match denied(known.stream.name()) {
+                None => kept.push(known),
+                Some(denied) => ended.push((known.id, known.stream.name().to_owned(), denied)),
+            }
+        }
+        self.subscriptions = kept;
+        ended
     }
 
     /// Reads once, and answers with what there is.

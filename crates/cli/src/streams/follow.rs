@@ -14,6 +14,7 @@ use super::backing::{Line, RELAY_RECORDS, content_of};
 use super::bridge::{Source, Unread};
 use super::counted::counted;
 use super::{Fetched, READ_BYTES, Store};
+use crate::echo::brief;
 use crate::hub::Form;
 use crate::protocol::{Problem, code, problem};
 
@@ -164,7 +165,10 @@ impl Follow {
                 return Ok(Step::Fed);
             }
             Ok(None) | Err(Unread::Ahead(_)) => {
-                return Err(problem(code::STORE, format!("{topic}: what was heard is not there any more")));
+                return Err(problem(
+                    code::STORE,
+                    format!("{}: what was heard is not there any more", brief(topic)),
+                ));
             }
             Err(Unread::Failed(problem)) => return Err(problem),
         };
@@ -294,7 +298,7 @@ impl Line {
                 return Ok(true);
             }
             // Nobody else says where it stands, so this is another program's topic.
-            return Err(problem(code::STORE, format!("{topic}: its place is not known")));
+            return Err(problem(code::STORE, format!("{}: its place is not known", brief(topic))));
         }
         drop(relayed);
         self.leave_out(topic, cx)?;

@@ -18,7 +18,7 @@ use crate::auth::{Rights, Want};
 use crate::hub::{self, Content};
 use crate::live::Policy;
 use crate::protocol::{Problem, code, problem};
-use crate::routes::failure;
+use crate::routes::{failure, media_type};
 
 /// What those are told who want what this server does not have.
 pub(super) const OFF: &str =
@@ -43,8 +43,8 @@ pub(super) fn name_of(request: &Request<'_>) -> Result<String, Problem> {
 /// `POST /streams/{name}`: answers when what it holds is as safe as asked for.
 pub(crate) fn publish(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) -> Answer {
     // A page elsewhere can make a browser post here, too.
-    if policy.origin.check(request.head()).is_err() {
-        return failure(403, "this origin may not publish here; see --origin").into();
+    if let Err(rejection) = policy.check_origin(request) {
+        return failure(403, rejection.text()).into();
     }
     try_publish(policy, store, request).unwrap_or_else(|problem| refused(&problem).into())
 }
@@ -143,9 +143,7 @@ fn partition_of(request: &Request<'_>) -> Result<Which, Problem> {
 
 /// What a body holds, by its type.
 fn records_of(request: &Request<'_>, store: &Store) -> Result<Records, Problem> {
-    let kind = request.head().header("content-type").next().unwrap_or_default();
-    let kind = std::str::from_utf8(kind).unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let kind = media_type(request);
     let body = request.body();
     if kind == "application/x-sinews-records" {
         return Records::check(Bytes::copy_from_slice(body), store.limits()).map_err(malformed);

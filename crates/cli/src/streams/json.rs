@@ -20,6 +20,7 @@ use super::counted::counted;
 use super::desk::Place;
 use super::{Ack, Begin, Desk, Fetched, Store, Voice, Which, follow};
 use crate::auth::{Rights, Want};
+use crate::echo::brief;
 use crate::hub::Content;
 use crate::protocol::{HISTORY_BYTES_MAX, HISTORY_MAX, Problem, code, problem};
 
@@ -139,7 +140,7 @@ impl Side {
                 if self.desk.has(|_, known| known == name) {
                     return Err(problem(
                         code::NOT_SUBSCRIBED,
-                        format!("{name} is being consumed already: stop first"),
+                        format!("{} is being consumed already: stop first", brief(name)),
                     ));
                 }
                 let from = (&*store, stream);
@@ -160,7 +161,7 @@ impl Side {
             Op::Stop if self.desk.unsubscribe(|_, known| known == name) => {
                 Ok(Answer::Ack(json!({ "stream": name })))
             }
-            Op::Stop => Err(problem(code::NOT_SUBSCRIBED, format!("{name} is not being consumed"))),
+            Op::Stop => Err(problem(code::NOT_SUBSCRIBED, format!("{} is not being consumed", brief(name)))),
             Op::Stream => {
                 let mut words = described(&store, &store.to_read(name, rights)?);
                 words["op"] = json!("stream");
@@ -170,6 +171,20 @@ impl Side {
                 Ok(Answer::Own(words.to_string()))
             }
         }
+    }
+
+    /// Ends the consumptions that the rights do not cover; answers an error for each.
+    pub(crate) fn end_denied(&mut self, rights: &Rights) -> Vec<Value> {
+        let denied = |stream: &str| rights.check(Want::Subscribe(stream)).err();
+        let ended = self.desk.end_denied(denied).into_iter().map(|(asked, stream, denied)| {
+            let mut error = Problem::from(denied).words();
+            error["stream"] = json!(stream);
+            if let Some(id) = asked.id {
+                error["id"] = id;
+            }
+            error
+        });
+        ended.collect()
     }
 
     /// The streams behind topics, if there are any.

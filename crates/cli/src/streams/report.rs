@@ -15,7 +15,9 @@ use sinews_server::{Metrics, Response, Router};
 use sinews_stream::{Ends, Partition, Statistics, Stream};
 
 use super::Store;
+use crate::admission::RejectionMetrics;
 use crate::health;
+use crate::live::Live;
 
 /// Streams that the dashboard is told of: those that have failed first, then those with the most traffic so far.
 const STREAMS_SHOWN: usize = 20;
@@ -134,11 +136,12 @@ fn micros(time: Duration) -> u64 {
 }
 
 /// Answers at `/metrics`: with what the server tells, and the streams.
-pub(crate) fn add_metrics(router: Router, store: Option<&Arc<Store>>) -> Router {
-    let (monitor, store) = (router.monitor(), store.cloned());
+pub(crate) fn add_metrics(router: Router, store: Option<&Arc<Store>>, live: &Live) -> Router {
+    let (monitor, store, live) = (router.monitor(), store.cloned(), live.clone());
     router.get("/metrics", move |_| {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(monitor.metrics()));
+        registry.register_collector(Box::new(RejectionMetrics(Arc::clone(live.policy().rejections()))));
         if let Some(store) = &store {
             registry.register_collector(Box::new(Told::of(store)));
             if let Some(broker) = health::Broker::of(store) {

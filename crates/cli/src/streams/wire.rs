@@ -41,6 +41,10 @@ pub(super) enum Wish<'a> {
     /// The id that it was subscribed with.
     Unsubscribe(u32),
     Ping,
+    /// A token in place of the one before.
+    Renew {
+        token: &'a str,
+    },
 }
 
 /// What is said: below 128 by the client.
@@ -56,6 +60,7 @@ pub(super) mod op {
     pub(in crate::streams) const COMMITTED: u8 = 132;
     pub(in crate::streams) const UNSUBSCRIBED: u8 = 133;
     pub(in crate::streams) const PONG: u8 = 134;
+    pub(in crate::streams) const RENEWED: u8 = 136;
     pub(in crate::streams) const ASSIGNED: u8 = 140;
     pub(in crate::streams) const GAP: u8 = 141;
     pub(in crate::streams) const ERROR: u8 = 255;
@@ -94,6 +99,7 @@ impl Head {
                 Wish::Unsubscribe(id.map_err(|_| "unsubscribe: u32 id of the subscription")?)
             }
             6 => Wish::Ping,
+            8 => Wish::Renew { token: text(body).ok_or("token: a token in UTF-8")? },
             _ => return Err(None),
         };
         if self.flags != 0 && !matches!(wish, Wish::Publish(_)) {
@@ -242,6 +248,7 @@ mod tests {
         assert_eq!(read(&commit), Ok(Wish::Commit { offset: 7, group: "g" }));
         assert_eq!(read(&with(5, 0, &[1, 0, 0, 0])), Ok(Wish::Unsubscribe(1)));
         assert_eq!(read(&with(6, 0, b"")), Ok(Wish::Ping));
+        assert_eq!(read(&with(8, 0, b"a.b.c")), Ok(Wish::Renew { token: "a.b.c" }));
     }
 
     #[test]
@@ -261,6 +268,7 @@ mod tests {
             with(4, 0, &[0; 7]),
             with(5, 0, &[0; 3]),
             with(6, 1, b""),
+            with(8, 0, b"\xff"),
         ] {
             assert!(matches!(read(&bad), Err(Some(_))), "{bad:?}");
         }

@@ -80,7 +80,7 @@ impl Service {
         }
         // It answers when everything is there, its signals too.
         let mut stream = connect(address);
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
         assert!(answer(&mut stream).is_some());
         service
     }
@@ -177,7 +177,7 @@ fn post(address: SocketAddr, topic: &str, body: &str) {
         let len = body.len();
         write!(
             stream,
-            "POST /topics/{topic} HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}"
+            "POST /topics/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}"
         )
         .unwrap();
         let answer = answer(&mut stream).expect("an answer");
@@ -201,7 +201,7 @@ impl Socket {
         let mut stream = connect(address);
         write!(
             stream,
-            "GET {path} HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
         )
         .unwrap();
@@ -272,7 +272,7 @@ fn load(address: SocketAddr, end: &AtomicBool, done: &AtomicUsize) {
                 loop {
                     let mut stream = connect(address);
                     stream
-                        .write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+                        .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                         .unwrap();
                     assert!(answer(&mut stream).expect("an answer").starts_with("HTTP/1.1 200 "));
                     if !again() {
@@ -283,7 +283,9 @@ fn load(address: SocketAddr, end: &AtomicBool, done: &AtomicUsize) {
             scope.spawn(move || {
                 let mut stream = connect(address);
                 loop {
-                    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").expect("it is kept alive");
+                    stream
+                        .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                        .expect("it is kept alive");
                     let answer = answer(&mut stream).expect("an answer on a connection that is kept alive");
                     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
                     if !again() {
@@ -564,14 +566,16 @@ fn threads_and_addresses_change_and_a_path_survives() {
     let at = |path: &PathBuf| format!("unix:{}", path.display());
     let through = |path: &PathBuf| {
         let mut stream = UnixStream::connect(path).expect("nobody is refused");
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
         answer(&mut stream).expect("an answer")
     };
     let get = |address| {
         // Many, so that every listener of the address gets some.
         for _ in 0..40 {
             let mut stream = connect(address);
-            stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+            stream
+                .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                .unwrap();
             assert!(answer(&mut stream).expect("an answer").starts_with("HTTP/1.1 200 "));
         }
     };
@@ -679,7 +683,7 @@ fn streams_are_the_new_processs_when_it_serves() {
             while !done.load(Ordering::SeqCst) {
                 let body = offsets.len().to_string();
                 let answer = request(address, &format!(
-                    "POST /streams/s HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+                    "POST /streams/s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
                     body.len()
                 ));
                 let (head, words) = answer.split_once("\r\n\r\n").expect("an answer");
@@ -710,7 +714,8 @@ fn streams_are_the_new_processs_when_it_serves() {
         done.store(true, Ordering::SeqCst);
         publisher.join().unwrap()
     });
-    let all = request(address, "GET /streams/s?max=10000 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    let all =
+        request(address, "GET /streams/s?max=10000 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     let lines = all.split_once("\r\n\r\n").unwrap().1.lines();
     let there: BTreeSet<u64> =
         lines.map(|line| serde_json::from_str::<Value>(line).unwrap()["offset"].as_u64().unwrap()).collect();

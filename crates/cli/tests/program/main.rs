@@ -1,5 +1,6 @@
 //! The program as it is started: what it says, serves and refuses.
 
+mod admission;
 mod auth;
 mod config;
 mod handover;

@@ -12,6 +12,7 @@ use crate::support::{PATIENCE, Running, Socket};
 
 mod crash;
 mod groups;
+mod renewal;
 mod report;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) mod store;

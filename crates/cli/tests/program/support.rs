@@ -111,10 +111,21 @@ impl Running {
     }
 
     pub(crate) fn try_websocket(&self, path: &str, lines: &str) -> Result<Socket, String> {
+        self.try_websocket_at(path, "localhost", lines)
+    }
+
+    /// Whether a browser is told by a close code that its page may not connect.
+    pub(crate) fn rejects_origin(&self, path: &str, origin: &str) -> bool {
+        let mut socket = self.try_websocket(path, &format!("Origin: {origin}\r\n")).expect("an upgrade");
+        socket.send(&Frame::ping(""));
+        socket.next().and_then(|reply| reply.close_code()) == Some(4403)
+    }
+
+    pub(crate) fn try_websocket_at(&self, path: &str, host: &str, lines: &str) -> Result<Socket, String> {
         let mut stream = self.connect();
         write!(
             stream,
-            "GET {path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{lines}\r\n"
         )
         .unwrap();

@@ -8,7 +8,8 @@ use super::Topics;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidTopic {
-    /// Empty, longer than [`Topics::NAME_MAX`] bytes, or with a control character.
+    /// Empty, longer than [`Topics::NAME_MAX`] bytes, with a control character, or with an empty token, as in `a.` or
+    /// `a..b`.
     Name,
     /// A wildcard where none may be: in what is published to, or `>` before the end of a pattern.
     Wildcard,
@@ -22,7 +23,11 @@ impl fmt::Display for InvalidTopic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name => {
-                write!(f, "a topic name has 1 to {} bytes and no control characters", Topics::NAME_MAX)
+                write!(
+                    f,
+                    "a topic name has 1 to {} bytes, no control characters, and a token between its dots",
+                    Topics::NAME_MAX
+                )
             }
             Self::Wildcard => f.write_str(
                 "the wildcards `*` and `>` may stand in subscriptions only, and `>` only at the end",
@@ -56,8 +61,13 @@ pub(crate) fn check_subscription(name: &str) -> Result<(), InvalidTopic> {
 }
 
 fn check_text(name: &str) -> Result<(), InvalidTopic> {
-    let fits = (1..=Topics::NAME_MAX).contains(&name.len()) && !name.chars().any(char::is_control);
-    if fits { Ok(()) } else { Err(InvalidTopic::Name) }
+    let fits = name.len() <= Topics::NAME_MAX && !name.chars().any(char::is_control);
+    if fits && !has_empty_token(name) { Ok(()) } else { Err(InvalidTopic::Name) }
+}
+
+/// Whether nothing stands before, behind or between its dots. An empty name is one empty token.
+fn has_empty_token(name: &str) -> bool {
+    name.split('.').any(str::is_empty)
 }
 
 /// Whether a token of it is a wildcard.
@@ -85,7 +95,7 @@ mod tests {
 
     #[test]
     fn wildcards_are_whole_tokens() {
-        for name in ["a", "a.b", "a b", "a*", "*a.b", "a.>b", "a->b", "**", "a..b", ".", "hello."] {
+        for name in ["a", "a.b", "a b", "a*", "*a.b", "a.>b", "a->b", "**"] {
             assert_eq!((check(name), check_subscription(name)), (Ok(()), Ok(())), "{name}");
         }
         for pattern in ["*", ">", "a.*", "*.a", "a.>", "*.*.>", "a.*.b"] {
@@ -97,11 +107,14 @@ mod tests {
         }
         let long = "a".repeat(Topics::NAME_MAX);
         assert_eq!(check(&long), Ok(()));
-        for bad in ["", "a\n", "\0", &(long + "a")] {
+        for bad in ["", "a\n", "\0", &(long + "a"), "a.", ".a", "a..b", ".", ".."] {
             assert_eq!(
                 (check(bad), check_subscription(bad)),
                 (Err(InvalidTopic::Name), Err(InvalidTopic::Name))
             );
+        }
+        for bad in ["*.", ".>", "a..>"] {
+            assert_eq!(check_subscription(bad), Err(InvalidTopic::Name), "{bad}");
         }
     }
 }

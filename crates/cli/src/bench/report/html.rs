@@ -7,6 +7,7 @@ use super::super::plan::Plan;
 use super::super::result::{Outcome, PERCENTILES};
 use super::table::{load, rows};
 use super::units::{bytes, count, nanos};
+use crate::echo::shown_url;
 
 /// # Errors
 ///
@@ -42,7 +43,7 @@ pub(crate) fn page(plan: &Plan, outcome: &Outcome) -> Result<String, String> {
     let warnings = outcome.warnings(plan);
     let warnings: String =
         warnings.iter().map(|text| format!("<p class=warning>{}</p>\n", escape(text))).collect();
-    let (url, load) = (escape(&plan.target.url), escape(&load(plan, outcome)));
+    let (url, load) = (escape(&shown_url(&plan.target.url)), escape(&load(plan, outcome)));
     let json = escape(&format!("{:#}", outcome.to_json(plan)));
     Ok(format!(
         "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<meta name=viewport content=\"width=device-width\">\n\

@@ -4,9 +4,10 @@ use super::super::args::Mode;
 use super::super::plan::Plan;
 use super::super::result::{Outcome, PERCENTILES};
 use super::units::{bytes, count, nanos};
+use crate::echo::shown_url;
 
 pub(crate) fn summary(plan: &Plan, outcome: &Outcome) -> String {
-    let mut lines = vec![format!("{} ({})", plan.target.url, load(plan, outcome))];
+    let mut lines = vec![format!("{} ({})", shown_url(&plan.target.url), load(plan, outcome))];
     lines.extend(rows(plan, outcome).into_iter().map(|(name, value)| format!("  {name:<22} {value}")));
     let histogram = &outcome.tally.latency;
     if !histogram.is_empty() {

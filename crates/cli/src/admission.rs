@@ -1,0 +1,257 @@
+//! Requests and connections that are rejected: how the client learns the reason, the log and the metrics.
+//!
+//! Scripts of a page see nothing of the answer to a handshake that fails, but code 1006. So a WebSocket of a browser is
+//! accepted and closed at once, with a code of 4000 and the status, and the reason.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use sinews_server::{CloseCode, Context, Handler, Payload, Refusal, Request};
+
+use crate::auth::Denied;
+use crate::echo::brief;
+use crate::live::Policy;
+use crate::routes::close;
+
+/// Why something is rejected, as metrics and the log name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// The name in `Host` is not this server's.
+    Host,
+    /// Pages of the `Origin` may not connect.
+    Origin,
+    /// The token is malformed, expired, or signed by another key.
+    Token,
+    /// The token does not grant what the path needs, or there is none.
+    Rights,
+    /// The path or the query is wrong.
+    Request,
+}
+
+impl Reason {
+    const ALL: [Self; 5] = [Self::Host, Self::Origin, Self::Token, Self::Rights, Self::Request];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Origin => "origin",
+            Self::Token => "token",
+            Self::Rights => "rights",
+            Self::Request => "request",
+        }
+    }
+}
+
+/// A WebSocket handshake that is rejected.
+#[derive(Clone, Debug)]
+pub(crate) struct Rejection {
+    reason: Reason,
+    text: String,
+    /// The answer to a client that is not a browser.
+    refusal: Refusal,
+}
+
+impl Rejection {
+    /// The request itself is wrong; `status` is 400 or 404.
+    pub(crate) fn request(status: u16, text: &str) -> Self {
+        Self::new(Reason::Request, status, text)
+    }
+
+    pub(crate) fn origin(origin: &str) -> Self {
+        let text =
+            format!("pages of the origin {} may not connect: see `origin`", brief(origin).escape_debug());
+        Self::new(Reason::Origin, 403, &text)
+    }
+
+    fn new(reason: Reason, status: u16, text: &str) -> Self {
+        let refusal = Refusal::new(status).expect("400, 403 and 404 are among the statuses of a refusal");
+        Self { reason, text: text.to_owned(), refusal: refusal.with_body(format!("{text}\n")) }
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Takes the connection of a browser, to close it.
+    fn handler(&self) -> RejectedClient {
+        let code = CloseCode::new(CODES + self.refusal.status()).unwrap_or(CloseCode::POLICY);
+        RejectedClient { code, reason: self.text.clone() }
+    }
+}
+
+/// Close codes of the application begin here; behind them is the status.
+const CODES: u16 = 4000;
+
+impl From<Denied> for Rejection {
+    fn from(denied: Denied) -> Self {
+        let reason = if denied.lacks_right() { Reason::Rights } else { Reason::Token };
+        Self { reason, refusal: denied.refusal(), text: denied.problem }
+    }
+}
+
+/// A browser's connection that is closed as soon as it is open.
+struct RejectedClient {
+    code: CloseCode,
+    reason: String,
+}
+
+impl Handler for RejectedClient {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        close(cx, self.code, &self.reason);
+    }
+
+    fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}
+}
+
+/// Makes the handler of a WebSocket whose page may connect, or rejects it in the way that its client can read.
+///
+/// # Errors
+/// The answer to a client that is not a browser.
+pub(crate) fn admit<H: Handler + 'static>(
+    policy: &Policy,
+    request: &Request<'_>,
+    make: impl FnOnce() -> Result<H, Rejection>,
+) -> Result<Box<dyn Handler>, Refusal> {
+    let rejection = match policy.check_origin(request).and_then(|()| make()) {
+        Ok(handler) => return Ok(Box::new(handler)),
+        Err(rejection) => rejection,
+    };
+    // The others are counted where they are found.
+    if matches!(rejection.reason, Reason::Rights | Reason::Request) {
+        policy.rejections().note(rejection.reason, &Source::of(request), &rejection.text);
+    }
+    if policy.closes_browsers() && request.head().header("origin").next().is_some() {
+        policy.rejections().closed.fetch_add(1, Ordering::Relaxed);
+        return Ok(Box::new(rejection.handler()));
+    }
+    Err(rejection.refusal)
+}
+
+/// Where a rejected request came from, cut to what the log may repeat.
+pub(crate) struct Source {
+    client: IpAddr,
+    path: String,
+    origin: Option<String>,
+}
+
+impl Source {
+    pub(crate) fn of(request: &Request<'_>) -> Self {
+        let origin = request.head().header("origin").next();
+        Self {
+            client: request.client(),
+            path: brief(request.head().path()),
+            origin: origin.map(|origin| brief(&String::from_utf8_lossy(origin))),
+        }
+    }
+
+    /// A connection that is open already.
+    pub(crate) fn connection(client: IpAddr, protocol: &str) -> Self {
+        Self { client: client.to_canonical(), path: protocol.to_owned(), origin: None }
+    }
+}
+
+/// Counts rejections, and logs them at a limited rate.
+#[derive(Debug, Default)]
+pub(crate) struct Rejections {
+    counts: [AtomicU64; Reason::ALL.len()],
+    /// WebSockets of browsers that were accepted to be closed.
+    closed: AtomicU64,
+    log: Mutex<LogInterval>,
+}
+
+/// Lines of the log in the interval that runs.
+#[derive(Debug, Default)]
+struct LogInterval {
+    begin: Option<Instant>,
+    lines: u32,
+    /// Rejections without a line since the last one.
+    suppressed: u64,
+}
+
+/// Rejections that are logged in each [`LOG_INTERVAL`]; the next one tells how many were not.
+const LOG_LINES_MAX: u32 = 10;
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+impl LogInterval {
+    /// How many were suppressed since the last line, if another one may be written.
+    fn line(&mut self, now: Instant) -> Option<u64> {
+        if self.begin.is_none_or(|begin| now.duration_since(begin) >= LOG_INTERVAL) {
+            (self.begin, self.lines) = (Some(now), 0);
+        }
+        if self.lines >= LOG_LINES_MAX {
+            self.suppressed += 1;
+            return None;
+        }
+        self.lines += 1;
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
+impl Rejections {
+    pub(crate) fn note(&self, reason: Reason, source: &Source, text: &str) {
+        self.counts[reason as usize].fetch_add(1, Ordering::Relaxed);
+        let line = self.log.lock().unwrap_or_else(PoisonError::into_inner).line(Instant::now());
+        let Some(suppressed) = line else { return };
+        let Source { client, path, origin } = source;
+        // Fields without a value are left out.
+        let (origin, suppressed) = (origin.as_deref(), (suppressed > 0).then_some(suppressed));
+        tracing::info!(reason = reason.name(), %client, path, origin, suppressed, "rejected: {text}");
+    }
+
+    /// WebSockets of browsers that were accepted to be closed.
+    pub(crate) fn closed(&self) -> u64 {
+        self.closed.load(Ordering::Relaxed)
+    }
+}
+
+/// What Prometheus is told.
+#[derive(Debug)]
+pub(crate) struct RejectionMetrics(pub(crate) Arc<Rejections>);
+
+impl Collector for RejectionMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Requests and WebSockets rejected for their host, origin, token, rights or path";
+        let mut family = encoder.encode_descriptor("sinews_rejections", help, None, MetricType::Counter)?;
+        Reason::ALL.iter().try_for_each(|reason| {
+            let count = self.0.counts[*reason as usize].load(Ordering::Relaxed);
+            ConstCounter::new(count).encode(family.encode_family(&[("reason", reason.name())])?)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_lines_are_limited_per_interval_and_the_next_tells_the_rest() {
+        let (mut log, begin) = (LogInterval::default(), Instant::now());
+        for _ in 0..LOG_LINES_MAX {
+            assert_eq!(log.line(begin), Some(0));
+        }
+        for _ in 0..7 {
+            assert_eq!(log.line(begin + LOG_INTERVAL / 2), None);
+        }
+        assert_eq!(log.line(begin + LOG_INTERVAL), Some(7));
+        assert_eq!(log.line(begin + LOG_INTERVAL), Some(0));
+    }
+
+    #[test]
+    fn browser_learns_status_and_reason_by_the_close_code() {
+        for (rejection, code) in [
+            (Rejection::origin("https://a.example"), 4403),
+            (Rejection::request(400, "no name"), 4400),
+            (Rejection::request(404, "no streams"), 4404),
+        ] {
+            assert_eq!(rejection.handler().code, CloseCode::new(code).unwrap());
+        }
+        assert!(Rejection::origin(&"Q".repeat(200)).text().matches('Q').count() <= 64);
+    }
+}
