@@ -25,6 +25,11 @@ export interface StatusChange {
 }
 
 export interface Options {
+  /**
+   * The class of WebSockets; the global one by default. Runtimes without it, such as Node.js before 22, pass that of the
+   * package `ws`.
+   */
+  WebSocket?: new (url: string | URL, protocols?: string | string[]) => unknown;
   /** A token, or a function that answers one, asked before each attempt. */
   token?: string | (() => string | Promise<string>);
   /** Called with each change of state. */

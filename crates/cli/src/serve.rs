@@ -14,7 +14,7 @@ use crate::args::{Backend, ConfigCommand, Deflate, ServeArgs};
 use crate::auth::crypto;
 use crate::config::keys;
 use crate::environment;
-use crate::feed;
+use crate::feed::{self, Facts};
 use crate::handover::former::Former;
 use crate::handover::{Handover, notify};
 use crate::hub::{Form, Hub};
@@ -78,7 +78,12 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
         store.carried_by(appender);
     }
     let handover = Handover::new(Arc::clone(&hub), store.clone(), server.publisher(), server.stop_handle());
-    feed::start(server.monitor(), server.publisher(), Arc::clone(&hub), store.clone())?;
+    let facts = Facts {
+        threads,
+        backend: name_of(server.backend()),
+        store: store.is_some().then(|| settings.streams.place()),
+    };
+    feed::start(server.monitor(), server.publisher(), Arc::clone(&hub), store.clone(), facts)?;
     if let Some(store) = &store {
         store.topics().start(Arc::clone(&hub), server.publisher())?;
     }
@@ -276,6 +281,10 @@ impl Reload {
     }
 }
 
+fn name_of(backend: BackendChoice) -> &'static str {
+    if backend == BackendChoice::Uring { "io_uring" } else { "readiness" }
+}
+
 /// What is where.
 fn table(
     addresses: &[SocketAddr],
@@ -285,7 +294,7 @@ fn table(
     descriptors: Option<u64>,
 ) -> String {
     let mut table = String::new();
-    let backend = if backend == BackendChoice::Uring { "io_uring" } else { "readiness" };
+    let backend = name_of(backend);
     let deflate = match settings.deflate {
         Deflate::Off => "off",
         Deflate::Shared => "shared",

@@ -2,10 +2,11 @@
 
 use sinews_engine::check_io_uring;
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The version alone.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The commit that the program was built from, and its date.
-const COMMIT: &str = env!("SINEWS_COMMIT");
+pub(crate) const COMMIT: &str = env!("SINEWS_COMMIT");
 
 /// What `-V` prints: version and commit.
 pub(crate) const SHORT: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("SINEWS_COMMIT"), ")");
