@@ -21,11 +21,11 @@ const CHARTS = [
   ["connections", "Connections", (now) => now.connections, number.format.bind(number), (now) => now.websockets, "WebSockets"],
   ["messages", "Messages sent", (now, d) => d("messages_sent"), rate, (_, d) => d("messages_received"), "received"],
   ["bytes", "Bytes sent", (now, d) => d("sent_bytes"), (value) => `${bytes(value)}/s`, (_, d) => d("received_bytes"), "received"],
-  ["latency", "Round trip from here", (now) => now.latency, ms],
+  ["latency", "Round trip", (now) => now.latency, ms],
   ["busy", "Busiest loop", (now) => now.busy, percent],
   ["memory", "Memory", (now) => now.resident_bytes ?? 0, bytes, (now) => now.queued_bytes, "in queues"],
   ["dropped", "Messages dropped", (now, d) => d("dropped"), rate],
-  ["refused", "Connections and requests rejected", (now, d) => d("refused"), rate],
+  ["refused", "Rejected", (now, d) => d("refused"), rate],
 ];
 
 class Chart {

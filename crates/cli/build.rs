@@ -14,14 +14,14 @@ fn commit() -> String {
         return commit;
     }
     if std::env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
-        return "unknown (debug build)".to_owned();
+        return "debug build".to_owned();
     }
     for path in ["HEAD", "packed-refs"].into_iter().map(str::to_owned).chain(git(&["symbolic-ref", "HEAD"])) {
         if let Some(path) = git(&["rev-parse", "--git-path", &path]) {
             println!("cargo::rerun-if-changed={path}");
         }
     }
-    git(&["log", "-1", "--format=%h of %cs"]).unwrap_or_else(|| "unknown (no Git checkout)".to_owned())
+    git(&["log", "-1", "--format=%h of %cs"]).unwrap_or_else(|| "unknown commit".to_owned())
 }
 
 fn git(arguments: &[&str]) -> Option<String> {
