@@ -10,6 +10,8 @@
 FROM rust:1-slim-bookworm AS build
 WORKDIR /build
 COPY . .
+# What `sinews --version` names: `--build-arg SINEWS_COMMIT=$(git rev-parse --short HEAD)`.
+ARG SINEWS_COMMIT=unknown
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/build/target \
     cargo build --release --locked --package sinews-cli && cp target/release/sinews /sinews

@@ -2,6 +2,8 @@
 
 /** Seconds that the charts show. */
 const SPAN = 60;
+/** Height of the line of the greatest value, of 100 from the top. */
+const TOP = 8;
 const SVG = "http://www.w3.org/2000/svg";
 
 const number = new Intl.NumberFormat(undefined, { maximumFractionDigits: 1, notation: "compact" });
@@ -17,13 +19,13 @@ const percent = (value) => `${Math.round(value * 100)} %`;
 /** [name, what is shown of it, how it is written, what the second line is and its name] */
 const CHARTS = [
   ["connections", "Connections", (now) => now.connections, number.format.bind(number), (now) => now.websockets, "WebSockets"],
-  ["messages", "Messages out", (now, d) => d("messages_sent"), rate, (_, d) => d("messages_received"), "in"],
-  ["bytes", "Bytes out", (now, d) => d("sent_bytes"), (value) => `${bytes(value)}/s`, (_, d) => d("received_bytes"), "in"],
-  ["latency", "Round trip from here", (now) => now.latency, ms],
+  ["messages", "Messages sent", (now, d) => d("messages_sent"), rate, (_, d) => d("messages_received"), "received"],
+  ["bytes", "Bytes sent", (now, d) => d("sent_bytes"), (value) => `${bytes(value)}/s`, (_, d) => d("received_bytes"), "received"],
+  ["latency", "Round trip", (now) => now.latency, ms],
   ["busy", "Busiest loop", (now) => now.busy, percent],
   ["memory", "Memory", (now) => now.resident_bytes ?? 0, bytes, (now) => now.queued_bytes, "in queues"],
   ["dropped", "Messages dropped", (now, d) => d("dropped"), rate],
-  ["refused", "Refused", (now, d) => d("refused"), rate],
+  ["refused", "Rejected", (now, d) => d("refused"), rate],
 ];
 
 class Chart {
@@ -33,16 +35,16 @@ class Chart {
     this.figure.className = "chart";
     this.figure.dataset.testid = name;
     const caption = document.createElement("figcaption");
-    this.output = document.createElement("output");
-    this.output.textContent = "–";
-    caption.append(title);
-    if (key) {
-      this.small = document.createElement("small");
-      this.small.className = "key";
-      this.key = key;
-      caption.append(this.small);
-    }
-    caption.append(this.output);
+    const part = (tag, of, text) => Object.assign(document.createElement(tag), { className: of, textContent: text });
+    this.output = part("output", "", "–");
+    // Always there, so that the card keeps its height.
+    this.small = part("small", "key", "\u00a0");
+    this.key = key;
+    this.most = part("small", "most", "");
+    caption.append(part("span", "", title), this.output, this.small);
+    const axis = part("div", "axis", "");
+    axis.setAttribute("aria-hidden", "true");
+    axis.append(part("span", "", `${SPAN} s ago`), part("span", "", "now"));
     this.svg = document.createElementNS(SVG, "svg");
     this.svg.setAttribute("viewBox", `0 0 ${SPAN} 100`);
     this.svg.setAttribute("preserveAspectRatio", "none");
@@ -55,9 +57,11 @@ class Chart {
     };
     const rule = shape("line", "rule");
     for (const [key, value] of [["x1", 0], ["x2", SPAN], ["y1", 100], ["y2", 100]]) rule.setAttribute(key, value);
+    const top = shape("line", "rule top");
+    for (const [key, value] of [["x1", 0], ["x2", SPAN], ["y1", TOP], ["y2", TOP]]) top.setAttribute(key, value);
     [this.area, this.line] = [shape("path", "area"), shape("path", "line")];
     this.other = second && shape("path", "line second");
-    this.figure.append(caption, this.svg);
+    this.figure.append(caption, this.most, this.svg, axis);
   }
 
   add(now, difference) {
@@ -74,7 +78,9 @@ class Chart {
   }
 
   draw() {
-    const most = Math.max(...this.values, ...this.seconds, 1e-9) * 1.1;
+    const greatest = Math.max(...this.values, ...this.seconds);
+    this.most.textContent = `max ${this.write(greatest)}`;
+    const most = Math.max(greatest, 1e-9) * (100 / (100 - TOP));
     const path = (values) => values.map((value, at) =>
       `${at ? "L" : "M"}${SPAN - values.length + at + 1} ${(100 - (value / most) * 100).toFixed(2)}`).join("");
     const line = path(this.values);
@@ -151,6 +157,24 @@ function streams(now, before, seconds) {
   more.textContent = `and ${plural(now.count - now.shown.length, "stream", "streams")} with less traffic`;
 }
 
+/** "3 d 4 h", "12 min 5 s": the two greatest units. */
+function duration(seconds) {
+  const units = [["d", 86_400], ["h", 3_600], ["min", 60], ["s", 1]];
+  const from = Math.max(0, units.findIndex(([, size]) => seconds >= size));
+  const shown = seconds < 1 ? [["s", 1]] : units.slice(from, from + 2);
+  return shown.map(([unit, size], at) => {
+    const value = Math.floor((at ? seconds % shown[0][1] : seconds) / size);
+    return `${value} ${unit}`;
+  }).join(" ");
+}
+
+/** Version, uptime and node of the server. */
+function server({ version, commit, node, threads, backend, store, uptime }) {
+  const facts = [`Sinews ${version} (${commit})`, `up ${duration(uptime)}`, `node ${node}`,
+    `${plural(threads, "thread", "threads")} on ${backend}`, ...(store ? [`streams in ${store}`] : [])];
+  document.getElementById("server").textContent = facts.join(" · ");
+}
+
 const state = document.getElementById("state");
 const form = document.getElementById("auth");
 let token = new URLSearchParams(location.hash.slice(1)).get("token");
@@ -196,6 +220,7 @@ function open() {
     const now = { ...JSON.parse(data), latency };
     const seconds = last ? (now.at - last.at) / 1000 : 0;
     const difference = (key) => (last && seconds > 0 ? Math.max(0, now[key] - last[key]) / seconds : 0);
+    server(now.server);
     if (last) {
       for (const chart of charts) chart.add(now, difference);
       rates(now.topics);

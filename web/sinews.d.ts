@@ -29,6 +29,11 @@ export interface StatusChange {
 
 export interface Options {
   /**
+   * The class of WebSockets; the global one by default. Runtimes without it, such as Node.js before 22, pass that of the
+   * package `ws`.
+   */
+  WebSocket?: new (url: string | URL, protocols?: string | string[]) => unknown;
+  /**
    * A token, or a function that answers one. It is asked before each attempt, and before the token of the connection
    * expires: the next one then takes its place without a reconnect. A token that the server has rejected is not sent
    * again: with a constant one, or a function that answers the same one, the client ends ("closed", code 4401).

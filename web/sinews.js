@@ -70,6 +70,10 @@ export class Client {
   onstatus = null;
 
   constructor(url, options = {}) {
+    if (!(options.WebSocket ?? globalThis.WebSocket)) {
+      throw new SinewsError("no-websocket", "this runtime has no global WebSocket (Node.js has one from version 22 on): "
+        + "pass a class, for example connect(url, { WebSocket }) with the one of the package ws");
+    }
     const base = globalThis.location?.href;
     this.#url = new URL(url ?? "/ws", base);
     if (this.#url.protocol.startsWith("http")) {
@@ -168,7 +172,8 @@ export class Client {
     if (token && !IS_TOKEN.test(token)) return this.#end("closed", TOKEN_REJECTED, "the token is no JWT");
     this.#token = token;
     const protocols = token ? ["sinews.v1", `sinews.bearer.${token}`] : ["sinews.v1"];
-    const socket = new WebSocket(this.#url, protocols);
+    const Socket = this.#options.WebSocket ?? WebSocket;
+    const socket = new Socket(this.#url, protocols);
     this.#socket = socket;
     this.#welcome = setTimeout(() => this.#lose(socket, 0, "no answer"), this.#options.patience);
     socket.onmessage = (event) => socket === this.#socket && this.#hear(event.data);

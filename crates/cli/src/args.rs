@@ -9,7 +9,7 @@ mod tls;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use serde::Deserialize;
 
 pub(crate) use self::connection::{HttpArgs, RejectBrowsers, Slow, WebSocketArgs};
@@ -21,13 +21,15 @@ use crate::bench::BenchArgs;
 use crate::config::units::{Bytes, Keep, Wait};
 use crate::connect::ConnectArgs;
 use crate::copy::StreamsCommand;
+use crate::log::LogFormat;
+use crate::manual::{CompletionsArgs, ManArgs};
 use crate::token::TokenArgs;
+use crate::version;
 
-/// A real-time server: HTTP and WebSocket, topics, a chat page.
-///
-/// Without a subcommand it serves.
+/// A real-time server: HTTP and WebSocket, topics, durable streams.
 #[derive(Debug, Parser)]
-#[command(name = "sinews", version, args_conflicts_with_subcommands = true)]
+#[command(name = "sinews", version = version::SHORT, args_conflicts_with_subcommands = true)]
+#[command(override_usage = USAGE, after_help = EXAMPLES)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
@@ -36,21 +38,40 @@ pub(crate) struct Cli {
     pub(crate) serve: ServeArgs,
 }
 
+const USAGE: &str = "sinews [OPTIONS OF SERVE]\n       sinews <COMMAND>";
+
+const EXAMPLES: &str = "Without a command, sinews serves; `sinews serve --help` lists the options.
+
+Examples:
+  sinews                                   serve at http://127.0.0.1:8080/
+  sinews --listen :8080 --streams ./data   serve on every address, with durable streams
+  sinews connect localhost:8080/echo       talk to a WebSocket server
+  sinews bench localhost:8080/echo         measure one";
+
+/// The command line. The options of `serve` are taken without `serve` too; only its own help lists them.
+pub(crate) fn command() -> clap::Command {
+    Cli::command().mut_args(|argument| argument.hide(true))
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve the chat page, echo and topics.
+    /// Serve HTTP and WebSocket: topics, streams, and pages to try them.
     Serve(Box<ServeArgs>),
     /// Check a configuration file, or print one to begin with.
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Load a server, and measure what it does.
+    /// Load a server and measure its throughput, latency and cost.
     Bench(Box<BenchArgs>),
-    /// Talk to a WebSocket server, or be one: from a terminal, in a pipe, or looking at the wire.
+    /// Open a WebSocket from a terminal or a pipe, or inspect the frames of one.
     Connect(Box<ConnectArgs>),
-    /// Take streams elsewhere.
+    /// Write a script that completes commands and options in a shell.
+    Completions(CompletionsArgs),
+    /// Write manual pages.
+    Man(ManArgs),
+    /// Copy streams to a broker.
     #[command(subcommand)]
     Streams(StreamsCommand),
-    /// Make a token that may publish and subscribe, or look into one.
+    /// Make an access token, or inspect one.
     Token(Box<TokenArgs>),
 }
 
@@ -76,7 +97,8 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) listen: ListenArgs,
 
-    /// Threads, each with its own event loop [default: one for each processor]
+    /// Threads, each with its own event loop; at most 64, or 4 for each processor if that is more [default: one for
+    /// each processor]
     #[arg(long, value_name = "N", env = "SINEWS_THREADS")]
     pub(crate) threads: Option<NonZeroUsize>,
 
@@ -111,10 +133,14 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PATTERN=N", env = "SINEWS_HISTORY", value_delimiter = ',')]
     pub(crate) history: Option<Vec<Keep>>,
 
-    /// What is logged: error, warn, info, debug, trace, or a filter such as `sinews_engine=debug` [default:
-    /// info]
+    /// Least severe level to log (error, warn, info, debug, trace, off), or a filter such as `sinews_engine=debug`:
+    /// targets that it does not name are logged from info on [default: info]
     #[arg(long, value_name = "LEVEL", env = "SINEWS_LOG")]
     pub(crate) log: Option<String>,
+
+    /// Format of the log: `text` is a line for a person, `json` is a JSON object in a line [default: text]
+    #[arg(long, value_enum, value_name = "FORMAT", env = "SINEWS_LOG_FORMAT")]
+    pub(crate) log_format: Option<LogFormat>,
 
     /// Log each answer, at level info: who asked for what, and what came of it [default: false]
     #[arg(
@@ -213,8 +239,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        use clap::CommandFactory;
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
@@ -230,7 +255,6 @@ mod tests {
     /// Names and defaults are written in several places: they must agree.
     #[test]
     fn every_key_of_the_file_has_its_flag_and_its_variable() {
-        use clap::CommandFactory;
         let command = Cli::command();
         let serve = command.find_subcommand("serve").unwrap();
         for key in keys::KEYS {

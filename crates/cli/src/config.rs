@@ -24,6 +24,7 @@ pub(crate) use self::streams::StreamValues;
 pub(crate) use self::tls::TlsValues;
 use self::units::{Bytes, Keep, OneOrMore, Wait};
 use crate::args::{Backend, Deflate, ProxyHeader};
+use crate::log::LogFormat;
 
 /// What a file says. What it does not say is `None`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -42,6 +43,7 @@ pub(crate) struct Values {
     pub(crate) hosts: Option<OneOrMore<String>>,
     pub(crate) history: Option<OneOrMore<Keep>>,
     pub(crate) log: Option<String>,
+    pub(crate) log_format: Option<LogFormat>,
     pub(crate) access_log: Option<bool>,
     pub(crate) auth: AuthValues,
     pub(crate) streams: StreamValues,

@@ -16,6 +16,7 @@ use crate::hub::Hub;
 use crate::live::{Live, Policy};
 use crate::routes::{TOKEN_EXPIRED, close};
 use crate::streams::{Store, report};
+use crate::version;
 
 /// The right to subscribe to this is the right to look: the numbers name topics.
 const TOPIC: &str = "sinews.dashboard";
@@ -74,6 +75,34 @@ impl Handler for Viewer {
     }
 }
 
+/// Facts about the server that stay the same while it runs.
+pub(crate) struct Facts {
+    pub(crate) threads: usize,
+    /// `io_uring` or `readiness`.
+    pub(crate) backend: &'static str,
+    /// `a directory` or the scheme of the broker; none without streams.
+    pub(crate) store: Option<String>,
+}
+
+impl Facts {
+    fn to_json(&self, begin: Instant) -> Value {
+        json!({
+            "version": version::VERSION,
+            "commit": version::COMMIT,
+            "node": node(),
+            "threads": self.threads,
+            "backend": self.backend,
+            "store": self.store,
+            "uptime": begin.elapsed().as_secs(),
+        })
+    }
+}
+
+/// The name of the machine, by which one node is told from another.
+fn node() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 /// Publishes the numbers, on a thread that ends with the process.
 ///
 /// # Errors
@@ -83,6 +112,7 @@ pub(crate) fn start(
     publisher: Publisher,
     (hub, live): (Arc<Hub>, Live),
     store: Option<Arc<Store>>,
+    facts: Facts,
 ) -> io::Result<()> {
     let thread = thread::Builder::new().name("dashboard".to_owned());
     let begin = Instant::now();
@@ -98,6 +128,7 @@ pub(crate) fn start(
             let mut words = words(&metrics, share, &hub.take_rates(TOPICS_MAX), begin);
             // They are no refused handshakes, since they were accepted to be closed.
             words["refused"] = json!(refused(&metrics) + live.policy().rejections().closed());
+            words["server"] = facts.to_json(begin);
             if let Some(store) = &store {
                 words["streams"] = report::words(store);
             }

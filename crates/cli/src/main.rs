@@ -9,12 +9,15 @@ mod config;
 mod connect;
 mod copy;
 mod echo;
+mod environment;
 mod feed;
 mod handover;
 mod health;
 mod hosts;
 mod hub;
 mod live;
+mod log;
+mod manual;
 mod pages;
 mod protocol;
 mod routes;
@@ -23,23 +26,26 @@ mod settings;
 mod streams;
 mod token;
 mod trust;
+mod version;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
 
 use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = parse();
     let result = match cli.command.unwrap_or_else(|| Command::Serve(Box::new(cli.serve))) {
         Command::Serve(args) => serve::run(*args),
+        Command::Completions(args) => manual::completions(&args).map_err(Into::into),
         Command::Config(command) => serve::config(&command).map_err(Into::into),
         Command::Bench(args) => match bench::run(*args) {
             Ok(code) => return code,
             Err(error) => Err(error.into()),
         },
         Command::Connect(args) => return connect::run(&args),
+        Command::Man(args) => manual::man(&args).map_err(Into::into),
         Command::Streams(command) => copy::run(&command).map_err(Into::into),
         Command::Token(args) => token::run(&args).map_err(Into::into),
     };
@@ -54,4 +60,15 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The arguments; where they are wrong, the program ends with a message.
+fn parse() -> Cli {
+    let mut command = args::command();
+    // It asks the kernel for a ring, which no other run needs here.
+    if std::env::args_os().any(|argument| argument == "--version") {
+        command = command.long_version(version::long());
+    }
+    let matches = command.get_matches_mut();
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
 }

@@ -1,6 +1,6 @@
 //! The pages: files without a build step, nothing from elsewhere.
 
-use sinews_server::{Response, Router};
+use sinews_server::{Asset, Router};
 
 /// The chat is one file, whose script and style stand in it.
 const CHAT: &str = include_str!("../../../web/chat.html");
@@ -29,32 +29,32 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; i
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// Adds the pages, and what they are made of.
+/// Adds the pages, and their scripts and styles.
 pub(crate) fn add_to(router: Router) -> Router {
-    router
-        .get("/", |_| page(START, POLICY))
-        .get("/chat", |_| page(CHAT, CHAT_POLICY))
-        .get("/console", |_| page(CONSOLE, POLICY))
-        .get("/dashboard", |_| page(DASHBOARD, POLICY))
-        .get("/console.js", |_| file(SCRIPT, CONSOLE_SCRIPT))
-        .get("/dashboard.js", |_| file(SCRIPT, DASHBOARD_SCRIPT))
-        .get("/pages.css", |_| file("text/css; charset=utf-8", STYLE))
+    let pages = [
+        ("/", page(START, POLICY)),
+        ("/chat", page(CHAT, CHAT_POLICY)),
+        ("/console", page(CONSOLE, POLICY)),
+        ("/dashboard", page(DASHBOARD, POLICY)),
+        ("/console.js", asset(SCRIPT, CONSOLE_SCRIPT)),
+        ("/dashboard.js", asset(SCRIPT, DASHBOARD_SCRIPT)),
+        ("/pages.css", asset("text/css; charset=utf-8", STYLE)),
         // Pages of any origin may load the client: whether they may connect is decided elsewhere.
-        .get("/sinews.js", |_| file(SCRIPT, CLIENT).with_header("Access-Control-Allow-Origin", "*"))
-        .get("/sinews.d.ts", |_| file("text/plain; charset=utf-8", CLIENT_TYPES))
+        ("/sinews.js", asset(SCRIPT, CLIENT).with_header("Access-Control-Allow-Origin", "*")),
+        ("/sinews.d.ts", asset("text/plain; charset=utf-8", CLIENT_TYPES)),
+    ];
+    pages
+        .into_iter()
+        .fold(router, |router, (path, asset)| router.get(path, move |request| asset.answer(request)))
 }
 
-fn page(text: &'static str, policy: &'static str) -> Response {
-    Response::html(text)
-        .with_header("Content-Security-Policy", policy)
-        .with_header("X-Content-Type-Options", "nosniff")
-        .with_header("Cache-Control", "no-cache")
+fn page(text: &'static str, policy: &'static str) -> Asset {
+    asset("text/html; charset=utf-8", text).with_header("Content-Security-Policy", policy)
 }
 
-fn file(kind: &'static str, text: &'static str) -> Response {
-    Response::new(200)
-        .with_body(text)
-        .with_header("Content-Type", kind)
+/// Asked for again each time, and answered with 304 while it is the same.
+fn asset(content_type: &'static str, text: &'static str) -> Asset {
+    Asset::new(content_type, text.as_bytes())
         .with_header("X-Content-Type-Options", "nosniff")
         .with_header("Cache-Control", "no-cache")
 }

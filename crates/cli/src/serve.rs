@@ -1,7 +1,7 @@
 //! `sinews serve`.
 
 use std::error::Error;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -9,16 +9,17 @@ use sd_notify::NotifyState;
 use sinews_server::{
     BackendChoice, BindError, EngineConfig, History, Server, StopHandle, TlsConfig, TopicRule,
 };
-use tracing_subscriber::EnvFilter;
 
 use crate::args::{Backend, ConfigCommand, Deflate, ServeArgs};
 use crate::auth::crypto;
 use crate::config::keys;
-use crate::feed;
+use crate::environment;
+use crate::feed::{self, Facts};
 use crate::handover::former::Former;
 use crate::handover::{Handover, notify};
 use crate::hub::{Form, Hub};
 use crate::live::{Live, Policy};
+use crate::log::{self, SetFilter};
 use crate::routes;
 use crate::settings::Settings;
 use crate::streams::follow;
@@ -36,7 +37,10 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
 fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Error>> {
     crypto::install();
     let settings = Settings::load(&args)?;
-    let log = start_log(settings.log_filter()?);
+    let log = log::start(settings.log_filter()?, settings.log_format);
+    for warning in environment::unknown(&crate::args::command(), std::env::vars_os().map(|(name, _)| name)) {
+        tracing::warn!("{warning}");
+    }
     let live = Live::new(Policy::new(&settings)?);
     note_line_break(&settings);
     let tls = settings.certificates()?.map(TlsConfig::new).transpose()?;
@@ -75,7 +79,12 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
         store.carried_by(appender);
     }
     let handover = Handover::new(Arc::clone(&hub), store.clone(), server.publisher(), server.stop_handle());
-    feed::start(server.monitor(), server.publisher(), (Arc::clone(&hub), live.clone()), store.clone())?;
+    let facts = Facts {
+        threads,
+        backend: name_of(server.backend()),
+        store: store.is_some().then(|| settings.streams.place()),
+    };
+    feed::start(server.monitor(), server.publisher(), (Arc::clone(&hub), live.clone()), store.clone(), facts)?;
     if let Some(store) = &store {
         store.topics().start(Arc::clone(&hub), server.publisher())?;
     }
@@ -123,24 +132,6 @@ pub(crate) fn config(command: &ConfigCommand) -> Result<(), String> {
         }
     };
     io::stdout().lock().write_all(words.as_bytes()).map_err(|error| format!("standard output: {error}"))
-}
-
-/// Sets another filter of the log.
-type SetFilter = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send>;
-
-fn start_log(filter: EnvFilter) -> SetFilter {
-    // What is kept in a file or a journal is read without a terminal.
-    let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
-    let log = tracing_subscriber::fmt()
-        .with_ansi(colours)
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_target(false)
-        .with_filter_reloading();
-    let handle = log.reload_handle();
-    // Told where it cannot be told (`2>&1 | head`), it would panic, and take the thread along.
-    log.log_internal_errors(false).init();
-    Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string()))
 }
 
 /// Other programs may sign with the line break at the end of the file, or without it.
@@ -302,6 +293,10 @@ impl Reload {
     }
 }
 
+fn name_of(backend: BackendChoice) -> &'static str {
+    if backend == BackendChoice::Uring { "io_uring" } else { "readiness" }
+}
+
 /// What is where.
 fn table(
     addresses: &[SocketAddr],
@@ -311,7 +306,7 @@ fn table(
     descriptors: Option<u64>,
 ) -> String {
     let mut table = String::new();
-    let backend = if backend == BackendChoice::Uring { "io_uring" } else { "readiness" };
+    let backend = name_of(backend);
     let deflate = match settings.deflate {
         Deflate::Off => "off",
         Deflate::Shared => "shared",

@@ -24,6 +24,7 @@ use crate::args::{AuthArgs, Backend, Deflate, RejectBrowsers, ServeArgs};
 use crate::config::units::{Bytes, Keep, OneOrMore, Wait};
 use crate::config::{AuthValues, File};
 use crate::hosts::Hosts;
+use crate::log::{self, LogFormat};
 
 /// Every setting of `sinews serve`.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +39,7 @@ pub(crate) struct Settings {
     pub(crate) reject_browsers: RejectBrowsers,
     pub(crate) history: Vec<Keep>,
     pub(crate) log: String,
+    pub(crate) log_format: LogFormat,
     pub(crate) access_log: bool,
     pub(crate) auth: AuthSettings,
     pub(crate) streams: StreamSettings,
@@ -100,7 +102,7 @@ impl Settings {
         let values = file.values.clone();
         Ok(Self {
             listen: ListenSettings::merge(&args.listen, &values, &mut pick),
-            threads: pick.one("threads", &args.threads, values.threads),
+            threads: threads(args, values.threads, &mut pick)?,
             backend: pick.one("backend", &args.backend, values.backend).unwrap_or(Backend::Auto),
             max_message: pick
                 .one("max_message", &args.max_message, values.max_message)
@@ -121,6 +123,9 @@ impl Settings {
                 .one("history", &args.history, values.history.map(|OneOrMore(list)| list))
                 .unwrap_or_default(),
             log: pick.one("log", &args.log, values.log).unwrap_or_else(|| "info".to_owned()),
+            log_format: pick
+                .one("log_format", &args.log_format, values.log_format)
+                .unwrap_or(LogFormat::Text),
             access_log: pick.one("access_log", &args.access_log, values.access_log).unwrap_or(false),
             auth: AuthSettings::merge(&args.auth, values.auth, &mut pick)?,
             streams: StreamSettings::merge(&args.streams, &values.streams, &mut pick)?,
@@ -161,7 +166,7 @@ impl Settings {
 
     /// What is logged.
     pub(crate) fn log_filter(&self) -> Result<EnvFilter, String> {
-        self.log.parse().map_err(|error| format!("{} {}: {error}", self.name("log"), self.log))
+        log::filter(&self.log).map_err(|error| format!("{} {}: {error}", self.name("log"), self.log))
     }
 
     /// The settings that differ and take effect at the next start only.
@@ -172,6 +177,7 @@ impl Settings {
             ("max_message", self.max_message != new.max_message),
             ("deflate", self.deflate != new.deflate),
             ("history", self.history != new.history),
+            ("log_format", self.log_format != new.log_format),
             ("access_log", self.access_log != new.access_log),
             // Other certificates are shown at once.
             ("tls", self.tls.is_on() != new.tls.is_on()),
@@ -249,6 +255,31 @@ impl KeySource {
         }
     }
 }
+
+/// # Errors
+/// More threads than a machine like this one has a use for.
+fn threads(
+    args: &ServeArgs,
+    file: Option<NonZeroUsize>,
+    pick: &mut Pick<'_>,
+) -> Result<Option<NonZeroUsize>, String> {
+    let threads = pick.one("threads", &args.threads, file);
+    let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let most = THREADS_MAX.max(processors.saturating_mul(THREADS_PER_PROCESSOR_MAX));
+    match threads {
+        Some(threads) if threads.get() > most => Err(format!(
+            "{} {threads} exceeds the limit of {most} threads on this machine of {processors} processors",
+            pick.names.of("threads")
+        )),
+        _ => Ok(threads),
+    }
+}
+
+/// Threads that every machine may have: a file for a large machine also works on a small one.
+const THREADS_MAX: usize = 64;
+
+/// Threads for each processor beyond which each costs memory and serves nothing.
+const THREADS_PER_PROCESSOR_MAX: usize = 4;
 
 fn strings(values: Option<OneOrMore<String>>) -> Option<Vec<String>> {
     values.map(|OneOrMore(list)| list)
@@ -362,10 +393,11 @@ pub(crate) mod tests {
             let line = match key.name {
                 "listen" => "listen = \"[::1]:1\"".to_owned(),
                 "unix_mode" => "unix_mode = \"0600\"".to_owned(),
+                "log_format" => "log_format = \"json\"".to_owned(),
                 "proxy_protocol" | "access_log" => format!("{} = true", key.name),
                 "trusted_proxies" => "trusted_proxies = \"10.0.0.1\"".to_owned(),
                 "trusted_header" => "trusted_header = \"forwarded\"".to_owned(),
-                "threads" => "threads = 77".to_owned(),
+                "threads" => "threads = 17".to_owned(),
                 "backend" => "backend = \"poll\"".to_owned(),
                 "max_message" => "max_message = 1".to_owned(),
                 "deflate" => "deflate = \"off\"".to_owned(),

@@ -89,6 +89,17 @@ impl<C: Chain> AnyBackend<C> {
     }
 }
 
+/// Whether a loop of this process can use io_uring: makes a small ring and drops it.
+///
+/// # Errors
+///
+/// [`Unsupported`](io::ErrorKind::Unsupported) where io_uring is refused or does not exist; the text names cause and
+/// remedy.
+pub fn check_io_uring() -> io::Result<()> {
+    let config = Config::default().backend(BackendChoice::Uring);
+    AnyBackend::<io::Cursor<Vec<u8>>>::new(&config, Vec::new()).map(drop)
+}
+
 /// Says once for all loops of the process why they do without a ring.
 #[cfg(target_os = "linux")]
 fn report(refusal: &Refusal) {

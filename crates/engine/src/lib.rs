@@ -143,6 +143,7 @@ mod wheel;
 pub use app::{Accepted, App, Chain, Closed, Flow, Large};
 pub use append::AppendFile;
 pub use appending::Append;
+pub use backend::check_io_uring;
 pub use config::{BackendChoice, Config, InvalidConfig, UnknownBackend};
 pub use connect::{ConnectOptions, Remote};
 pub use engine::Engine;

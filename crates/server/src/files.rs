@@ -1,6 +1,6 @@
 //! Files of a directory.
 
-mod conditions;
+pub(crate) mod conditions;
 mod path;
 mod store;
 
@@ -158,7 +158,7 @@ impl Files {
         let (variant, coding) = choose(request, entry);
         // A date of the future would be one that no clock has seen (RFC 9110 section 8.8.2.1).
         let modified = entry.modified.min(SystemTime::now());
-        let validators = Validators { etag: &variant.etag, modified };
+        let validators = Validators { etag: &variant.etag, modified: Some(modified) };
         let len = variant.content.len();
         let response = match (validators.check(head), validators.wanted(head, len)) {
             (Verdict::Failed, _) => return Response::text("the file has changed\n").with_status(412),

@@ -58,6 +58,7 @@
 
 mod answer;
 mod appends;
+mod asset;
 mod chunked;
 mod client;
 mod compress;
@@ -85,6 +86,7 @@ mod websocket;
 
 pub use answer::Answer;
 pub use appends::{AppendJob, Appender};
+pub use asset::Asset;
 pub use client::TrustedProxies;
 pub use files::Files;
 pub use handler::{Context, Handler};

@@ -62,9 +62,10 @@ struct Client {
     prepare: fn() -> Result<Command, Missing>,
 }
 
-const CLIENTS: [Client; 6] = [
+const CLIENTS: [Client; 7] = [
     Client { name: "curl", prepare: || tools::curl("http/client.sh") },
     Client { name: "ws", prepare: || tools::node("ws.mjs") },
+    Client { name: "sinews-js", prepare: || tools::node("sinews-js.mjs") },
     Client { name: "undici", prepare: || tools::node("undici.mjs") },
     Client { name: "python", prepare: || tools::python(&["client.py"]) },
     Client { name: "gorilla", prepare: || tools::go("gorilla") },

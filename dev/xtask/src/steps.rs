@@ -16,6 +16,7 @@ use crate::backend::{Backend, Choice, Permitted};
 use crate::count::Count;
 use crate::process;
 use crate::server;
+use crate::tools;
 
 /// For each target under cargo-fuzz: enough to see that it runs. Looking for faults takes longer.
 const FUZZ_SECONDS: &str = "-max_total_time=10";
@@ -265,9 +266,17 @@ fn browser(log: &Path, backend: Choice) -> Outcome {
     let binary = server::binary(None)?;
     let permitted = backend.permitted(&binary)?;
     let mut count = skip_refused(log, &permitted);
+    let axe = tools::axe();
+    if let Err(missing) = &axe {
+        count = count + missing.report("accessibility of the pages");
+    }
     for backend in permitted.backends {
         let mut command = process::cargo();
-        command.args(["run", "--quiet", "--package", "sinews-browser", "--"]).arg(&binary);
+        command.args(["run", "--quiet", "--package", "sinews-browser", "--"]);
+        if let Ok(axe) = &axe {
+            command.arg("--axe").arg(axe);
+        }
+        command.arg(&binary);
         // The servers that the program starts inherit this.
         command.env("SINEWS_BACKEND", backend.name());
         let found = counted_as(backend.name(), &mut command, log, |text| {

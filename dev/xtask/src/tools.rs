@@ -71,6 +71,19 @@ pub(crate) fn curl(script: &str) -> Result<Command, Missing> {
 
 pub(crate) fn node(script: &str) -> Result<Command, Missing> {
     need("node", "apt-get install nodejs npm")?;
+    let dir = node_directory()?;
+    let mut command = Command::new("node");
+    command.arg(dir.join(script));
+    Ok(command)
+}
+
+/// The script of axe-core, which judges the accessibility of a page.
+pub(crate) fn axe() -> Result<PathBuf, Missing> {
+    Ok(node_directory()?.join("node_modules/axe-core/axe.min.js"))
+}
+
+/// The scripts of `dev/interop/node`, with the packages that they need.
+fn node_directory() -> Result<PathBuf, Missing> {
     need("npm", "apt-get install npm")?;
     // Modules are looked up beside the script, so the scripts move beside the modules.
     let dir = process::cache("interop").join("node");
@@ -80,9 +93,7 @@ pub(crate) fn node(script: &str) -> Result<Command, Missing> {
     let mut install = Command::new("npm");
     install.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]).current_dir(&dir);
     once(&dir, &lock, &mut install)?;
-    let mut command = Command::new("node");
-    command.arg(dir.join(script));
-    Ok(command)
+    Ok(dir)
 }
 
 /// Arguments of the interpreter, which has the packages: a script of ours, or a module of theirs.

@@ -7,8 +7,8 @@ use crate::config::network::{Mode, Network, Place};
 
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ListenArgs {
-    /// Address to listen on, or `unix:` and the path of a socket; may be given several times. Port 0 takes a
-    /// free one [default: 127.0.0.1:8080]
+    /// Address to listen on: `HOST:PORT`, `PORT` alone for 127.0.0.1, `:PORT` for every interface, or `unix:PATH` for
+    /// a Unix socket. Port 0 takes a free one. May be given several times [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS", env = "SINEWS_LISTEN", value_delimiter = ',')]
     pub(crate) listen: Option<Vec<Place>>,
 

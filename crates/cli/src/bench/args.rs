@@ -23,7 +23,7 @@ pub(crate) struct BenchArgs {
     #[command(subcommand)]
     pub(crate) command: Option<BenchCommand>,
 
-    /// What to load: ws://, wss://, http://, https:// or tcp://
+    /// URL of the server to load: ws://, wss://, http://, https:// or tcp://; ws:// if it has no scheme
     #[arg(value_name = "URL", required = true)]
     pub(crate) url: Option<String>,
 

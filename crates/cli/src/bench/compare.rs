@@ -130,7 +130,7 @@ fn play(
 
 /// `URL`, or `NAME=URL=COMMAND`.
 fn contender(text: &str, load: &LoadArgs) -> Result<Contender, String> {
-    let is_url = text.split_once("://").is_some_and(|(scheme, _)| !scheme.contains('='));
+    let is_url = text.split(['/', '?']).next().is_some_and(|host| !host.contains('='));
     let (name, url, command) = if is_url {
         (text, text, None)
     } else {

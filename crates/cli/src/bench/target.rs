@@ -5,6 +5,8 @@ use std::path::Path;
 
 use sinews_engine::Remote;
 
+use crate::config::network::with_scheme;
+
 /// What is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
@@ -32,6 +34,7 @@ impl Target {
     ///
     /// No such URL, or nobody of that name.
     pub(crate) fn new(url: &str, unix: Option<&Path>) -> Result<Self, String> {
+        let url = &*with_scheme(url);
         let wrong = || format!("{url}: expected ws://, wss://, http://, https:// or tcp:// and a host");
         let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
         let (protocol, tls, default) = match scheme.to_ascii_lowercase().as_str() {

@@ -46,7 +46,10 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("[\"127.0.0.1:8080\"]"),
         example: "",
         expected: "an address such as \"127.0.0.1:8080\" or \"unix:/run/sinews.sock\", or a list of them",
-        about: &["Addresses to listen on, and paths of Unix sockets behind unix:. Port 0 takes a free one."],
+        about: &[
+            "Addresses to listen on: \"HOST:PORT\", \"PORT\" alone for 127.0.0.1, \":PORT\" for every interface, or \"unix:PATH\"",
+            "for a Unix socket. Port 0 takes a free one.",
+        ],
         reloads: false,
     },
     Key {
@@ -95,7 +98,10 @@ pub(crate) const KEYS: &[Key] = &[
         default: None,
         example: "4",
         expected: "a whole number of at least 1",
-        about: &["Threads, each with its own event loop. Without it: one for each processor."],
+        about: &[
+            "Threads, each with its own event loop. Without it: one for each processor. At most 64, or 4 for each processor if",
+            "that is more.",
+        ],
         reloads: false,
     },
     Key {
@@ -168,8 +174,19 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("\"info\""),
         example: "",
         expected: "a level (\"error\", \"warn\", \"info\", \"debug\", \"trace\") or a filter such as \"sinews_engine=debug\"",
-        about: &["What is logged: error, warn, info, debug, trace, or a filter such as sinews_engine=debug."],
+        about: &[
+            "Least severe level to log (error, warn, info, debug, trace, off), or a filter such as sinews_engine=debug: targets",
+            "that it does not name are logged from info on.",
+        ],
         reloads: true,
+    },
+    Key {
+        name: "log_format",
+        default: Some("\"text\""),
+        example: "",
+        expected: "\"text\" or \"json\"",
+        about: &["Format of the log: \"text\" is a line for a person, \"json\" is a JSON object in a line."],
+        reloads: false,
     },
     Key {
         name: "access_log",

@@ -1,6 +1,7 @@
 //! Places to listen at, and networks, as people write them.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -23,17 +24,57 @@ pub(crate) struct Mode(pub(crate) u32);
 pub(crate) struct Network(pub(crate) IpNet);
 
 impl FromStr for Place {
-    type Err = &'static str;
+    type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.strip_prefix("unix:") {
-            Some("") => Err("expected a path behind unix:"),
+            Some("") => Err("expected a path behind unix:".to_owned()),
             Some(path) => Ok(Self::Unix(path.into())),
-            None => text
-                .parse()
-                .map(Self::Tcp)
-                .map_err(|_| "expected an address and a port such as [::]:8080, or unix:/run/sinews.sock"),
+            None => tcp(text).map(Self::Tcp),
         }
+    }
+}
+
+/// An address, a port alone (of 127.0.0.1), `:PORT` (every interface), or a host's name and a port.
+pub(crate) fn tcp(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let (host, port) = text.rsplit_once(':').unwrap_or(("127.0.0.1", text));
+    let is_number = !port.is_empty() && port.bytes().all(|digit| digit.is_ascii_digit());
+    if !is_number {
+        return Err(EXPECTED.to_owned());
+    }
+    let port: u16 = port.parse().map_err(|_| format!("port {port} exceeds 65535"))?;
+    match host {
+        "" => Ok((every_interface(), port).into()),
+        // Not looked up: both families are there as a rule, and an address is what other programs are given.
+        "localhost" => Ok((Ipv4Addr::LOCALHOST, port).into()),
+        host => {
+            let found = (host, port).to_socket_addrs().map_err(|error| format!("host {host:?}: {error}"))?;
+            let found: Vec<SocketAddr> = found.collect();
+            let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
+            first.copied().ok_or_else(|| format!("host {host:?} has no address"))
+        }
+    }
+}
+
+/// `::`, where sockets take IPv4 too, or `0.0.0.0` on a machine without IPv6.
+fn every_interface() -> IpAddr {
+    let has_ipv6 = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
+    if has_ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
+}
+
+const EXPECTED: &str = "expected HOST:PORT, PORT, :PORT (every interface) or unix:PATH";
+
+/// A URL as a person types it: without a scheme it is `ws://`, and without a host that of this machine.
+pub(crate) fn with_scheme(url: &str) -> Cow<'_, str> {
+    let end = url.find(['/', '?', '#']).unwrap_or(url.len());
+    let has_scheme = url.contains("://") || url[..end].is_empty();
+    match (has_scheme, url.strip_prefix(':')) {
+        (true, _) => url.into(),
+        (false, Some(rest)) => format!("ws://localhost:{rest}").into(),
+        (false, None) => format!("ws://{url}").into(),
     }
 }
 
@@ -81,10 +122,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn urls_without_a_scheme_are_websocket_urls() {
+        for (typed, url) in [
+            ("localhost:8080/echo", "ws://localhost:8080/echo"),
+            ("example.com", "ws://example.com"),
+            (":8080/echo", "ws://localhost:8080/echo"),
+            ("[::1]:8080", "ws://[::1]:8080"),
+            ("wss://example.com/a", "wss://example.com/a"),
+            ("/echo", "/echo"),
+            ("", ""),
+        ] {
+            assert_eq!(with_scheme(typed), url);
+        }
+    }
+
+    #[test]
     fn places_modes_and_networks_are_read() {
         assert_eq!("[::1]:80".parse(), Ok(Place::Tcp(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 80)))));
         assert_eq!("unix:/run/a b".parse(), Ok(Place::Unix("/run/a b".into())));
-        assert!(["unix:", "/run/socket", "localhost", ""].iter().all(|text| text.parse::<Place>().is_err()));
+        let tcp = |text: &str| text.parse::<Place>();
+        assert_eq!(tcp("8083"), Ok(Place::Tcp("127.0.0.1:8083".parse().unwrap())));
+        assert_eq!(tcp("localhost:8083"), tcp("8083"));
+        assert_eq!(tcp(":8083"), Ok(Place::Tcp("[::]:8083".parse().unwrap())));
+        assert_eq!(tcp("80830").unwrap_err(), "port 80830 exceeds 65535");
+        assert!(tcp("no-such-host.invalid:1").unwrap_err().starts_with("host \"no-such-host.invalid\": "));
+        assert!(
+            ["unix:", "/run/socket", "localhost", "localhost:", ":", "-1", "+1", ""]
+                .iter()
+                .all(|text| text.parse::<Place>().is_err())
+        );
         assert_eq!(("0660".parse(), "7".parse()), (Ok(Mode(0o660)), Ok(Mode(7))));
         assert!(["", "0o660", "+660", "888", "1777"].iter().all(|text| text.parse::<Mode>().is_err()));
         for (text, network) in [

@@ -8,18 +8,19 @@ use std::path::PathBuf;
 use clap::Args;
 
 pub(crate) use self::values::{ConnectTo, Delimiter, Header, Resolve, Show, Speed};
+use crate::config::network::{tcp, with_scheme};
 use crate::config::units::{Bytes, SomeWait, Wait, WaitOrOff};
 
 /// Talk to a WebSocket server, or be one: from a terminal, in a pipe, or looking at the wire.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct ConnectArgs {
-    /// Where to: ws://, wss://, or http:// and https:// meaning the same
-    #[arg(value_name = "URL", required_unless_present = "listen", conflicts_with = "listen")]
+    /// URL of the server: ws:// or wss://, or http:// and https:// with the same meaning; ws:// if it has no scheme
+    #[arg(value_name = "URL", value_parser = url, required_unless_present = "listen", conflicts_with = "listen")]
     pub(crate) url: Option<String>,
 
-    /// Be the server: the same console for whoever connects to this address
-    #[arg(long, value_name = "ADDR")]
+    /// Listen for one client on this address, with the same console: HOST:PORT, PORT or :PORT
+    #[arg(long, value_name = "ADDR", value_parser = tcp)]
     pub(crate) listen: Option<SocketAddr>,
 
     #[command(flatten)]
@@ -42,6 +43,11 @@ pub(crate) struct ConnectArgs {
     pub(crate) server: ServerArgs,
     #[command(flatten)]
     pub(crate) inspect: InspectArgs,
+}
+
+/// Never fails: a wrong URL is reported when it is dialed.
+fn url(text: &str) -> Result<String, std::convert::Infallible> {
+    Ok(with_scheme(text).into_owned())
 }
 
 impl ConnectArgs {

@@ -137,7 +137,7 @@ impl StoreSettings {
     }
 
     /// Which broker it is, without what is secret.
-    fn place(&self) -> String {
+    pub(super) fn place(&self) -> String {
         let (scheme, rest) = self.url.split_once("://").unwrap_or(("", &self.url));
         let hosts = rest.split('?').next().unwrap_or_default();
         let hosts = hosts.rsplit_once('@').map_or(hosts, |(_, hosts)| hosts);

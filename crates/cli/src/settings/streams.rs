@@ -157,6 +157,15 @@ impl StreamSettings {
         self.store.as_ref()
     }
 
+    /// The place of the streams, for a person: the directory, or the broker without its credentials.
+    pub(crate) fn place(&self) -> String {
+        match (&self.store, &self.directory) {
+            (Some(store), _) => store.place(),
+            (None, Some(directory)) => directory.display().to_string(),
+            (None, None) => "no streams".to_owned(),
+        }
+    }
+
     /// How many of the places have an address.
     pub(crate) fn addresses(&self) -> usize {
         self.listen.iter().filter(|place| matches!(place, Place::Tcp(_))).count()

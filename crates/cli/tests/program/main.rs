@@ -11,4 +11,5 @@ mod start;
 mod streams;
 mod support;
 mod tls;
+mod usage;
 mod waits;

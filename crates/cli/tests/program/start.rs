@@ -21,6 +21,9 @@ fn a_bare_start_serves_everything_in_the_table() {
         assert!(page.contains("<!doctype html>"), "{page}");
         assert_eq!(page.contains("'unsafe-inline'"), path == "/chat", "{path}");
     }
+    for path in ["/", "/chat", "/console.js", "/sinews.js", "/pages.css"] {
+        pages_are_compressed_and_revalidated(&server, path);
+    }
     for path in ["/console.js", "/dashboard.js", "/pages.css"] {
         assert!(server.get(path).contains("\r\nX-Content-Type-Options: nosniff\r\n"), "{path}");
     }
@@ -35,6 +38,23 @@ fn a_bare_start_serves_everything_in_the_table() {
     let mut echo = server.websocket("/echo");
     echo.send(&Frame::text("hello"));
     assert_eq!(echo.next(), Some(Reply::text("hello")));
+}
+
+fn pages_are_compressed_and_revalidated(server: &Running, path: &str) {
+    let whole = server.get(path);
+    let etag = whole.lines().find_map(|line| line.strip_prefix("ETag: ")).expect("an ETag").to_owned();
+    assert!(whole.contains("\r\nVary: Accept-Encoding\r\n"), "{path}");
+    let unchanged = server.request(&format!("GET {path} HTTP/1.1\r\nIf-None-Match: {etag}"), "");
+    assert!(unchanged.starts_with("HTTP/1.1 304 ") && unchanged.ends_with("\r\n\r\n"), "{unchanged}");
+    let changed = server.request(&format!("GET {path} HTTP/1.1\r\nIf-None-Match: \"other\""), "");
+    assert!(changed.starts_with("HTTP/1.1 200 "), "{path}");
+    let head = server.request(&format!("HEAD {path} HTTP/1.1\r\nAccept-Encoding: gzip"), "");
+    assert!(head.contains("\r\nContent-Encoding: gzip\r\n") && !head.contains(&etag), "{head}");
+    let length = |answer: &str| {
+        let line = answer.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+        line.expect("a length").parse::<usize>().unwrap()
+    };
+    assert!(length(&head) * 10 < length(&whole) * 7, "{path}: {} of {}", length(&head), length(&whole));
 }
 
 #[test]

@@ -6,15 +6,16 @@ use sinews_proto::http::RequestHead;
 
 /// What a representation is told apart by.
 #[derive(Clone, Debug)]
-pub(super) struct Validators<'a> {
+pub(crate) struct Validators<'a> {
     /// With its quotes. It is strong: other bytes have another one.
-    pub(super) etag: &'a str,
-    pub(super) modified: SystemTime,
+    pub(crate) etag: &'a str,
+    /// None: the representation has no date, and conditions on one are ignored (RFC 9110 section 13.1.3).
+    pub(crate) modified: Option<SystemTime>,
 }
 
 /// What the conditions of a request come to, asked in the order of RFC 9110 section 13.2.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     Proceed,
     /// 304.
     NotModified,
@@ -23,11 +24,11 @@ pub(super) enum Verdict {
 }
 
 /// A part of a representation: the first byte and how many.
-pub(super) type Part = (u64, u64);
+pub(crate) type Part = (u64, u64);
 
 /// What a request asks for of so many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(crate) enum Wanted {
     Whole,
     /// 206.
     Part(Part),
@@ -37,23 +38,24 @@ pub(super) enum Wanted {
 
 impl Validators<'_> {
     /// Of a GET or HEAD.
-    pub(super) fn check(&self, head: &RequestHead<'_>) -> Verdict {
+    pub(crate) fn check(&self, head: &RequestHead<'_>) -> Verdict {
         if let Some(matches) = self.is_listed(head, "if-match", false) {
             if !matches {
                 return Verdict::Failed;
             }
-        } else if date(head, "if-unmodified-since").is_some_and(|since| self.seconds() > since) {
+        } else if date(head, "if-unmodified-since").zip(self.seconds()).is_some_and(|(since, at)| at > since)
+        {
             return Verdict::Failed;
         }
         let unchanged = self
             .is_listed(head, "if-none-match", true)
-            .unwrap_or_else(|| date(head, "if-modified-since").is_some_and(|since| self.seconds() <= since));
+            .unwrap_or_else(|| self.is_unmodified_since(date(head, "if-modified-since")));
         if unchanged { Verdict::NotModified } else { Verdict::Proceed }
     }
 
     /// What of `len` bytes a GET wants. One range is served; several are answered with the whole, as section 14.2
     /// permits: putting them together again costs more than it is good for.
-    pub(super) fn wanted(&self, head: &RequestHead<'_>, len: u64) -> Wanted {
+    pub(crate) fn wanted(&self, head: &RequestHead<'_>, len: u64) -> Wanted {
         let mut ranges = head.header("range");
         let (Some(range), None) = (ranges.next(), ranges.next()) else { return Wanted::Whole };
         if head.method() != "GET" || !self.is_same(head) {
@@ -65,7 +67,8 @@ impl Validators<'_> {
     /// `If-Range`: whether what the client has part of is this.
     fn is_same(&self, head: &RequestHead<'_>) -> bool {
         let Some(value) = head.header("if-range").next() else { return true };
-        value == self.etag.as_bytes() || date(head, "if-range") == Some(self.seconds())
+        value == self.etag.as_bytes()
+            || date(head, "if-range").is_some_and(|since| Some(since) == self.seconds())
     }
 
     /// Whether a list of entity tags has ours; `None` without a list.
@@ -77,9 +80,13 @@ impl Validators<'_> {
         }))
     }
 
+    fn is_unmodified_since(&self, date: Option<u64>) -> bool {
+        date.zip(self.seconds()).is_some_and(|(since, at)| at <= since)
+    }
+
     /// HTTP dates have no fractions.
-    fn seconds(&self) -> u64 {
-        seconds(self.modified)
+    fn seconds(&self) -> Option<u64> {
+        self.modified.map(seconds)
     }
 }
 
@@ -156,7 +163,7 @@ mod tests {
         let wire = format!("{method} / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
         let mut slots = HeaderSlots::new();
         let head = RequestHead::parse(wire.as_bytes(), &HeadLimits::new(), &mut slots).unwrap();
-        ask(&Validators { etag: ETAG, modified: UNIX_EPOCH + MODIFIED }, &head)
+        ask(&Validators { etag: ETAG, modified: Some(UNIX_EPOCH + MODIFIED) }, &head)
     }
 
     fn check(lines: &str) -> Verdict {
