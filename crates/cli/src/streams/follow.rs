@@ -14,7 +14,7 @@ use super::backing::{Line, RELAY_RECORDS, content_of};
 use super::bridge::{Source, Unread};
 use super::counted::counted;
 use super::{Fetched, READ_BYTES, Store};
-use crate::hub::Form;
+use crate::hub::{Form, subscription_fault};
 use crate::protocol::{Problem, code, problem};
 
 /// Where one subscription stands.
@@ -312,6 +312,9 @@ impl Line {
 }
 
 fn refused(error: InvalidTopic) -> Problem {
-    let code = if error == InvalidTopic::TooMany { code::TOO_MANY } else { code::TOPIC };
-    problem(code, error.to_string())
+    let code = match error {
+        InvalidTopic::TooMany | InvalidTopic::TooAmbiguous => code::TOO_MANY,
+        _ => code::TOPIC,
+    };
+    problem(code, subscription_fault(error))
 }

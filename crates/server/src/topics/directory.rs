@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use sinews_engine::Post;
 use sinews_session::Prepared;
 
-use super::name;
+use super::name::{self, InvalidTopic};
 use super::rule::{RuleId, Rules};
 use super::shelf::{Keep, Shelf};
-use super::trie::Trie;
+use super::trie::{TooManySteps, Trie};
 use crate::mail::Mail;
 
 /// The topics of all threads.
@@ -66,7 +66,10 @@ impl Directory {
     }
 
     /// The entry of a topic or pattern that gets its first subscriber on a thread.
-    pub(super) fn enter(&self, name: &str, shard: usize) -> Arc<Entry> {
+    ///
+    /// # Errors
+    /// [`InvalidTopic::TooAmbiguous`].
+    pub(super) fn enter(&self, name: &str, shard: usize) -> Result<Arc<Entry>, InvalidTopic> {
         if name::is_pattern(name) {
             return self.enter_pattern(name, shard);
         }
@@ -74,7 +77,7 @@ impl Directory {
         let entry = self.listed(&mut entries, name);
         // Marked while the lock is held, so that nobody forgets it meanwhile.
         entry.counts[shard].store(1, Ordering::Relaxed);
-        entry
+        Ok(entry)
     }
 
     fn listed(&self, entries: &mut HashMap<Arc<str>, Arc<Entry>>, name: &str) -> Arc<Entry> {
@@ -91,16 +94,17 @@ impl Directory {
         self.listed(&mut self.lock(), name)
     }
 
-    fn enter_pattern(&self, pattern: &str, shard: usize) -> Arc<Entry> {
+    fn enter_pattern(&self, pattern: &str, shard: usize) -> Result<Arc<Entry>, InvalidTopic> {
         let mut patterns = self.patterns.write().unwrap_or_else(PoisonError::into_inner);
-        let place = patterns.place(pattern);
-        let is_new = place.is_none();
-        let entry = place.get_or_insert_with(|| self.unlisted(pattern)).clone();
-        entry.counts[shard].store(1, Ordering::Relaxed);
-        if is_new {
-            self.generation.fetch_add(1, Ordering::Release);
+        if let Some(entry) = patterns.get(pattern) {
+            entry.counts[shard].store(1, Ordering::Relaxed);
+            return Ok(entry.clone());
         }
-        entry
+        let entry = self.unlisted(pattern);
+        entry.counts[shard].store(1, Ordering::Relaxed);
+        patterns.insert(pattern, entry.clone()).map_err(|TooManySteps| InvalidTopic::TooAmbiguous)?;
+        self.generation.fetch_add(1, Ordering::Release);
+        Ok(entry)
     }
 
     /// An entry that nobody finds.
@@ -229,14 +233,14 @@ mod tests {
     #[test]
     fn forgetting_late_leaves_a_new_topic_alone() {
         let directory = Directory::new(3, Rules::default());
-        let old = directory.enter("t", 0);
-        assert!(Arc::ptr_eq(&old, &directory.enter("t", 1)));
+        let old = directory.enter("t", 0).unwrap();
+        assert!(Arc::ptr_eq(&old, &directory.enter("t", 1).unwrap()));
         for count in &old.counts {
             count.store(0, Ordering::Relaxed);
         }
         directory.forget(&old);
         assert!(directory.find("t").is_none());
-        let new = directory.enter("t", 2);
+        let new = directory.enter("t", 2).unwrap();
         directory.forget(&old);
         assert!(directory.find("t").is_some_and(|found| Arc::ptr_eq(&found, &new)));
     }
@@ -244,8 +248,8 @@ mod tests {
     #[test]
     fn a_topic_with_subscribers_anywhere_is_kept() {
         let directory = Directory::new(2, Rules::default());
-        let entry = directory.enter("t", 0);
-        directory.enter("t", 1);
+        let entry = directory.enter("t", 0).unwrap();
+        directory.enter("t", 1).unwrap();
         entry.counts[0].store(0, Ordering::Relaxed);
         directory.forget(&entry);
         assert!(directory.find("t").is_some());

@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn a_topic_with_subscribers_goes_on_counting_when_what_was_kept_is_forgotten() {
         let directory = directory(History::new(10), 2_000);
-        let entry = directory.enter("kept.a", 0);
+        let entry = directory.enter("kept.a", 0).unwrap();
         let first = publish(&directory, "kept.a", 10);
         publish(&directory, "kept.b", 1_900);
         assert!(entry.keep.as_ref().unwrap().lock().is_empty());
@@ -338,12 +338,12 @@ mod tests {
     #[test]
     fn what_is_kept_outlives_its_subscribers() {
         let directory = directory(History::new(10), 2_000);
-        let entry = directory.enter("kept.a", 0);
+        let entry = directory.enter("kept.a", 0).unwrap();
         publish(&directory, "kept.a", 10);
         entry.counts[0].store(0, Ordering::Relaxed);
         directory.forget(&entry);
         assert!(directory.find("kept.a").is_some());
-        let empty = directory.enter("kept.b", 0);
+        let empty = directory.enter("kept.b", 0).unwrap();
         empty.counts[0].store(0, Ordering::Relaxed);
         directory.forget(&empty);
         assert!(directory.find("kept.b").is_none() && empty.keep.as_ref().unwrap().lock().gone);
@@ -369,7 +369,7 @@ mod tests {
     fn another_directory_goes_on_where_the_first_stood() {
         let first = directory(History::new(3), usize::MAX);
         let last = [(); 5].map(|()| publish(&first, "kept.a", 10))[4];
-        let empty = first.enter("kept.b", 0);
+        let empty = first.enter("kept.b", 0).unwrap();
         let at = empty.keep.as_ref().unwrap().lock().position();
         let exported = first.export();
         assert_eq!(exported.len(), 2);
