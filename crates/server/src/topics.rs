@@ -4,6 +4,8 @@ pub(crate) mod backlog;
 mod config;
 mod counters;
 mod directory;
+mod epochs;
+mod eviction;
 mod history;
 mod name;
 mod presence;
@@ -441,6 +443,11 @@ impl Topics {
     /// See [`Backlog::make_way`].
     pub(crate) fn make_way(&mut self, backlog: &mut Backlog, tx: &mut Tx<'_>) {
         backlog.make_way(tx, &self.directory.rules, &mut self.counters);
+    }
+
+    /// Sends mail to a thread. Answers whether there was room for it.
+    pub(crate) fn tell(&self, thread: usize, mail: Mail) -> bool {
+        self.posts[thread].send(mail).is_ok()
     }
 
     pub(crate) fn rules(&self) -> &Rules {

@@ -296,7 +296,7 @@ mod tests {
             (state >> 33) % below
         };
         let mut rejected = 0;
-        for _ in 0..3_000 {
+        for round in 0..3_000 {
             let tokens = 1 + next(24);
             let mut pattern: Vec<&str> = (0..tokens).map(|_| ["a", "b", "*"][next(3) as usize]).collect();
             if next(3) == 0 {
@@ -320,7 +320,8 @@ mod tests {
             }
             let name: Vec<&str> = (0..=next(30)).map(|_| ["a", "b", "c"][next(3) as usize]).collect();
             assert!(trie.find(&name.join("."), &mut |_| ()) <= FREE_STEPS + trie.steps);
-            assert!(trie.steps == steps(&trie, 0) && trie.steps <= COUNTED_STEPS_MAX);
+            assert!(trie.steps <= COUNTED_STEPS_MAX);
+            assert!(round % 100 > 0 || trie.steps == steps(&trie, 0));
         }
         assert!(rejected > 10 && inside.len() > 500, "{rejected} {}", inside.len());
         inside.iter().for_each(|pattern| drop(trie.remove(pattern)));

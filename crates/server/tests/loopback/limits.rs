@@ -134,7 +134,8 @@ fn flooded(limits: Limits) -> (Running, Monitor, crate::support::Ear) {
 
 #[test]
 fn while_queues_hold_too_much_nobody_new_gets_in() {
-    let (server, monitor, _ear) = flooded(Limits::default().with_max_memory(MESSAGE));
+    let (server, monitor, _ear) =
+        flooded(Limits::default().with_max_memory(MESSAGE).with_when_full(WhenFull::Refuse));
     let mut kept = server.connect();
     assert_eq!(kept.send(get("/")).answer().status, 200);
     let mut peer = server.websocket("/flood");
@@ -166,7 +167,8 @@ fn who_makes_full_queues_longer_is_closed_if_so_chosen() {
 
 #[test]
 fn messages_that_are_not_whole_are_memory_too() {
-    let (server, monitor) = server(Limits::default().with_max_memory(MESSAGE), 1);
+    let (server, monitor) =
+        server(Limits::default().with_max_memory(MESSAGE).with_when_full(WhenFull::Refuse), 1);
     let mut peer = server.websocket("/echo");
     let wire = Frame::binary(vec![1; 3 * MESSAGE]).encode(sinews_proto::Role::Client);
     peer.client.send(&wire[..2 * MESSAGE]);
