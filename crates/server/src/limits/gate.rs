@@ -132,9 +132,14 @@ impl Gate {
     /// Whether queues hold more than they may in all. A message that waits for many counts for each of them, so the
     /// process must hold as much, too.
     pub(crate) fn is_memory_full(&self) -> bool {
+        let exceeds = |max| self.resident_bytes().is_none_or(|bytes| bytes > max);
+        self.counts_too_much() && self.max_memory.is_some_and(exceeds)
+    }
+
+    /// Whether more is counted than queues may hold in all, whether the process holds it or not.
+    pub(crate) fn counts_too_much(&self) -> bool {
         let held = || self.counters.iter().map(|counters| counters.held_bytes()).sum::<u64>();
-        self.max_memory
-            .is_some_and(|max| held() > max && self.resident_bytes().is_none_or(|bytes| bytes > max))
+        self.max_memory.is_some_and(|max| held() > max)
     }
 
     /// What the process holds, as it was a moment ago.

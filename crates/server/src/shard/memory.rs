@@ -16,6 +16,8 @@ pub(super) struct Holders {
     closing: FxHashSet<usize>,
     /// What the thread's connections held when memory was looked at last, or less since.
     checked_bytes: u64,
+    /// More is counted than may be held, but the process did not hold as much: memory that is allocated is used later.
+    is_over: bool,
 }
 
 /// Bytes that one connection may hold whatever the others do.
@@ -63,7 +65,7 @@ impl Shard {
     /// A connection held so much and holds so much.
     #[inline]
     pub(super) fn hold(&mut self, io: &mut Io, conn: ConnId, before: Held, after: Held) {
-        if before == after {
+        if before == after && !self.holders.is_over {
             return;
         }
         self.counters.holds(before, after);
@@ -71,7 +73,9 @@ impl Shard {
             self.counters.heaviest.set(self.holders.heaviest() as u64);
         }
         let bytes = self.counters.held_bytes();
-        if bytes <= self.holders.checked_bytes {
+        if self.holders.is_over {
+            self.shed(io);
+        } else if bytes <= self.holders.checked_bytes {
             self.holders.checked_bytes = bytes;
         } else if bytes - self.holders.checked_bytes > CHECK_BYTES {
             self.holders.checked_bytes = bytes;
@@ -90,6 +94,7 @@ impl Shard {
     /// Closes the connections that hold most, while all together hold too much and that is what is to be done.
     #[cold]
     pub(super) fn shed(&mut self, io: &mut Io) {
+        self.holders.is_over = self.gate.counts_too_much();
         for _ in 0..CLOSES_MAX {
             if !self.gate.closes() {
                 return;

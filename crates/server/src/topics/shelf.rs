@@ -323,7 +323,7 @@ impl Directory {
         let shelf = &self.shelf;
         let mut queue = shelf.lock();
         let mut total = shelf.touch(&mut queue, published, keep);
-        if let Some(entry) = queue.next() {
+        if let Some(entry) = queue.next().filter(|entry| !Arc::ptr_eq(entry, published)) {
             total = self.expire(&mut queue, &entry);
         }
         let mut evicts = false;
