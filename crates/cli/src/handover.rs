@@ -297,7 +297,7 @@ impl Shared {
 }
 
 /// Writes what is kept, then what is published, then the end.
-fn write(link: &UnixStream, kept: Vec<KeptTopic>, waiting: Waiting) {
+fn write(link: &UnixStream, kept: (Vec<KeptTopic>, Vec<u8>), waiting: Waiting) {
     let mut output = BufWriter::with_capacity(64 << 10, link);
     let written = write_topics(kept, &mut output).and_then(|()| waiting.write_all(&mut output));
     if let Err(error) = written {
@@ -307,7 +307,7 @@ fn write(link: &UnixStream, kept: Vec<KeptTopic>, waiting: Waiting) {
     }
 }
 
-fn write_topics(kept: Vec<KeptTopic>, output: &mut impl io::Write) -> io::Result<()> {
+fn write_topics((kept, epochs): (Vec<KeptTopic>, Vec<u8>), output: &mut impl io::Write) -> io::Result<()> {
     for KeptTopic { name, position, messages } in kept {
         Frame::new(Head::Topic { name, position: position.into(), messages: messages.len() })
             .write(output)?;
@@ -317,7 +317,7 @@ fn write_topics(kept: Vec<KeptTopic>, output: &mut impl io::Write) -> io::Result
             Frame { head: Head::Kept { age_ms }, body }.write(output)?;
         }
     }
-    Frame::new(Head::End).write(output)?;
+    Frame { head: Head::End, body: bytes::Bytes::from(epochs) }.write(output)?;
     output.flush()
 }
 

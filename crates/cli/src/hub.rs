@@ -15,7 +15,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::json;
 use serde_json::value::RawValue;
-use sinews_server::{Context, Kind, Position, Prepared, PublishError, Publisher, Topics};
+use sinews_server::{Context, InvalidTopic, Kind, Position, Prepared, PublishError, Publisher, Topics};
 
 use self::authority::{Authority, Origin, published};
 use crate::auth::pattern;
@@ -81,6 +81,20 @@ impl Form {
 
 /// Longest name of a topic, in bytes: what the server takes, and room for the form.
 pub(crate) const NAME_MAX: usize = 250;
+
+/// Tokens of a pattern that is never rejected for the steps of matching; the form is one more.
+const FREE_TOKENS: usize = Topics::FREE_TOKENS - 1;
+
+/// Why a subscription was rejected, in few enough bytes for the reason of a Close.
+pub(crate) fn subscription_fault(error: InvalidTopic) -> String {
+    match error {
+        InvalidTopic::TooAmbiguous => format!(
+            "too many matching steps a message (limit {}): use a pattern of at most {FREE_TOKENS} tokens",
+            Topics::MATCH_STEPS_MAX
+        ),
+        _ => error.to_string(),
+    }
+}
 
 /// What is wrong with the name of a topic that is to be published to.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {

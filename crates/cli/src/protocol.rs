@@ -472,8 +472,11 @@ fn join_from(topic: &str, start: Option<Start>, cx: &mut Context<'_>) -> Result<
 }
 
 fn refused(error: InvalidTopic) -> Problem {
-    let code = if error == InvalidTopic::TooMany { code::TOO_MANY } else { code::TOPIC };
-    problem(code, error.to_string())
+    let code = match error {
+        InvalidTopic::TooMany | InvalidTopic::TooAmbiguous => code::TOO_MANY,
+        _ => code::TOPIC,
+    };
+    problem(code, hub::subscription_fault(error))
 }
 
 /// Messages in one answer to `history`, at most, and their bytes.

@@ -220,7 +220,7 @@ impl Handler for Subscriber {
                 }
             }
             // The name was checked before the upgrade, so this is another limit; the client is told.
-            Err(error) => close(cx, CloseCode::POLICY, &error.to_string()),
+            Err(error) => close(cx, CloseCode::POLICY, &hub::subscription_fault(error)),
         }
     }
 

@@ -52,7 +52,8 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
     let mut server = Server::new(if settings.access_log { router.access_log("/") } else { router })
         .http(settings.http.config(settings.max_message))
         .engine(EngineConfig::default().backend(backend(settings.backend)))
-        .limits(settings.limits.limits());
+        .limits(settings.limits.limits())
+        .topics(settings.limits.topics());
     server = settings.stop.apply(server);
     if let Some(threads) = settings.threads {
         server = server.threads(threads.get());

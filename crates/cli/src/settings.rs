@@ -402,7 +402,9 @@ pub(crate) mod tests {
                 "max_message" => "max_message = 1".to_owned(),
                 "deflate" => "deflate = \"off\"".to_owned(),
                 "history" => "history = \"a=1\"".to_owned(),
-                "limits.when_full" => "[limits]\nwhen_full = \"close\"".to_owned(),
+                "limits.when_full" => "[limits]\nwhen_full = \"refuse\"".to_owned(),
+                "limits.max_memory" => "[limits]\nmax_memory = \"4g\"".to_owned(),
+                "limits.max_history_memory" => "[limits]\nmax_history_memory = \"77m\"".to_owned(),
                 "http.min_upload_rate" => "[http]\nmin_upload_rate = 77".to_owned(),
                 "websocket.overflow" => "[websocket]\noverflow = \"drop-newest\"".to_owned(),
                 "websocket.high_water" | "websocket.max_outbound" => {

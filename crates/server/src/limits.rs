@@ -1,6 +1,7 @@
 //! How much a server takes on, and how much of it one client may have.
 
 mod gate;
+mod memory;
 mod rate;
 mod refused;
 
@@ -11,8 +12,8 @@ pub(crate) use self::rate::Pace;
 pub(crate) use self::refused::Refused;
 use crate::metrics::reason_enum;
 
-/// How much a server takes on in all. Without a setting there is no limit but the system's and those of each
-/// connection ([`Config`](crate::Config), [`HttpConfig`](crate::HttpConfig)).
+/// How much a server takes on in all. Without a setting there is no limit but that of memory, the system's, and those of
+/// each connection ([`Config`](crate::Config), [`HttpConfig`](crate::HttpConfig)).
 ///
 /// What is beyond a limit is refused in words that HTTP has for it: 503 where the server is full, 429 where one
 /// client wants too much, both with `Retry-After`. Each refusal is counted
@@ -35,8 +36,23 @@ pub struct Limits {
     pub(crate) max_connections: Option<usize>,
     pub(crate) max_connections_per_address: Option<usize>,
     pub(crate) handshakes_per_second: Option<u32>,
-    pub(crate) max_memory: Option<usize>,
+    pub(crate) max_memory: MaxMemory,
     pub(crate) when_full: WhenFull,
+}
+
+/// How much queues may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MaxMemory {
+    /// So many hundredths of the memory that there is.
+    Share(u8),
+    Bytes(usize),
+    Unlimited,
+}
+
+impl Default for MaxMemory {
+    fn default() -> Self {
+        Self::Share(50)
+    }
 }
 
 impl Limits {
@@ -67,17 +83,51 @@ impl Limits {
     }
 
     /// Bytes that queues may hold in all: what waits to be sent ([`Metrics::queued_bytes`](crate::Metrics)), and what
-    /// has come of messages and requests that are not whole. Default: none. It is an estimate, and the rest of the
-    /// process comes beside it: half of the machine's memory is a good value. What happens beyond it is said by
+    /// has come of messages and requests that are not whole. Default: a [share](Self::with_memory_share). It is an
+    /// estimate, in which a message that waits for many counts for each of them; the limit is exceeded when the process
+    /// holds as much, too. The rest of the process comes beside it. What happens beyond it is said by
     /// [`when_full`](Self::with_when_full).
     #[must_use]
     pub fn with_max_memory(mut self, bytes: usize) -> Self {
-        self.max_memory = Some(bytes);
+        self.max_memory = MaxMemory::Bytes(bytes);
         self
     }
 
+    /// The same, in hundredths of the memory that there is when the server is bound: that of the machine, or of the
+    /// control group (version 1 or 2) where that has less, as in a container. Default: 50, so that as much is left for
+    /// the rest of the process and for the sockets. Where the system does not tell how much there is, there is no limit.
+    #[must_use]
+    pub fn with_memory_share(mut self, percent: u8) -> Self {
+        self.max_memory = MaxMemory::Share(percent);
+        self
+    }
+
+    /// Queues may hold what their connections' own limits let them.
+    #[must_use]
+    pub fn without_max_memory(mut self) -> Self {
+        self.max_memory = MaxMemory::Unlimited;
+        self
+    }
+
+    /// Bytes that queues may hold in all, here and now.
+    fn memory_bytes(&self) -> Option<u64> {
+        match self.max_memory {
+            MaxMemory::Bytes(bytes) => Some(bytes as u64),
+            MaxMemory::Unlimited => None,
+            MaxMemory::Share(percent) => {
+                let Some((bytes, of)) = memory::available() else {
+                    tracing::warn!("how much memory there is cannot be read: queues have no common limit");
+                    return None;
+                };
+                let max_memory = bytes / 100 * u64::from(percent) + bytes % 100 * u64::from(percent) / 100;
+                tracing::debug!(max_memory, percent, of, "the memory that queues may hold in all");
+                Some(max_memory)
+            }
+        }
+    }
+
     /// What happens while queues hold more than [`max_memory`](Self::with_max_memory). Default:
-    /// [`WhenFull::Refuse`].
+    /// [`WhenFull::Close`].
     #[must_use]
     pub fn with_when_full(mut self, when_full: WhenFull) -> Self {
         self.when_full = when_full;
@@ -90,7 +140,11 @@ impl Limits {
             (self.max_connections == Some(0), "max_connections must be at least 1"),
             (self.max_connections_per_address == Some(0), "max_connections_per_address must be at least 1"),
             (self.handshakes_per_second == Some(0), "handshakes_per_second must be at least 1"),
-            (self.max_memory == Some(0), "max_memory must be at least 1"),
+            (self.max_memory == MaxMemory::Bytes(0), "max_memory must be at least 1"),
+            (
+                matches!(self.max_memory, MaxMemory::Share(percent) if !(1..=100).contains(&percent)),
+                "memory_share must be 1 to 100 percent",
+            ),
         ];
         let zero = zeros.into_iter().find(|(zero, _)| *zero);
         zero.map_or(Ok(()), |(_, fault)| Err(fault))
@@ -102,10 +156,11 @@ impl Limits {
 #[non_exhaustive]
 pub enum WhenFull {
     /// New connections and handshakes are refused with 503. Those that are open go on, within their own limits.
-    #[default]
     Refuse,
-    /// And a connection that holds more than 64 KiB and comes to hold more still is closed at once, without a Close
-    /// frame, which would wait behind all the rest: those that take what they are sent are left alone.
+    /// And of all connections that hold more than 64 KiB the one that holds most is closed at once, without a Close frame,
+    /// which would wait behind all the rest, and then the next one until they hold less: connections that take what they
+    /// are sent are left alone.
+    #[default]
     Close,
 }
 
@@ -189,6 +244,8 @@ mod tests {
             (limits().with_max_connections_per_address(0), "max_connections_per_address "),
             (limits().with_handshakes_per_second(0), "handshakes_per_second "),
             (limits().with_max_memory(0), "max_memory "),
+            (limits().with_memory_share(0), "memory_share "),
+            (limits().with_memory_share(101), "memory_share "),
         ] {
             assert!(wrong.check().is_err_and(|fault| fault.starts_with(name)), "{wrong:?}");
         }

@@ -13,6 +13,8 @@ use crate::topics::Position;
 pub(crate) enum Mail {
     /// A message for the subscribers of a topic there.
     Publish(Published),
+    /// Of all connections, one there holds most memory, and all together hold too much.
+    Shed,
 }
 
 /// A message on its way between threads.

@@ -21,6 +21,7 @@ pub(crate) use self::reasons::reason_enum;
 pub use self::reasons::{ConnectionEnd, Dropped, Reason, Tally, WebSocketEnd};
 use crate::limits::{Gate, Limit};
 use crate::mail::{Stop, StopLevel};
+use crate::topics::Directory;
 
 /// Reads a server's metrics from any thread, at no cost to its loops. Clones are cheap.
 ///
@@ -48,6 +49,7 @@ pub(crate) struct Sources {
     pub(crate) shards: Vec<(Arc<Counters>, Watch)>,
     pub(crate) stop: Arc<StopLevel>,
     pub(crate) gate: Arc<Gate>,
+    pub(crate) directory: Arc<Directory>,
 }
 
 impl Monitor {
@@ -64,6 +66,13 @@ impl Monitor {
         for (counters, watch) in self.0.get().into_iter().flat_map(|sources| &sources.shards) {
             counters.add_to(&mut metrics);
             metrics.loops.push(watch.stats());
+        }
+        if let Some(sources) = self.0.get() {
+            let usage = sources.directory.history_usage();
+            metrics.max_memory_bytes = sources.gate.max_memory();
+            metrics.history_bytes = usage.bytes;
+            metrics.histories_evicted = usage.evicted;
+            metrics.subscribed_histories_evicted = usage.evicted_subscribed;
         }
         metrics
     }
@@ -144,6 +153,16 @@ pub struct Metrics {
     pub queued_bytes: u64,
     /// Bytes of memory that hold what has come of messages and requests that are not whole yet.
     pub incomplete_bytes: u64,
+    /// Bytes that those two may come to together; `None` without a limit
+    /// ([`Limits::with_max_memory`](crate::Limits::with_max_memory)).
+    pub max_memory_bytes: Option<u64>,
+    /// Bytes that the histories of all topics take, about.
+    pub history_bytes: u64,
+    /// Topics whose history was evicted, since all took more memory than they may
+    /// ([`TopicConfig::with_max_history_bytes`](crate::TopicConfig::with_max_history_bytes)).
+    pub histories_evicted: u64,
+    /// Those of them that had subscribers.
+    pub subscribed_histories_evicted: u64,
     /// What was beyond one of the server's [`Limits`](crate::Limits) and therefore refused or closed.
     pub limited: Tally<Limit>,
     /// The event loops, one for each thread: turns, bytes through sockets, how busy they are.

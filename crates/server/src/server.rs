@@ -231,7 +231,12 @@ impl Server {
         let counters: Vec<Arc<Counters>> = counted.iter().map(|(counters, _)| Arc::clone(counters)).collect();
         let proxies = Arc::new(self.proxies);
         let gate = Arc::new(Gate::new(self.limits, Arc::clone(&proxies), counters.clone()));
-        monitor.attach(Sources { shards: counted, stop: Arc::clone(&stop), gate: Arc::clone(&gate) });
+        monitor.attach(Sources {
+            shards: counted,
+            stop: Arc::clone(&stop),
+            gate: Arc::clone(&gate),
+            directory: Arc::clone(&directory),
+        });
         let pool = BlockingPool::new(self.blocking);
         let shards = engines
             .into_iter()

@@ -1,5 +1,6 @@
 //! One thread: its connections, and what the loop tells it.
 
+mod memory;
 mod publish;
 mod stop;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use sinews_engine::{self as engine, Accepted, App, Append, ConnId, Io, Large};
 use sinews_proto::Time;
 use sinews_session::{Chain, Fate, Flow, Resources, Session};
 
+use self::memory::Holders;
 use self::publish::UnderWay;
 use self::stop::Phase;
 pub(crate) use self::stop::StopTimes;
@@ -55,6 +57,7 @@ pub(crate) struct Shard {
     held_back: VecDeque<ConnId>,
     resources: Resources,
     counters: Arc<Counters>,
+    holders: Holders,
     gate: Arc<Gate>,
     /// By the listener.
     expects: Arc<[Expects]>,
@@ -179,6 +182,7 @@ impl Shard {
             held_back: VecDeque::new(),
             resources: Resources::new(),
             counters,
+            holders: Holders::default(),
             gate,
             expects,
             proxies,
@@ -417,11 +421,7 @@ impl Shard {
         };
         let holds = found.settle_tls(holds);
         let before = std::mem::replace(&mut found.holds, holds);
-        self.counters.holds(before, holds);
-        if self.gate.closes(before, holds) {
-            self.limited(Limit::Memory);
-            io.close(conn);
-        }
+        self.hold(io, conn, before, holds);
     }
 
     /// Has the memory of what was freed given back, if that was much: the allocator keeps it otherwise, between what is in
@@ -712,7 +712,7 @@ impl App for Shard {
             }
         }
         if let Some(gone) = self.conns.get_mut(conn.index()).and_then(Option::take) {
-            self.counters.holds(gone.holds, Held::default());
+            self.release(conn, gone.holds);
             self.counters.closed.add((&why).into());
             self.freed += 1;
             self.tasks.forget(conn);
@@ -776,6 +776,7 @@ impl App for Shard {
         for mail in mail.drain(..) {
             match mail {
                 Mail::Publish(published) => self.topics.publish_here(published),
+                Mail::Shed => self.shed(io),
             }
         }
         self.topics.mail_is_read();

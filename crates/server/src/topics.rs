@@ -4,6 +4,8 @@ pub(crate) mod backlog;
 mod config;
 mod counters;
 mod directory;
+mod epochs;
+mod eviction;
 mod history;
 mod name;
 mod presence;
@@ -135,6 +137,14 @@ impl Topics {
     /// Most subscriptions of one connection: bounds what closing it costs.
     pub const SUBSCRIPTIONS_MAX: usize = 1_024;
 
+    /// Most steps that matching a name against the patterns of all subscribers takes, each a look at one token: some
+    /// tens of microseconds. A pattern that could lead to more is rejected ([`InvalidTopic::TooAmbiguous`]).
+    pub const MATCH_STEPS_MAX: usize = 2_048;
+
+    /// A pattern of at most so many tokens is never rejected for [`MATCH_STEPS_MAX`](Self::MATCH_STEPS_MAX): all of those
+    /// together take half of its steps.
+    pub const FREE_TOKENS: usize = 9;
+
     /// A handle that publishes from any thread.
     #[must_use]
     pub fn publisher(&self) -> Publisher {
@@ -195,19 +205,18 @@ impl Topics {
         if known.is_some_and(|topic| self.stands_at(topic, conn)) {
             return Ok(());
         }
-        let subscriptions = self.subscriptions.entry(conn).or_default();
-        if subscriptions.len() >= Self::SUBSCRIPTIONS_MAX {
+        if self.subscriptions.get(&conn).is_some_and(|list| list.len() >= Self::SUBSCRIPTIONS_MAX) {
             return Err(InvalidTopic::TooMany);
         }
         let topic = match known {
             Some(topic) => {
                 if self.topics[topic].subscribers.is_empty() {
                     // Kept for a publication only: the other threads may have forgotten it.
-                    self.topics[topic].entry = self.directory.enter(name, self.shard);
+                    self.topics[topic].entry = self.directory.enter(name, self.shard)?;
                 }
                 topic
             }
-            None => self.insert(self.directory.enter(name, self.shard)),
+            None => self.insert(self.directory.enter(name, self.shard)?),
         };
         if self.keeps && self.topics[topic].subscribers.is_empty() {
             self.begin_hearing(topic);
@@ -308,11 +317,12 @@ impl Topics {
             return Ok(Some(topic));
         }
         name::check(name)?;
-        if !self.any_patterns || self.directory.matching(name).is_empty() {
+        let all = if self.any_patterns { self.directory.matching(name) } else { Box::default() };
+        if all.is_empty() {
             return Ok(None);
         }
         let topic = self.insert(self.directory.unlisted(name));
-        self.route(topic);
+        self.set_route(topic, all);
         Ok(Some(topic))
     }
 
@@ -331,18 +341,18 @@ impl Topics {
     #[inline]
     fn route(&mut self, topic: usize) {
         if self.any_patterns && self.topics.get(topic).is_some_and(|topic| topic.route.is_none()) {
-            self.find_route(topic);
+            let all = self.directory.matching(&self.topics[topic].entry.name);
+            self.set_route(topic, all);
         }
     }
 
     #[cold]
-    fn find_route(&mut self, topic: usize) {
+    fn set_route(&mut self, topic: usize, all: Box<[Arc<Entry>]>) {
         // Its place is kept whatever is forgotten first.
         self.topics[topic].awaited += 1;
         if self.routed.len() >= ROUTES_MAX {
             self.forget_routes();
         }
-        let all = self.directory.matching(&self.topics[topic].entry.name);
         let mut local: Box<[usize]> =
             all.iter().filter_map(|pattern| self.names.get(&pattern.name)).copied().collect();
         local.sort_unstable();
@@ -433,6 +443,11 @@ impl Topics {
     /// See [`Backlog::make_way`].
     pub(crate) fn make_way(&mut self, backlog: &mut Backlog, tx: &mut Tx<'_>) {
         backlog.make_way(tx, &self.directory.rules, &mut self.counters);
+    }
+
+    /// Sends mail to a thread. Answers whether there was room for it.
+    pub(crate) fn tell(&self, thread: usize, mail: Mail) -> bool {
+        self.posts[thread].send(mail).is_ok()
     }
 
     pub(crate) fn rules(&self) -> &Rules {

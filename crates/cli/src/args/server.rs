@@ -5,7 +5,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
-use crate::config::units::{Bytes, Wait};
+use crate::config::units::{Bytes, MemoryLimit, Wait};
 
 /// `[limits]` of the configuration file.
 #[derive(Clone, Debug, Default, Args)]
@@ -29,14 +29,19 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "N", env = "SINEWS_LIMITS_MESSAGES_PER_SECOND")]
     pub(crate) limits_messages_per_second: Option<NonZeroU32>,
 
-    /// Bytes that queues may hold in all; `k`, `m` and `g` mean KiB, MiB and GiB [default: no limit]
+    /// Memory for outbound queues and incomplete messages and requests of all connections: bytes such as `512m`, a
+    /// share of the memory of the machine or its control group, or `off` [default: 50%]
     #[arg(long, value_name = "BYTES", env = "SINEWS_LIMITS_MAX_MEMORY")]
-    pub(crate) limits_max_memory: Option<Bytes>,
+    pub(crate) limits_max_memory: Option<MemoryLimit>,
 
-    /// While queues hold more than that: `refuse` new connections, or `close` those that hold more than 64 KiB
-    /// and come to hold more still, too [default: refuse]
+    /// Action when connections hold more than `--limits-max-memory`: `refuse` new connections with 503, or also
+    /// `close` the connection that holds most [default: close]
     #[arg(long, value_enum, value_name = "WHAT", env = "SINEWS_LIMITS_WHEN_FULL")]
     pub(crate) limits_when_full: Option<Full>,
+
+    /// Memory for the histories of all topics; `k`, `m` and `g` mean KiB, MiB and GiB [default: 64m]
+    #[arg(long, value_name = "BYTES", env = "SINEWS_LIMITS_MAX_HISTORY_MEMORY")]
+    pub(crate) limits_max_history_memory: Option<Bytes>,
 }
 
 /// `[stop]` of the configuration file.

@@ -4,7 +4,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 
 use serde::Deserialize;
 
-use super::units::{Bytes, Wait};
+use super::units::{Bytes, MemoryLimit, Wait};
 use crate::args::Full;
 
 /// `[limits]`.
@@ -15,8 +15,9 @@ pub(crate) struct LimitValues {
     pub(crate) max_connections_per_address: Option<NonZeroUsize>,
     pub(crate) handshakes_per_second: Option<NonZeroU32>,
     pub(crate) messages_per_second: Option<NonZeroU32>,
-    pub(crate) max_memory: Option<Bytes>,
+    pub(crate) max_memory: Option<MemoryLimit>,
     pub(crate) when_full: Option<Full>,
+    pub(crate) max_history_memory: Option<Bytes>,
 }
 
 /// `[stop]`.

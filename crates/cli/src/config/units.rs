@@ -12,6 +12,14 @@ use crate::auth::pattern;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bytes(pub(crate) usize);
 
+/// How much memory queues may hold: a number of bytes, a share of the memory that there is, or `off`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemoryLimit {
+    Bytes(usize),
+    Percent(u8),
+    Off,
+}
+
 /// A length of time: a number with the unit `ms`, `s`, `m`, `h` or `d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wait(pub(crate) Duration);
@@ -98,6 +106,26 @@ impl std::str::FromStr for Bytes {
     }
 }
 
+impl std::str::FromStr for MemoryLimit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        let Some(percent) = text.strip_suffix('%') else {
+            let bytes =
+                text.parse().map_err(|why| format!("{why}; or a share of memory such as 50%, or off"))?;
+            let Bytes(bytes) = bytes;
+            return Ok(Self::Bytes(bytes));
+        };
+        match percent.parse() {
+            Ok(percent @ 1..=100) => Ok(Self::Percent(percent)),
+            _ => Err("a share of memory is a whole number from 1% to 100%".to_owned()),
+        }
+    }
+}
+
 impl std::str::FromStr for Wait {
     type Err = String;
 
@@ -136,19 +164,32 @@ impl std::str::FromStr for WaitOrOff {
 /// The one that ends like another comes before it.
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
+/// A number, or a number with a unit in a string.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum NumberOrText {
+    Number(usize),
+    Text(String),
+}
+
+impl NumberOrText {
+    fn into_text(self) -> String {
+        match self {
+            Self::Number(number) => number.to_string(),
+            Self::Text(text) => text,
+        }
+    }
+}
+
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Written {
-            Number(usize),
-            Text(String),
-        }
-        let text = match Written::deserialize(deserializer)? {
-            Written::Number(number) => number.to_string(),
-            Written::Text(text) => text,
-        };
-        text.parse().map_err(de::Error::custom)
+        NumberOrText::deserialize(deserializer)?.into_text().parse().map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for MemoryLimit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        NumberOrText::deserialize(deserializer)?.into_text().parse().map_err(de::Error::custom)
     }
 }
 
@@ -225,6 +266,17 @@ mod tests {
         assert_eq!(bytes("2g"), Ok(2 << 30));
         for bad in ["", "k", "0", "-1", "1x", "99999999999999999999m", "1.5m"] {
             assert!(bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn memory_limits_are_bytes_shares_or_off() {
+        let limit = |text: &str| text.parse::<MemoryLimit>();
+        assert_eq!(limit("50%"), Ok(MemoryLimit::Percent(50)));
+        assert_eq!(limit("4g"), Ok(MemoryLimit::Bytes(4 << 30)));
+        assert_eq!(limit("off"), Ok(MemoryLimit::Off));
+        for bad in ["", "0%", "101%", "1.5%", "%", "-1%", "0", "none"] {
+            assert!(limit(bad).is_err(), "{bad}");
         }
     }
 

@@ -96,7 +96,8 @@ impl Former {
 fn restore(input: &mut BufReader<UnixStream>, publisher: &Publisher) -> io::Result<()> {
     let (mut topics, mut unkept) = (0, 0);
     loop {
-        match Frame::read(input)?.head {
+        let Frame { head, body: epochs } = Frame::read(input)?;
+        match head {
             Head::Topic { name, position, messages } => {
                 let kept = (0..messages).map(|_| match Frame::read(input)? {
                     Frame { head: Head::Kept { age_ms }, body } => {
@@ -109,7 +110,8 @@ fn restore(input: &mut BufReader<UnixStream>, publisher: &Publisher) -> io::Resu
                 let restored = publisher.restore(KeptTopic { name, position: position.into(), messages });
                 if restored.is_ok_and(|is_kept| is_kept) { topics += 1 } else { unkept += 1 }
             }
-            Head::End => break,
+            Head::End if epochs.is_empty() || publisher.restore_epochs(&epochs) => break,
+            Head::End => return Err(io::Error::new(io::ErrorKind::InvalidData, "no epochs of topics")),
             _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "no topic")),
         }
     }

@@ -44,7 +44,7 @@ pub(crate) enum Head {
     Topic { name: String, position: Place, messages: usize },
     /// Such a message.
     Kept { age_ms: u64 },
-    /// There are no more topics.
+    /// There are no more topics. Its body is what the epochs of topics are made of, or empty.
     End,
     /// To the old one: it serves.
     Serving,

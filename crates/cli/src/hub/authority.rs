@@ -106,11 +106,13 @@ impl Hub {
         self.authority.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From here on another process decides. Answers everything that is kept up to here.
-    pub(crate) fn begin_handover(&self, outbox: Outbox, publisher: &Publisher) -> Vec<KeptTopic> {
+    /// From here on another process decides. Answers everything that is kept up to here, and then the epochs of topics.
+    pub(crate) fn begin_handover(&self, outbox: Outbox, publisher: &Publisher) -> (Vec<KeptTopic>, Vec<u8>) {
         let mut authority = self.write_authority();
         authority.successor = Some(Successor { outbox, awaited: Mutex::new(Some(VecDeque::new())) });
-        publisher.histories()
+        let kept = publisher.histories();
+        // Behind them: a topic that is forgotten in between has another epoch.
+        (kept, publisher.epochs())
     }
 
     /// What is published here is told to the process that was before this one.
@@ -229,7 +231,8 @@ mod tests {
         }
 
         /// Takes over; answers what comes from it.
-        fn take_over(&self, kept: Vec<KeptTopic>) -> Waiting {
+        fn take_over(&self, (kept, epochs): (Vec<KeptTopic>, Vec<u8>)) -> Waiting {
+            assert!(self.publisher.restore_epochs(&epochs));
             kept.into_iter().for_each(|topic| assert!(self.publisher.restore(topic).unwrap()));
             let (former, waiting) = outbox();
             self.hub.follow(former);

@@ -3,11 +3,11 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
-use sinews_server::{Limits, Server, WebSocketRoute, WhenFull};
+use sinews_server::{Limits, Server, TopicConfig, WebSocketRoute, WhenFull};
 
 use super::Pick;
 use crate::args::{Full, LimitArgs, StopArgs};
-use crate::config::units::{Bytes, Wait};
+use crate::config::units::{Bytes, MemoryLimit, Wait};
 use crate::config::{LimitValues, StopValues};
 
 /// How much the server takes on.
@@ -17,8 +17,9 @@ pub(crate) struct LimitSettings {
     pub(crate) max_connections_per_address: Option<NonZeroUsize>,
     pub(crate) handshakes_per_second: Option<NonZeroU32>,
     pub(crate) messages_per_second: Option<NonZeroU32>,
-    pub(crate) max_memory: Option<usize>,
+    pub(crate) max_memory: MemoryLimit,
     pub(crate) when_full: Full,
+    pub(crate) max_history_memory: usize,
 }
 
 impl LimitSettings {
@@ -46,10 +47,13 @@ impl LimitSettings {
             ),
             max_memory: pick
                 .one("limits.max_memory", &args.limits_max_memory, file.max_memory)
-                .map(|Bytes(bytes)| bytes),
+                .unwrap_or(MemoryLimit::Percent(50)),
             when_full: pick
                 .one("limits.when_full", &args.limits_when_full, file.when_full)
-                .unwrap_or(Full::Refuse),
+                .unwrap_or(Full::Close),
+            max_history_memory: pick
+                .one("limits.max_history_memory", &args.limits_max_history_memory, file.max_history_memory)
+                .map_or(64 << 20, |Bytes(bytes)| bytes),
         }
     }
 
@@ -69,10 +73,16 @@ impl LimitSettings {
         if let Some(handshakes) = self.handshakes_per_second {
             limits = limits.with_handshakes_per_second(handshakes.get());
         }
-        if let Some(bytes) = self.max_memory {
-            limits = limits.with_max_memory(bytes);
+        match self.max_memory {
+            MemoryLimit::Bytes(bytes) => limits.with_max_memory(bytes),
+            MemoryLimit::Percent(percent) => limits.with_memory_share(percent),
+            MemoryLimit::Off => limits.without_max_memory(),
         }
-        limits
+    }
+
+    /// For [`Server::topics`].
+    pub(crate) fn topics(&self) -> TopicConfig {
+        TopicConfig::default().with_max_history_bytes(self.max_history_memory)
     }
 
     /// Limits what each connection of the route may send. After a quiet second that many messages may come at once.
@@ -83,7 +93,7 @@ impl LimitSettings {
         }
     }
 
-    pub(super) fn differs(&self, new: &Self) -> [(&'static str, bool); 6] {
+    pub(super) fn differs(&self, new: &Self) -> [(&'static str, bool); 7] {
         [
             ("limits.max_connections", self.max_connections != new.max_connections),
             (
@@ -94,6 +104,7 @@ impl LimitSettings {
             ("limits.messages_per_second", self.messages_per_second != new.messages_per_second),
             ("limits.max_memory", self.max_memory != new.max_memory),
             ("limits.when_full", self.when_full != new.when_full),
+            ("limits.max_history_memory", self.max_history_memory != new.max_history_memory),
         ]
     }
 }
@@ -141,17 +152,19 @@ mod tests {
     #[test]
     fn the_server_gets_what_was_set() {
         let file = "[limits]\nmax_connections = 5\nhandshakes_per_second = 6\nmessages_per_second = 7\n\
-                    max_memory = \"8k\"\nwhen_full = \"close\"\n[stop]\ndelay = \"9s\"\ndrain_window = \"10s\"";
+                    max_memory = \"8k\"\nwhen_full = \"refuse\"\nmax_history_memory = \"9k\"\n[stop]\ndelay = \"9s\"\ndrain_window = \"10s\"";
         let settings =
             settings(&["--limits-max-connections-per-address", "4", "--stop-grace", "11s"], file).unwrap();
-        let server = Server::new(Router::new()).limits(settings.limits.limits());
+        let server =
+            Server::new(Router::new()).limits(settings.limits.limits()).topics(settings.limits.topics());
         let server = format!("{:?}", settings.stop.apply(server));
         for part in [
             "max_connections: Some(5)",
             "max_connections_per_address: Some(4)",
             "handshakes_per_second: Some(6)",
-            "max_memory: Some(8192)",
-            "when_full: Close",
+            "max_memory: Bytes(8192)",
+            "when_full: Refuse",
+            "max_history_bytes: 9216",
             "delay: 9s",
             "window: 10s",
             "grace: 11s",
@@ -166,7 +179,8 @@ mod tests {
     fn the_defaults_are_the_servers() {
         let settings = settings(&[], "").unwrap();
         let plain = || Server::new(Router::new());
-        let set = settings.stop.apply(plain()).limits(settings.limits.limits());
+        let set =
+            settings.stop.apply(plain()).limits(settings.limits.limits()).topics(settings.limits.topics());
         assert_eq!(format!("{set:?}"), format!("{:?}", plain()));
     }
 }

@@ -15,7 +15,7 @@ use super::bridge::{Source, Unread};
 use super::counted::counted;
 use super::{Fetched, READ_BYTES, Store};
 use crate::echo::brief;
-use crate::hub::Form;
+use crate::hub::{Form, subscription_fault};
 use crate::protocol::{Problem, code, problem};
 
 /// Where one subscription stands.
@@ -316,6 +316,9 @@ impl Line {
 }
 
 fn refused(error: InvalidTopic) -> Problem {
-    let code = if error == InvalidTopic::TooMany { code::TOO_MANY } else { code::TOPIC };
-    problem(code, error.to_string())
+    let code = match error {
+        InvalidTopic::TooMany | InvalidTopic::TooAmbiguous => code::TOO_MANY,
+        _ => code::TOPIC,
+    };
+    problem(code, subscription_fault(error))
 }

@@ -474,6 +474,41 @@ fn resume(mut service: Service, topic: &str) {
     });
 }
 
+/// Without a subscriber or a message at the moment of the handover, nothing of it is in memory.
+#[test]
+fn position_of_an_empty_topic_holds_over_a_restart() {
+    let mut service = Service::start("empty", "threads = 2");
+    let address = service.address;
+    let subscribe = |from: Option<&Value>| {
+        let mut socket = Socket::open(address, "/ws");
+        let mut words = json!({ "op": "subscribe", "id": 1, "topic": "kept.empty" });
+        words["from"] = from.cloned().unwrap_or_else(|| json!({ "epoch": 0, "seq": 0 }));
+        // The former process may accept a little longer, and closes.
+        std::iter::repeat_with(|| {
+            let ack = socket.ask(&words);
+            socket = Socket::open(address, "/ws");
+            ack
+        })
+        .find_map(|ack| ack)
+        .unwrap()
+    };
+    let ack = subscribe(None);
+    let epoch = &ack["epoch"];
+    for round in 1..=2 {
+        service.restart();
+        service.old_one_ends();
+        let ack = subscribe(Some(&json!({ "epoch": epoch, "seq": 0 })));
+        assert_eq!((&ack["epoch"], &ack["complete"]), (epoch, &json!(true)), "{ack}, restart {round}");
+    }
+    for number in 0..10 {
+        post(address, "kept.empty", &number.to_string());
+    }
+    let ack = subscribe(Some(&json!({ "epoch": epoch, "seq": 0 })));
+    assert_eq!((&ack["epoch"], &ack["replayed"], &ack["complete"]), (epoch, &json!(10), &json!(true)));
+    let ack = subscribe(Some(&json!({ "epoch": epoch, "seq": 10 })));
+    assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(0), &json!(true)));
+}
+
 #[test]
 fn topics_that_are_not_kept_are_heard_until_the_end_and_from_the_beginning() {
     let mut service = Service::start("both", "");

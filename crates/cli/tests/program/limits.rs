@@ -51,7 +51,7 @@ fn memory_beyond_the_limit_is_refused_or_taken_back() {
         let _ = socket.stream.write_all(&frame[..2 << 20]);
         socket
     };
-    let server = Running::serve(&["--limits-max-memory", "64k"]);
+    let server = Running::serve(&["--limits-max-memory", "64k", "--limits-when-full", "refuse"]);
     let holding = begins_message(&server);
     while !server.get("/healthz").starts_with("HTTP/1.1 503 ") {
         std::thread::yield_now();
@@ -67,6 +67,49 @@ fn memory_beyond_the_limit_is_refused_or_taken_back() {
             server.get("/metrics").contains("sinews_limited_total{limit=\"memory\"} 1")
         }
     );
+}
+
+#[test]
+fn memory_has_a_limit_unless_it_is_switched_off() {
+    assert!(Running::serve(&[]).get("/metrics").contains("\nsinews_memory_limit_bytes "));
+    let server = Running::serve(&["--limits-max-memory", "4g"]);
+    assert!(server.get("/metrics").contains("\nsinews_memory_limit_bytes 4294967296\n"));
+    let server = Running::serve(&["--limits-max-memory", "off"]);
+    assert!(!server.get("/metrics").contains("sinews_memory_limit_bytes"));
+}
+
+#[test]
+fn topics_with_subscribers_are_evicted_last_and_evictions_are_told() {
+    let server = Running::serve(&["--history", ">=10", "--limits-max-history-memory", "64k"]);
+    let post = |topic: &str| {
+        let answer = server.request(&format!("POST /topics/{topic} HTTP/1.1\r\nHost: a\r\n"), "text");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    };
+    let mut socket = server.websocket("/ws");
+    let mut ask = |words: &str, answer: &str| {
+        socket.send(&Frame::text(words));
+        while let Some(reply) = socket.next() {
+            let Reply::Message(_, text) = reply else { panic!("{reply:?}") };
+            let text = String::from_utf8(text).unwrap();
+            if text.contains(answer) {
+                return text;
+            }
+        }
+        panic!("no {answer}");
+    };
+    ask("{\"op\":\"subscribe\",\"id\":1,\"topic\":\"mine\"}", "\"ack\"");
+    post("mine");
+    (0..200).for_each(|number| post(&format!("foreign.{number}")));
+    let history = ask("{\"op\":\"history\",\"id\":2,\"topic\":\"mine\",\"last\":5}", "\"history\"");
+    assert!(history.contains("\"seq\":1"), "{history}");
+    let metrics = server.get("/metrics");
+    assert!(metrics.contains("sinews_histories_evicted_total{subscribers=\"yes\"} 0"), "{metrics}");
+    assert!(!metrics.contains("sinews_histories_evicted_total{subscribers=\"no\"} 0"), "{metrics}");
+    server.signal("TERM");
+    let (_, log) = server.wait();
+    // One line in ten seconds, of a machine that may be busy.
+    let lines = log.matches("topic histories exceed their memory limit").count();
+    assert!((1..20).contains(&lines), "{log}");
 }
 
 #[test]

@@ -141,6 +141,31 @@ fn what_is_wrong_is_told_with_a_code_and_the_id() {
 }
 
 #[test]
+fn ambiguous_pattern_is_rejected_beyond_the_matching_steps_limit() {
+    let server = Running::serve(&["--threads", "2"]);
+    let pattern = |bits: u32, tokens: u32| {
+        let token = |at| if bits >> at & 1 == 0 { "a" } else { "*" };
+        (0..tokens).map(token).collect::<Vec<_>>().join(".")
+    };
+    let mut rejected = 0;
+    let mut clients = [(); 2].map(|()| Client::connect(&server));
+    for (bits, client) in (0..2_000).zip([0, 1].into_iter().cycle()) {
+        let words = json!({"op": "subscribe", "id": bits, "topic": pattern(bits, 15)});
+        let answer = clients[client].ask(words);
+        if answer["op"] == "error" {
+            assert!(answer["code"] == 429, "{answer}");
+            assert!(answer["error"].as_str().unwrap().contains("at most 8 tokens"), "{answer}");
+            rejected += 1;
+        }
+    }
+    assert!(rejected > 0);
+    let mut other = Client::connect(&server);
+    for bits in 0..256 {
+        other.subscribe(&pattern(bits, 8));
+    }
+}
+
+#[test]
 fn presence_counts_who_is_subscribed_by_name() {
     let server = Running::serve(&["--threads", "2"]);
     let mut watcher = Client::connect(&server);

@@ -10,13 +10,18 @@ use std::time::{Duration, Instant};
 use super::rate::Pace;
 use super::{Limit, Limits, WhenFull};
 use crate::client::TrustedProxies;
-use crate::metrics::{Counters, Held, Reason};
+use crate::metrics::{Counters, Process, Reason};
 
 /// The limits of a server, and how far they are used: shared by its threads, and asked when a connection comes or
 /// goes, never for a message.
 #[derive(Debug)]
 pub(crate) struct Gate {
     limits: Limits,
+    max_memory: Option<u64>,
+    /// What the process held when that was read, and until when it is not read again, in milliseconds since the
+    /// beginning.
+    resident: AtomicU64,
+    resident_until: AtomicU64,
     proxies: Arc<TrustedProxies>,
     connections: AtomicUsize,
     /// Connections by client, where that is limited. Addresses come from strangers, so their hash is keyed.
@@ -58,6 +63,9 @@ impl Gate {
             counters,
             epoch: Instant::now(),
             quiet_until: Limit::ALL.iter().map(|_| AtomicU64::new(0)).collect(),
+            max_memory: limits.memory_bytes(),
+            resident: AtomicU64::new(0),
+            resident_until: AtomicU64::new(0),
             limits,
         }
     }
@@ -121,20 +129,44 @@ impl Gate {
         taken.map(|_| ()).map_err(|_| Limit::Handshakes)
     }
 
-    /// Whether queues hold more than they may in all.
+    /// Whether queues hold more than they may in all. A message that waits for many counts for each of them, so the
+    /// process must hold as much, too.
     pub(crate) fn is_memory_full(&self) -> bool {
-        let held = || self.counters.iter().map(|counters| counters.held_bytes()).sum::<u64>();
-        self.limits.max_memory.is_some_and(|max| held() > max as u64)
+        let exceeds = |max| self.resident_bytes().is_none_or(|bytes| bytes > max);
+        self.counts_too_much() && self.max_memory.is_some_and(exceeds)
     }
 
-    /// Whether a connection is to be closed that has come to hold so much.
-    #[inline]
-    pub(crate) fn closes(&self, before: Held, after: Held) -> bool {
-        let (before, after) = (before.bytes(), after.bytes());
-        after > before
-            && after > GROWS_FREELY
-            && self.limits.when_full == WhenFull::Close
-            && self.is_memory_full()
+    /// Whether more is counted than queues may hold in all, whether the process holds it or not.
+    pub(crate) fn counts_too_much(&self) -> bool {
+        let held = || self.counters.iter().map(|counters| counters.held_bytes()).sum::<u64>();
+        self.max_memory.is_some_and(|max| held() > max)
+    }
+
+    /// What the process holds, as it was a moment ago.
+    fn resident_bytes(&self) -> Option<u64> {
+        let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let due = |until: u64| (until <= now).then(|| now + RESIDENT_AGE.as_millis() as u64);
+        if self.resident_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok() {
+            // Without one, what is counted decides.
+            self.resident.store(Process::read_resident_bytes().unwrap_or(0), Ordering::Relaxed);
+        }
+        Some(self.resident.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
+    }
+
+    /// Whether the connection that holds most is to be closed.
+    pub(crate) fn closes(&self) -> bool {
+        self.limits.when_full == WhenFull::Close && self.is_memory_full()
+    }
+
+    /// The thread whose connections hold most, if they hold more than this.
+    pub(crate) fn heavier_thread(&self, than: u64) -> Option<usize> {
+        let threads = self.counters.iter().map(|counters| counters.heaviest.get()).enumerate();
+        threads.filter(|(_, class)| *class > than).max_by_key(|(_, class)| *class).map(|(thread, _)| thread)
+    }
+
+    /// Bytes that queues may hold in all.
+    pub(crate) fn max_memory(&self) -> Option<u64> {
+        self.max_memory
     }
 
     /// Whether nobody new gets in.
@@ -158,15 +190,17 @@ impl Gate {
     }
 }
 
-/// Bytes that one connection may hold whatever the others do, with [`WhenFull::Close`].
-const GROWS_FREELY: u64 = 64 << 10;
+/// How old a reading of the process's memory may be: what comes in meanwhile is little.
+const RESIDENT_AGE: Duration = Duration::from_millis(10);
 
 /// A flood of refusals is one line of the log in so long.
 const QUIET: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
+    use super::super::memory;
     use super::*;
+    use crate::metrics::Held;
 
     fn gate(limits: Limits) -> Gate {
         let proxies = TrustedProxies::x_forwarded_for(["10.0.0.0/8".parse().unwrap()]);
@@ -225,12 +259,31 @@ mod tests {
         gate.counters[1].holds(Held::default(), Held::new(10, 50));
         assert_eq!((gate.is_full(), gate.handshake()), (Some(Limit::Memory), Err(Limit::Memory)));
         assert_eq!(gate.enter([127, 0, 0, 1].into()), Err(Limit::Memory));
-        let held = |bytes| Held::new(bytes, 0);
-        let much = GROWS_FREELY as usize;
-        assert!(gate.closes(held(much), held(much + 1)) && !gate.closes(held(0), held(much)));
-        assert!(!gate.closes(held(1 << 20), held(1 << 20)), "it does not hold more than before");
+        assert!(gate.closes());
+        gate.counters[1].heaviest.set(5);
+        assert_eq!((gate.heavier_thread(4), gate.heavier_thread(5)), (Some(1), None));
         gate.counters[1].holds(Held::new(10, 50), Held::default());
-        assert!(!gate.closes(held(much), held(much + 1)));
+        assert!(!gate.closes());
+    }
+
+    /// As one large message for many slow subscribers does.
+    #[test]
+    fn memory_is_not_full_while_the_process_holds_less() {
+        let gate = gate(Limits::default().with_max_memory(1 << 45));
+        gate.counters[0].holds(Held::default(), Held::new(usize::MAX, 0));
+        for _ in 0..1 << 14 {
+            gate.counters[1].holds(Held::default(), Held::new(usize::MAX, 0));
+        }
+        assert!(!gate.is_memory_full() && !gate.closes());
+    }
+
+    #[test]
+    fn memory_is_limited_to_half_of_what_there_is_unless_told_otherwise() {
+        let (bytes, _) = memory::available().unwrap();
+        assert_eq!(gate(Limits::default()).max_memory(), Some(bytes / 2));
+        assert_eq!(gate(Limits::default().with_memory_share(10)).max_memory(), Some(bytes / 10));
+        assert_eq!(gate(Limits::default().with_max_memory(5)).max_memory(), Some(5));
+        assert_eq!(gate(Limits::default().without_max_memory()).max_memory(), None);
     }
 
     #[test]

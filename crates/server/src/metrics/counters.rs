@@ -30,6 +30,8 @@ pub(crate) struct Counters {
     pub(crate) tls_failures: Counter,
     queued_bytes: Counter,
     incomplete_bytes: Counter,
+    /// How much the connection holds that holds most: a class, for comparing.
+    pub(crate) heaviest: Counter,
     pub(crate) limited: Counts<Limit>,
 }
 

@@ -6,11 +6,16 @@ use std::time::Duration;
 use super::Process;
 
 impl Process {
+    /// Only [`resident_bytes`](Self::resident_bytes): some microseconds, and no disk.
+    pub(crate) fn read_resident_bytes() -> Option<u64> {
+        fs::read_to_string("/proc/self/status").ok().and_then(|status| resident(&status))
+    }
+
     /// Reads what there is to read: a few files that the kernel makes up.
     pub(crate) fn read() -> Self {
         let read = |path| fs::read_to_string(path).ok();
         Self {
-            resident_bytes: read("/proc/self/status").and_then(|status| resident(&status)),
+            resident_bytes: Self::read_resident_bytes(),
             cpu: read("/proc/self/stat").and_then(|stat| cpu(&stat)),
             open_descriptors: fs::read_dir("/proc/self/fd").ok().map(|entries| entries.count() as u64),
         }

@@ -86,6 +86,17 @@ impl Metrics {
         out.gauge("sinews_queued", "What waits to be sent", bytes.as_ref(), self.queued_bytes)?;
         let help = "What has come of messages and requests that are not whole";
         out.gauge("sinews_incomplete", help, bytes.as_ref(), self.incomplete_bytes)?;
+        if let Some(max) = self.max_memory_bytes {
+            let help = "What may wait to be sent and be not whole, together";
+            out.gauge("sinews_memory_limit", help, bytes.as_ref(), max)?;
+        }
+        let help = "What the histories of all topics take";
+        out.gauge("sinews_history", help, bytes.as_ref(), self.history_bytes)?;
+        let without = self.histories_evicted.saturating_sub(self.subscribed_histories_evicted);
+        let evicted = [("no", without), ("yes", self.subscribed_histories_evicted)];
+        let help = "Topic histories evicted for lack of memory, of topics with subscribers and without";
+        let evicted = evicted.map(|(subscribers, count)| (subscribers.to_owned(), count));
+        out.family("sinews_histories_evicted", help, None, "subscribers", evicted)?;
         let received: u64 = self.loops.iter().map(|stats| stats.received_bytes).sum();
         out.counter("sinews_network_received", "Received through sockets", bytes.as_ref(), received)?;
         let sent: u64 = self.loops.iter().map(|stats| stats.sent_bytes).sum();

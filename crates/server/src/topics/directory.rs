@@ -3,14 +3,17 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use sinews_engine::Post;
 use sinews_session::Prepared;
 
-use super::name;
+use super::epochs::Epochs;
+use super::history::RETURN_TIME;
+use super::name::{self, InvalidTopic};
 use super::rule::{RuleId, Rules};
-use super::shelf::{Keep, Shelf};
-use super::trie::Trie;
+use super::shelf::{HistoryUse, Keep, Shelf};
+use super::trie::{TooManySteps, Trie};
 use crate::mail::Mail;
 
 /// The topics of all threads.
@@ -27,6 +30,7 @@ pub(crate) struct Directory {
     /// Threads whose mailbox was too full for a message that is kept: they look for it themselves.
     pub(super) missed: Box<[AtomicBool]>,
     pub(super) shelf: Shelf,
+    pub(super) epochs: Epochs,
 }
 
 /// A topic, or a pattern of topics.
@@ -52,6 +56,15 @@ impl Directory {
 
     /// A directory for so many threads, these rules, and so many bytes of histories.
     pub(crate) fn with_history(shards: usize, rules: Rules, bytes: usize) -> Arc<Self> {
+        Self::with_return_time(shards, rules, bytes, RETURN_TIME)
+    }
+
+    pub(super) fn with_return_time(
+        shards: usize,
+        rules: Rules,
+        bytes: usize,
+        return_time: Duration,
+    ) -> Arc<Self> {
         let flags = || (0..shards).map(|_| AtomicBool::new(false)).collect();
         Arc::new(Self {
             shards,
@@ -61,12 +74,16 @@ impl Directory {
             generation: AtomicU64::new(0),
             behind: flags(),
             missed: flags(),
-            shelf: Shelf::new(bytes),
+            shelf: Shelf::new(bytes, return_time),
+            epochs: Epochs::new(),
         })
     }
 
     /// The entry of a topic or pattern that gets its first subscriber on a thread.
-    pub(super) fn enter(&self, name: &str, shard: usize) -> Arc<Entry> {
+    ///
+    /// # Errors
+    /// [`InvalidTopic::TooAmbiguous`].
+    pub(super) fn enter(&self, name: &str, shard: usize) -> Result<Arc<Entry>, InvalidTopic> {
         if name::is_pattern(name) {
             return self.enter_pattern(name, shard);
         }
@@ -74,7 +91,7 @@ impl Directory {
         let entry = self.listed(&mut entries, name);
         // Marked while the lock is held, so that nobody forgets it meanwhile.
         entry.counts[shard].store(1, Ordering::Relaxed);
-        entry
+        Ok(entry)
     }
 
     fn listed(&self, entries: &mut HashMap<Arc<str>, Arc<Entry>>, name: &str) -> Arc<Entry> {
@@ -91,16 +108,17 @@ impl Directory {
         self.listed(&mut self.lock(), name)
     }
 
-    fn enter_pattern(&self, pattern: &str, shard: usize) -> Arc<Entry> {
+    fn enter_pattern(&self, pattern: &str, shard: usize) -> Result<Arc<Entry>, InvalidTopic> {
         let mut patterns = self.patterns.write().unwrap_or_else(PoisonError::into_inner);
-        let place = patterns.place(pattern);
-        let is_new = place.is_none();
-        let entry = place.get_or_insert_with(|| self.unlisted(pattern)).clone();
-        entry.counts[shard].store(1, Ordering::Relaxed);
-        if is_new {
-            self.generation.fetch_add(1, Ordering::Release);
+        if let Some(entry) = patterns.get(pattern) {
+            entry.counts[shard].store(1, Ordering::Relaxed);
+            return Ok(entry.clone());
         }
-        entry
+        let entry = self.unlisted(pattern);
+        entry.counts[shard].store(1, Ordering::Relaxed);
+        patterns.insert(pattern, entry.clone()).map_err(|TooManySteps| InvalidTopic::TooAmbiguous)?;
+        self.generation.fetch_add(1, Ordering::Release);
+        Ok(entry)
     }
 
     /// An entry that nobody finds.
@@ -110,9 +128,14 @@ impl Directory {
         // That of a publication is that of its topic, whatever pattern it is heard by.
         let rule = if is_pattern { RuleId::NONE } else { self.rules.slow(name) };
         let history = if is_pattern { None } else { self.rules.history(name) };
-        let keep = history.map(|limits| Box::new(Keep::new(*limits)));
+        let keep = history.map(|limits| Box::new(Keep::new(*limits, self.epochs.of(name))));
         let present = (!is_pattern && self.rules.presence(name)).then(AtomicUsize::default);
         Arc::new(Entry { name: name.into(), is_pattern, rule, keep, present, counts })
+    }
+
+    /// What the histories of all topics take.
+    pub(crate) fn history_usage(&self) -> HistoryUse {
+        self.shelf.usage()
     }
 
     /// Topics that are kept.
@@ -142,16 +165,48 @@ impl Directory {
         self.generation() > 0 && !self.patterns.read().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Drops a topic or pattern that nobody is subscribed to any more.
+    /// Drops a topic or pattern without subscribers, unless messages are kept of it.
     pub(super) fn forget(&self, entry: &Arc<Entry>) {
         if entry.is_pattern {
             return self.forget_pattern(entry);
         }
+        if !self.forget_topic(entry) && entry.keep.is_some() {
+            self.deserted(entry);
+        }
+    }
+
+    /// Answers whether it is forgotten, or was before.
+    pub(super) fn forget_topic(&self, entry: &Arc<Entry>) -> bool {
         let mut entries = self.lock();
         // Another thread may have forgotten it first, and a third begun it anew.
-        let is_listed = entries.get(&entry.name).is_some_and(|listed| Arc::ptr_eq(listed, entry));
-        if is_listed && entry.is_deserted() && entry.keep.as_ref().is_none_or(|keep| keep.end()) {
+        if !entries.get(&entry.name).is_some_and(|listed| Arc::ptr_eq(listed, entry)) {
+            return true;
+        }
+        if !entry.is_deserted() {
+            return false;
+        }
+        let begun = entry.keep.as_ref().map_or(Some(false), |keep| {
+            let mut log = keep.lock();
+            log.end(self.epochs.of(&entry.name), self.shelf.return_time).then(|| log.has_begun())
+        });
+        if let Some(begun) = begun {
+            self.remove_entry(&mut entries, entry, begun);
+        }
+        begun.is_some()
+    }
+
+    /// Takes a topic off the list. If messages were published, the next topic of its name is in another epoch.
+    pub(super) fn remove_entry(
+        &self,
+        entries: &mut HashMap<Arc<str>, Arc<Entry>>,
+        entry: &Arc<Entry>,
+        begun: bool,
+    ) {
+        if entries.get(&entry.name).is_some_and(|listed| Arc::ptr_eq(listed, entry)) {
             entries.remove(&entry.name);
+            if begun {
+                self.epochs.begin_anew(&entry.name);
+            }
         }
     }
 
@@ -169,13 +224,14 @@ impl Directory {
         self.behind.iter().chain(&self.missed).any(|behind| behind.load(Ordering::SeqCst))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Entry>>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Entry>>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Entry {
-    fn is_deserted(&self) -> bool {
+    /// Whether no connection is subscribed to it by its name.
+    pub(super) fn is_deserted(&self) -> bool {
         self.counts.iter().all(|count| count.load(Ordering::Relaxed) == 0)
     }
 }
@@ -229,14 +285,14 @@ mod tests {
     #[test]
     fn forgetting_late_leaves_a_new_topic_alone() {
         let directory = Directory::new(3, Rules::default());
-        let old = directory.enter("t", 0);
-        assert!(Arc::ptr_eq(&old, &directory.enter("t", 1)));
+        let old = directory.enter("t", 0).unwrap();
+        assert!(Arc::ptr_eq(&old, &directory.enter("t", 1).unwrap()));
         for count in &old.counts {
             count.store(0, Ordering::Relaxed);
         }
         directory.forget(&old);
         assert!(directory.find("t").is_none());
-        let new = directory.enter("t", 2);
+        let new = directory.enter("t", 2).unwrap();
         directory.forget(&old);
         assert!(directory.find("t").is_some_and(|found| Arc::ptr_eq(&found, &new)));
     }
@@ -244,8 +300,8 @@ mod tests {
     #[test]
     fn a_topic_with_subscribers_anywhere_is_kept() {
         let directory = Directory::new(2, Rules::default());
-        let entry = directory.enter("t", 0);
-        directory.enter("t", 1);
+        let entry = directory.enter("t", 0).unwrap();
+        directory.enter("t", 1).unwrap();
         entry.counts[0].store(0, Ordering::Relaxed);
         directory.forget(&entry);
         assert!(directory.find("t").is_some());

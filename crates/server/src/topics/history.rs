@@ -1,8 +1,6 @@
 //! What was published to a topic, kept for those who come later.
 
 use std::collections::VecDeque;
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::time::{Duration, Instant};
 
 use sinews_engine::ConnId;
@@ -107,10 +105,8 @@ pub(super) struct Log {
     pub(super) next: u64,
     messages: VecDeque<Kept>,
     bytes: usize,
-    /// It goes on from another server, whose subscribers are given so long to come back.
+    /// Without messages, it is remembered until then for subscribers that resume.
     awaited: Option<Instant>,
-    /// It is among those that the directory looks after.
-    pub(super) listed: bool,
     /// The directory has forgotten it; another one may have begun.
     pub(super) gone: bool,
 }
@@ -123,18 +119,8 @@ struct Kept {
 }
 
 impl Log {
-    pub(super) fn new() -> Self {
-        // Keyed anew each time: as good as random.
-        let epoch = RandomState::new().build_hasher().finish() >> 11;
-        Self {
-            epoch,
-            next: 1,
-            messages: VecDeque::new(),
-            bytes: 0,
-            awaited: None,
-            listed: false,
-            gone: false,
-        }
+    pub(super) fn new(epoch: u64) -> Self {
+        Self { epoch, next: 1, messages: VecDeque::new(), bytes: 0, awaited: None, gone: false }
     }
 
     /// The sequence of the oldest message that is kept; the next one if none is.
@@ -150,9 +136,40 @@ impl Log {
         self.messages.is_empty()
     }
 
-    /// Whether nothing is to be remembered of it but by those who are subscribed.
-    pub(super) fn is_over(&self) -> bool {
-        self.is_empty() && self.awaited.is_none_or(|end| end <= Instant::now())
+    /// Whether messages were published in this epoch.
+    pub(super) fn has_begun(&self) -> bool {
+        self.next > 1
+    }
+
+    /// It has a subscriber, so that it is remembered anyway.
+    pub(super) fn subscribed(&mut self) {
+        self.awaited = None;
+    }
+
+    /// It is remembered for so long, although nothing is kept and no client has subscribed.
+    pub(super) fn await_return(&mut self, return_time: Duration) -> Instant {
+        let now = Instant::now();
+        *self.awaited.get_or_insert_with(|| now.checked_add(return_time).unwrap_or(now))
+    }
+
+    /// It has no subscribers. Without messages it is forgotten at once if it would begin again where it stands, with
+    /// `epoch` and nothing published; otherwise when its subscribers had that much time to return. Answers whether it
+    /// is forgotten.
+    pub(super) fn end(&mut self, epoch: u64, return_time: Duration) -> bool {
+        if !self.is_empty() {
+            return false;
+        }
+        let begins_again = !self.has_begun() && self.epoch == epoch;
+        self.gone = begins_again || self.await_return(return_time) <= Instant::now();
+        self.gone
+    }
+
+    /// Forgets everything, to make room. Without subscribers it is gone. Answers how many messages that were.
+    pub(super) fn evict(&mut self, is_deserted: bool) -> u64 {
+        let messages = self.messages.len() as u64;
+        self.clear();
+        self.gone = is_deserted;
+        messages
     }
 
     /// Goes on where another server has stood.
@@ -160,7 +177,6 @@ impl Log {
         let Position { epoch, sequence } = topic.position;
         (self.epoch, self.next) = (epoch, sequence.saturating_add(1));
         let now = Instant::now();
-        self.awaited = now.checked_add(RETURN_TIME);
         // No more than there can have been.
         let beyond = topic.messages.len().saturating_sub(usize::try_from(sequence).unwrap_or(usize::MAX));
         for KeptMessage { message, age } in topic.messages.into_iter().skip(beyond) {
@@ -207,6 +223,7 @@ impl Log {
         self.bytes += message.payload().len();
         self.messages.push_back(Kept { at: Instant::now(), message, except });
         self.next += 1;
+        self.awaited = None;
         self.trim(limits);
     }
 
@@ -255,9 +272,9 @@ impl Log {
     }
 }
 
-/// How long a topic that goes on from another server waits for subscribers, although nothing is kept of it: so that
-/// those who come back from there hear that they have missed nothing.
-const RETURN_TIME: Duration = Duration::from_secs(60);
+/// How long a topic without messages and subscribers remembers where it stands, so that a subscriber that resumes is told
+/// that it has missed nothing.
+pub(super) const RETURN_TIME: Duration = Duration::from_secs(60);
 
 /// What a message costs beside its payload.
 const MESSAGE_COST: usize = 256;
@@ -267,7 +284,7 @@ mod tests {
     use super::*;
 
     fn log(limits: &History, count: u64) -> Log {
-        let mut log = Log::new();
+        let mut log = Log::new(7);
         (1..=count).for_each(|number| log.append(Prepared::text(format!("{number:02}")), None, limits));
         log
     }
@@ -319,9 +336,7 @@ mod tests {
         assert_eq!(log.start(Start::After(Position { epoch: log.epoch ^ 1, sequence: 9 })), (8, false));
         assert_eq!(log.start(Start::Last(1)), (10, true));
         assert_eq!((log.start(Start::Last(0)), log.start(Start::Last(usize::MAX))), ((11, true), (8, true)));
-        assert!(log.epoch < 1 << 53);
-        let empty = Log::new();
+        let empty = Log::new(7);
         assert_eq!((empty.start(Start::Last(5)), empty.position().sequence), ((1, true), 0));
-        assert_ne!(empty.epoch, log.epoch);
     }
 }

@@ -17,6 +17,9 @@ pub enum InvalidTopic {
     NotKept,
     /// More than [`Topics::SUBSCRIPTIONS_MAX`] on one connection.
     TooMany,
+    /// A pattern of more than [`Topics::FREE_TOKENS`] tokens with which matching a name against all patterns could take
+    /// more than [`Topics::MATCH_STEPS_MAX`] steps.
+    TooAmbiguous,
 }
 
 impl fmt::Display for InvalidTopic {
@@ -36,6 +39,13 @@ impl fmt::Display for InvalidTopic {
             Self::TooMany => {
                 write!(f, "a connection has at most {} subscriptions", Topics::SUBSCRIPTIONS_MAX)
             }
+            Self::TooAmbiguous => write!(
+                f,
+                "with this pattern, matching a name against the patterns of all subscribers could take more than {} \
+                 steps; patterns of at most {} tokens are always accepted",
+                Topics::MATCH_STEPS_MAX,
+                Topics::FREE_TOKENS
+            ),
         }
     }
 }

@@ -126,6 +126,22 @@ impl Publisher {
         self.directory.export()
     }
 
+    /// What the epochs of topics are made of, for [`restore_epochs`](Self::restore_epochs) of another server: 8 bytes, and 8
+    /// more for each 16,384th of all names of which a topic was forgotten together with messages. To be asked for behind
+    /// [`histories`](Self::histories), so that no epoch comes twice.
+    #[must_use]
+    pub fn epochs(&self) -> Vec<u8> {
+        self.directory.epochs.export()
+    }
+
+    /// Gives topics the epochs that they have at another server, those without messages too: a client that resumes one of
+    /// them here has missed nothing. For a server that does not run yet. Answers whether the bytes are those of
+    /// [`epochs`](Self::epochs); otherwise nothing changes.
+    #[must_use]
+    pub fn restore_epochs(&self, epochs: &[u8]) -> bool {
+        self.directory.epochs.restore(epochs)
+    }
+
     /// Goes on with a topic of another server, in the same epoch, within the limits that hold here. For a server that
     /// does not run yet: answers `false`, and does nothing, if the topic is not kept here, or something was published to
     /// it. A topic without messages waits a minute for its subscribers.

@@ -118,7 +118,9 @@ impl Topics {
     pub(super) fn begin_hearing(&mut self, topic: usize) {
         let topic = &mut self.topics[topic];
         topic.heard = topic.entry.keep.as_ref().map(|keep| {
-            let position = keep.lock().position();
+            let mut log = keep.lock();
+            log.subscribed();
+            let position = log.position();
             let (epoch, floor) = (position.epoch, position.sequence);
             Box::new(Heard { epoch, seen: 0, floor, joined: FxHashMap::default() })
         });

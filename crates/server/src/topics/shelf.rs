@@ -1,13 +1,14 @@
 //! The histories of all topics: appended to and told of in one order, and bounded together.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use sinews_engine::{ConnId, Post};
 use sinews_session::Prepared;
 
 use super::directory::{Audience, Directory, Entry};
+use super::eviction::{EvictionQueue, Slot};
 use super::history::{History, KeptTopic, Log, Position};
 use crate::mail::{Mail, Published};
 
@@ -16,40 +17,63 @@ use crate::mail::{Mail, Published};
 pub(crate) struct Keep {
     pub(super) limits: History,
     log: Mutex<Log>,
+    slot: Slot,
 }
 
 impl Keep {
-    pub(super) fn new(limits: History) -> Self {
-        Self { limits, log: Mutex::new(Log::new()) }
+    pub(super) fn new(limits: History, epoch: u64) -> Self {
+        Self { limits, log: Mutex::new(Log::new(epoch)), slot: Slot::default() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Ends it if nothing is kept.
-    pub(super) fn end(&self) -> bool {
-        let mut log = self.lock();
-        log.gone = log.is_over();
-        log.gone
-    }
 }
 
-/// The histories that hold something.
+/// The histories of all topics.
 #[derive(Debug)]
 pub(crate) struct Shelf {
     bytes_max: usize,
+    pub(super) return_time: Duration,
     bytes: AtomicUsize,
-    entries: Mutex<VecDeque<Arc<Entry>>>,
+    queue: Mutex<EvictionQueue>,
+    evictions: Evictions,
+}
+
+/// Histories that were evicted since they took more memory than all may.
+#[derive(Debug)]
+struct Evictions {
+    topics: AtomicU64,
+    subscribed: AtomicU64,
+    messages: AtomicU64,
+    /// When they may be logged again, in milliseconds since the beginning.
+    quiet_until: AtomicU64,
+    begin: Instant,
+}
+
+/// What the histories of all topics take, and what was evicted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HistoryUse {
+    pub(crate) bytes: u64,
+    pub(crate) evicted: u64,
+    pub(crate) evicted_subscribed: u64,
 }
 
 impl Shelf {
-    pub(super) fn new(bytes_max: usize) -> Self {
-        Self { bytes_max, bytes: AtomicUsize::new(0), entries: Mutex::default() }
+    pub(super) fn new(bytes_max: usize, return_time: Duration) -> Self {
+        let count = || AtomicU64::new(0);
+        let evictions = Evictions {
+            topics: count(),
+            subscribed: count(),
+            messages: count(),
+            quiet_until: count(),
+            begin: Instant::now(),
+        };
+        Self { bytes_max, return_time, bytes: AtomicUsize::new(0), queue: Mutex::default(), evictions }
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Entry>>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, EvictionQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A history takes another number of bytes.
@@ -57,7 +81,64 @@ impl Shelf {
         let change = after.wrapping_sub(before);
         self.bytes.fetch_add(change, Ordering::Relaxed).wrapping_add(change)
     }
+
+    pub(crate) fn usage(&self) -> HistoryUse {
+        HistoryUse {
+            bytes: self.bytes.load(Ordering::Relaxed) as u64,
+            evicted: self.evictions.topics.load(Ordering::Relaxed),
+            evicted_subscribed: self.evictions.subscribed.load(Ordering::Relaxed),
+        }
+    }
+
+    /// A topic has a history, or was published to.
+    fn touch(&self, queue: &mut EvictionQueue, entry: &Arc<Entry>, keep: &Keep) -> usize {
+        let is_new = queue.touch(entry, &keep.slot);
+        self.account(0, if is_new { topic_cost(entry) } else { 0 })
+    }
+
+    /// A topic has no history any more.
+    fn remove(&self, queue: &mut EvictionQueue, entry: &Entry, keep: &Keep) -> usize {
+        let was_there = queue.remove(&keep.slot);
+        self.account(if was_there { topic_cost(entry) } else { 0 }, 0)
+    }
 }
+
+impl Evictions {
+    fn count(&self, is_subscribed: bool, messages: u64) {
+        self.topics.fetch_add(1, Ordering::Relaxed);
+        self.subscribed.fetch_add(u64::from(is_subscribed), Ordering::Relaxed);
+        self.messages.fetch_add(messages, Ordering::Relaxed);
+    }
+
+    /// Logs that histories were evicted, unless that was said just now.
+    fn report(&self, max_history_bytes: usize) {
+        let now = u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let due = |until: u64| (until <= now).then(|| now + QUIET.as_millis() as u64);
+        if self.quiet_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_err() {
+            return;
+        }
+        let total = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        tracing::warn!(
+            max_history_bytes,
+            topics = total(&self.topics),
+            with_subscribers = total(&self.subscribed),
+            messages = total(&self.messages),
+            setting = "TopicConfig::with_max_history_bytes",
+            "topic histories exceed their memory limit: histories are evicted (totals since the start)"
+        );
+    }
+}
+
+/// Evictions are one line of the log in so long.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// What a topic with a history takes beside its messages, about.
+fn topic_cost(entry: &Entry) -> usize {
+    TOPIC_COST + entry.name.len()
+}
+
+/// What a topic with a history takes beside its name and messages.
+const TOPIC_COST: usize = 512;
 
 impl Directory {
     /// A history without what is too old.
@@ -145,11 +226,10 @@ impl Directory {
             log.append(message.clone(), from.except, &keep.limits);
             let audience = Audience { name: &entry.name, exact: Some(&entry), patterns };
             let told = self.tell(audience, &message, position, from);
-            let is_new = !std::mem::replace(&mut log.listed, true);
             let after = log.cost();
             drop(log);
-            let total = self.shelf.account(before, after);
-            self.look_after(is_new.then_some(&entry), total);
+            self.shelf.account(before, after);
+            self.look_after(&entry, keep);
             return Some(told);
         }
     }
@@ -174,11 +254,12 @@ impl Directory {
                 return false;
             }
             log.go_on(topic, &keep.limits);
-            log.listed = true;
+            // Its subscribers may come back from there.
+            log.await_return(self.shelf.return_time);
             let after = log.cost();
             drop(log);
-            let total = self.shelf.account(0, after);
-            self.look_after(Some(&entry), total);
+            self.shelf.account(0, after);
+            self.look_after(&entry, keep);
             return true;
         }
     }
@@ -236,43 +317,90 @@ impl Directory {
         (reached, lost)
     }
 
-    /// Puts a history on the shelf, forgets others while all take too much, and looks whether one has become old.
-    fn look_after(&self, new: Option<&Arc<Entry>>, mut total: usize) {
-        let mut entries = self.shelf.lock();
-        entries.extend(new.cloned());
-        let mut looked_at = 0;
-        while total > self.shelf.bytes_max || looked_at == 0 {
-            let Some(entry) = entries.pop_front() else { return };
-            let Some(keep) = &entry.keep else { continue };
-            let mut log = keep.lock();
-            let before = log.cost();
-            if total > self.shelf.bytes_max {
-                log.clear();
-            } else {
-                log.trim(&keep.limits);
-            }
-            let (after, is_empty) = (log.cost(), log.is_over());
-            log.listed = !is_empty;
-            drop(log);
-            total = self.shelf.account(before, after);
-            if is_empty {
-                self.forget(&entry);
-            } else {
-                entries.push_back(entry);
-            }
-            looked_at += 1;
+    /// Puts a topic behind those that are evicted before it, looks whether one has expired, and evicts others while all
+    /// take too much.
+    fn look_after(&self, published: &Arc<Entry>, keep: &Keep) {
+        let shelf = &self.shelf;
+        let mut queue = shelf.lock();
+        let mut total = shelf.touch(&mut queue, published, keep);
+        if let Some(entry) = queue.next().filter(|entry| !Arc::ptr_eq(entry, published)) {
+            total = self.expire(&mut queue, &entry);
+        }
+        let mut evicts = false;
+        while total > shelf.bytes_max
+            && let Some(entry) = queue.victim()
+        {
+            evicts = true;
+            total = self.evict(&mut queue, &entry);
+        }
+        drop(queue);
+        if evicts {
+            shelf.evictions.report(shelf.bytes_max);
+        }
+    }
+
+    /// Forgets messages that have expired, and then the topic if its subscribers do not return. Answers what all
+    /// histories take.
+    fn expire(&self, queue: &mut EvictionQueue, entry: &Arc<Entry>) -> usize {
+        let Some(keep) = &entry.keep else { return self.shelf.account(0, 0) };
+        let is_empty = self.fresh(keep).is_empty();
+        if is_empty && self.forget_topic(entry) {
+            return self.shelf.remove(queue, entry, keep);
+        }
+        self.shelf.account(0, 0)
+    }
+
+    /// Forgets all messages of a topic, and the topic if it has no subscribers. Answers what all histories take.
+    fn evict(&self, queue: &mut EvictionQueue, entry: &Arc<Entry>) -> usize {
+        let Some(keep) = &entry.keep else { return 0 };
+        let mut entries = self.lock();
+        let is_deserted = entry.is_deserted();
+        let mut log = keep.lock();
+        let before = log.cost();
+        let messages = log.evict(is_deserted);
+        let begun = log.has_begun();
+        drop(log);
+        if is_deserted {
+            self.remove_entry(&mut entries, entry, begun);
+        }
+        drop(entries);
+        if messages > 0 {
+            self.shelf.evictions.count(!is_deserted, messages);
+        }
+        self.shelf.account(before, 0);
+        self.shelf.remove(queue, entry, keep)
+    }
+
+    /// The last subscriber of a topic has left, and it is not forgotten.
+    pub(super) fn deserted(&self, entry: &Arc<Entry>) {
+        if let Some(keep) = &entry.keep {
+            self.shelf.touch(&mut self.shelf.lock(), entry, keep);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::history::KeptMessage;
+    use super::super::history::{KeptMessage, RETURN_TIME};
     use super::super::rule::{Rules, TopicRule};
     use super::*;
 
     fn directory(history: History, bytes: usize) -> Arc<Directory> {
-        Directory::with_history(2, Rules::new(vec![TopicRule::new("kept.*").with_history(history)]), bytes)
+        with_return_time(history, bytes, RETURN_TIME)
+    }
+
+    fn with_return_time(history: History, bytes: usize, return_time: Duration) -> Arc<Directory> {
+        let rules = Rules::new(vec![TopicRule::new("kept.*").with_history(history)]);
+        Directory::with_return_time(2, rules, bytes, return_time)
+    }
+
+    fn leave(directory: &Directory, entry: &Arc<Entry>) {
+        entry.counts[0].store(0, Ordering::Relaxed);
+        directory.forget(entry);
+    }
+
+    fn messages(directory: &Directory, name: &str) -> usize {
+        directory.find(name).map_or(0, |entry| entry.keep.as_ref().unwrap().lock().from(0).count())
     }
 
     fn publish(directory: &Directory, name: &str, size: usize) -> Position {
@@ -298,11 +426,11 @@ mod tests {
             assert!(cost(&directory) <= most);
         }
         assert!(cost(&directory) > most / 2);
-        let entries = directory.shelf.lock().len();
+        let entries = directory.shelf.lock().entries().count();
         assert!((10..400).contains(&entries), "{entries}");
         // What is counted is what is there, and nothing else is remembered.
-        let kept: usize =
-            directory.shelf.lock().iter().map(|entry| entry.keep.as_ref().unwrap().lock().cost()).sum();
+        let taken = |entry: &Arc<Entry>| topic_cost(entry) + entry.keep.as_ref().unwrap().lock().cost();
+        let kept: usize = directory.shelf.lock().entries().map(taken).sum();
         assert_eq!(cost(&directory), kept);
         let found = (0..700).filter(|number| directory.find(&format!("kept.{number}")).is_some()).count();
         assert_eq!(found, entries);
@@ -315,7 +443,7 @@ mod tests {
 
     #[test]
     fn a_topic_that_was_forgotten_begins_another_run() {
-        let directory = directory(History::new(10), 2_000);
+        let directory = directory(History::new(10), 3_000);
         let first = publish(&directory, "kept.a", 10);
         assert_eq!(publish(&directory, "kept.a", 10), Position { sequence: 2, ..first });
         assert_eq!(first.sequence, 1);
@@ -327,8 +455,9 @@ mod tests {
 
     #[test]
     fn a_topic_with_subscribers_goes_on_counting_when_what_was_kept_is_forgotten() {
-        let directory = directory(History::new(10), 2_000);
-        let entry = directory.enter("kept.a", 0);
+        let directory = directory(History::new(10), 3_000);
+        let entry = directory.enter("kept.a", 0).unwrap();
+        directory.enter("kept.b", 0).unwrap();
         let first = publish(&directory, "kept.a", 10);
         publish(&directory, "kept.b", 1_900);
         assert!(entry.keep.as_ref().unwrap().lock().is_empty());
@@ -338,25 +467,115 @@ mod tests {
     #[test]
     fn what_is_kept_outlives_its_subscribers() {
         let directory = directory(History::new(10), 2_000);
-        let entry = directory.enter("kept.a", 0);
+        let entry = directory.enter("kept.a", 0).unwrap();
         publish(&directory, "kept.a", 10);
-        entry.counts[0].store(0, Ordering::Relaxed);
-        directory.forget(&entry);
+        leave(&directory, &entry);
         assert!(directory.find("kept.a").is_some());
-        let empty = directory.enter("kept.b", 0);
-        empty.counts[0].store(0, Ordering::Relaxed);
-        directory.forget(&empty);
+        let empty = directory.enter("kept.b", 0).unwrap();
+        leave(&directory, &empty);
         assert!(directory.find("kept.b").is_none() && empty.keep.as_ref().unwrap().lock().gone);
     }
 
     #[test]
     fn old_messages_are_given_back_when_others_are_published() {
-        let age = std::time::Duration::from_millis(1);
-        let directory = directory(History::new(10).with_max_age(age), usize::MAX);
+        let history = History::new(10).with_max_age(Duration::from_millis(1));
+        let directory = with_return_time(history, usize::MAX, Duration::ZERO);
         publish(&directory, "kept.a", 10);
         while directory.find("kept.a").is_some() {
             publish(&directory, "kept.b", 10);
         }
+    }
+
+    #[test]
+    fn topics_with_subscribers_are_evicted_last() {
+        let directory = directory(History::new(10), 100_000);
+        let subscribed: Vec<_> =
+            (0..20).map(|number| directory.enter(&format!("kept.s{number}"), 0).unwrap()).collect();
+        let first: Vec<Position> =
+            subscribed.iter().map(|entry| publish(&directory, &entry.name, 10)).collect();
+        publish(&directory, "kept.unsubscribed", 10);
+        for number in 0..2_000 {
+            publish(&directory, &format!("kept.{number}"), 10);
+            assert!(cost(&directory) <= 100_000);
+        }
+        assert_eq!(messages(&directory, "kept.unsubscribed"), 0);
+        for (entry, first) in subscribed.iter().zip(first) {
+            assert_eq!(publish(&directory, &entry.name, 10), Position { sequence: 2, ..first });
+            assert_eq!(messages(&directory, &entry.name), 2);
+        }
+        let usage = directory.shelf.usage();
+        assert!(usage.evicted > 1_800 && usage.evicted_subscribed == 0, "{usage:?}");
+        // Their subscribers leave: of those, the one that was published to least recently is the first.
+        for entry in &subscribed[..5] {
+            leave(&directory, entry);
+        }
+        publish(&directory, "kept.s0", 10);
+        for number in 0..150 {
+            publish(&directory, &format!("kept.{number}"), 10);
+        }
+        assert!(subscribed[1..5].iter().all(|entry| messages(&directory, &entry.name) == 0));
+        assert!(subscribed[5..].iter().all(|entry| messages(&directory, &entry.name) == 2));
+        // Nothing else is left to be evicted.
+        for number in 0..20 {
+            publish(&directory, &format!("kept.s{number}"), 9_000);
+        }
+        let usage = directory.shelf.usage();
+        assert!(usage.evicted_subscribed > 5 && usage.bytes <= 100_000, "{usage:?}");
+    }
+
+    #[test]
+    fn topic_without_messages_needs_no_memory_and_keeps_its_position() {
+        let (first, second) =
+            (directory(History::new(10), usize::MAX), directory(History::new(10), usize::MAX));
+        let position = |directory: &Directory, name: &str| {
+            let entry = directory.enter(name, 0).unwrap();
+            let position = entry.keep.as_ref().unwrap().lock().position();
+            leave(directory, &entry);
+            position
+        };
+        let at = position(&first, "kept.a");
+        assert!(first.find("kept.a").is_none() && cost(&first) == 0);
+        assert_eq!(position(&first, "kept.a"), at);
+        assert_ne!(position(&second, "kept.a"), at);
+        // A successor goes on with it, and with epochs that were forgotten.
+        let tight = directory(History::new(10), 3_000);
+        let forgotten = publish(&tight, "kept.b", 10);
+        publish(&tight, "kept.c", 2_400);
+        let (a, b) = (position(&tight, "kept.a"), position(&tight, "kept.b"));
+        assert_ne!(b.epoch, forgotten.epoch);
+        assert!(second.epochs.restore(&tight.epochs.export()));
+        assert_eq!((position(&second, "kept.a"), position(&second, "kept.b")), (a, b));
+    }
+
+    #[test]
+    fn topic_remembers_its_position_until_its_subscribers_had_time_to_return() {
+        let age = Duration::from_millis(1);
+        let expired = |directory: &Directory| {
+            let entry = directory.enter("kept.a", 0).unwrap();
+            let last = publish(directory, "kept.a", 10);
+            while messages(directory, "kept.a") > 0 {
+                drop(directory.fresh(entry.keep.as_ref().unwrap()));
+            }
+            leave(directory, &entry);
+            last
+        };
+        let history = History::new(10).with_max_age(age);
+        let patient = directory(history, usize::MAX);
+        let last = expired(&patient);
+        for _ in 0..100 {
+            publish(&patient, "kept.b", 10);
+        }
+        assert_eq!(publish(&patient, "kept.a", 10), Position { sequence: 2, ..last });
+        let hasty = with_return_time(history, usize::MAX, Duration::ZERO);
+        let last = expired(&hasty);
+        assert!(hasty.find("kept.a").is_none());
+        let again = publish(&hasty, "kept.a", 10);
+        assert!(again.sequence == 1 && again.epoch != last.epoch);
+        // One that begins to be forgotten makes room when others need it.
+        let tight = directory(history, 1_500);
+        expired(&tight);
+        publish(&tight, "kept.b", 700);
+        assert!(tight.find("kept.a").is_none() && tight.shelf.usage().evicted == 0);
     }
 
     fn sequences(directory: &Directory, name: &str) -> (Position, Vec<u64>) {
@@ -369,7 +588,7 @@ mod tests {
     fn another_directory_goes_on_where_the_first_stood() {
         let first = directory(History::new(3), usize::MAX);
         let last = [(); 5].map(|()| publish(&first, "kept.a", 10))[4];
-        let empty = first.enter("kept.b", 0);
+        let empty = first.enter("kept.b", 0).unwrap();
         let at = empty.keep.as_ref().unwrap().lock().position();
         let exported = first.export();
         assert_eq!(exported.len(), 2);
@@ -379,7 +598,8 @@ mod tests {
         }
         assert_eq!(sequences(&second, "kept.a"), (last, vec![4, 5]));
         assert_eq!(sequences(&second, "kept.b"), (at, vec![]));
-        assert_eq!(cost(&second), second.export().iter().map(|topic| topic.messages.len() * 266).sum());
+        let messages: usize = second.export().iter().map(|topic| topic.messages.len()).sum();
+        assert_eq!(cost(&second), messages * 266 + 2 * (TOPIC_COST + "kept.a".len()));
         assert_eq!(publish(&second, "kept.a", 10), Position { sequence: 6, ..last });
         assert_eq!(publish(&second, "kept.b", 10), Position { sequence: 1, ..at }, "it was waited for");
         // What has begun is left alone, and what is not kept is not.
@@ -387,7 +607,7 @@ mod tests {
         let other = KeptTopic { name: "other".to_owned(), position: at, messages: Vec::new() };
         assert!(!second.restore(other));
         // More messages than there can have been.
-        let message = KeptMessage { message: Prepared::text("x"), age: std::time::Duration::ZERO };
+        let message = KeptMessage { message: Prepared::text("x"), age: Duration::ZERO };
         let position = Position { epoch: 5, sequence: 1 };
         assert!(second.restore(KeptTopic {
             name: "kept.c".to_owned(),

@@ -1,8 +1,13 @@
-//! Patterns by their tokens, so that finding those that match a name costs what the name's tokens cost, however
-//! many patterns there are.
+//! Patterns by their tokens, so that matching a name takes a bounded number of steps, however many patterns there are.
+//!
+//! A name takes two ways at each node, through the `*` and through its own token, so that patterns can be made for which
+//! the ways double with each token. Nodes of up to [`Topics::FREE_TOKENS`] tokens are few for any one name. Behind
+//! those the trie counts: each node knows how many steps a name takes at and below it at most, and a pattern that would
+//! lead to more than [`Topics::MATCH_STEPS_MAX`] is rejected.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
+use super::Topics;
 use super::name::{ONE, REST};
 
 /// What belongs to patterns. A name has at most [`NAME_MAX`](super::Topics::NAME_MAX) bytes, so that no path is
@@ -16,11 +21,32 @@ pub(crate) struct Trie<T> {
     one: Option<Box<Self>>,
     /// Tokens come from strangers, so their hash is keyed.
     literals: HashMap<Box<str>, Self>,
+    /// Most steps that one name takes here and below, of those that count: behind the first tokens.
+    steps: usize,
+    /// How many literals there are by their steps, but for those without.
+    weights: BTreeMap<usize, usize>,
 }
+
+/// A pattern would make matching take more than [`Topics::MATCH_STEPS_MAX`] steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooManySteps;
+
+/// Steps that a name takes at most at nodes of up to [`Topics::FREE_TOKENS`] tokens: the ways double with each.
+const FREE_STEPS: usize = (2 << Topics::FREE_TOKENS) - 1;
+
+/// Steps that a name may take behind those.
+const COUNTED_STEPS_MAX: usize = Topics::MATCH_STEPS_MAX - FREE_STEPS;
 
 impl<T> Default for Trie<T> {
     fn default() -> Self {
-        Self { here: None, rest: None, one: None, literals: HashMap::new() }
+        Self {
+            here: None,
+            rest: None,
+            one: None,
+            literals: HashMap::new(),
+            steps: 0,
+            weights: BTreeMap::new(),
+        }
     }
 }
 
@@ -29,17 +55,53 @@ impl<T> Trie<T> {
         self.here.is_none() && self.rest.is_none() && self.one.is_none() && self.literals.is_empty()
     }
 
-    /// The place of a pattern.
-    pub(crate) fn place(&mut self, pattern: &str) -> &mut Option<T> {
-        let mut node = self;
-        for token in pattern.split('.') {
-            node = match token {
-                REST => return &mut node.rest,
-                ONE => node.one.get_or_insert_default(),
-                literal => node.literals.entry(literal.into()).or_default(),
-            };
+    /// Adds a pattern that is not there.
+    pub(crate) fn insert(&mut self, pattern: &str, value: T) -> Result<(), TooManySteps> {
+        self.insert_below(Some(pattern), 0, value);
+        if self.steps > COUNTED_STEPS_MAX {
+            self.remove(pattern);
+            return Err(TooManySteps);
         }
-        &mut node.here
+        Ok(())
+    }
+
+    fn insert_below(&mut self, left: Option<&str>, depth: usize, value: T) {
+        match left.map(split) {
+            None => self.here = Some(value),
+            Some((REST, _)) => self.rest = Some(value),
+            Some((ONE, tail)) => self.one.get_or_insert_default().insert_below(tail, depth + 1, value),
+            Some((literal, tail)) => {
+                let next = self.literals.entry(literal.into()).or_default();
+                let before = next.steps;
+                next.insert_below(tail, depth + 1, value);
+                let after = next.steps;
+                self.weigh(before, after);
+            }
+        }
+        self.count(depth);
+    }
+
+    /// A literal took so many steps and takes so many.
+    fn weigh(&mut self, before: usize, after: usize) {
+        if before == after {
+            return;
+        }
+        if let Some(count) = self.weights.get_mut(&before) {
+            *count -= 1;
+            if *count == 0 {
+                self.weights.remove(&before);
+            }
+        }
+        if after > 0 {
+            *self.weights.entry(after).or_default() += 1;
+        }
+    }
+
+    /// A name goes on through the `*` and through one literal, the heaviest at most.
+    fn count(&mut self, depth: usize) {
+        let one = self.one.as_ref().map_or(0, |one| one.steps);
+        let literal = self.weights.last_key_value().map_or(0, |(steps, _)| *steps);
+        self.steps = usize::from(depth > Topics::FREE_TOKENS) + one + literal;
     }
 
     pub(crate) fn get(&self, pattern: &str) -> Option<&T> {
@@ -56,51 +118,56 @@ impl<T> Trie<T> {
 
     /// Empties the place of a pattern, and takes away what only led there.
     pub(crate) fn remove(&mut self, pattern: &str) -> Option<T> {
-        self.remove_below(Some(pattern))
+        self.remove_below(Some(pattern), 0)
     }
 
-    fn remove_below(&mut self, left: Option<&str>) -> Option<T> {
-        let Some(left) = left else { return self.here.take() };
-        let (token, tail) = split(left);
-        match token {
-            REST => self.rest.take(),
-            ONE => {
+    fn remove_below(&mut self, left: Option<&str>, depth: usize) -> Option<T> {
+        let removed = match left.map(split) {
+            None => self.here.take(),
+            Some((REST, _)) => self.rest.take(),
+            Some((ONE, tail)) => {
                 let one = self.one.as_mut()?;
-                let removed = one.remove_below(tail);
+                let removed = one.remove_below(tail, depth + 1);
                 if one.is_empty() {
                     self.one = None;
                 }
                 removed
             }
-            literal => {
+            Some((literal, tail)) => {
                 let next = self.literals.get_mut(literal)?;
-                let removed = next.remove_below(tail);
-                if next.is_empty() {
+                let before = next.steps;
+                let removed = next.remove_below(tail, depth + 1);
+                let (after, is_empty) = (next.steps, next.is_empty());
+                if is_empty {
                     self.literals.remove(literal);
                 }
+                self.weigh(before, if is_empty { 0 } else { after });
                 if self.literals.is_empty() {
                     self.literals = HashMap::new();
                 }
                 removed
             }
-        }
+        };
+        self.count(depth);
+        removed
     }
 
-    /// Calls `found` with what belongs to each pattern that matches `name`.
-    pub(crate) fn find<'a>(&'a self, name: &str, found: &mut impl FnMut(&'a T)) {
-        self.find_below(Some(name), found);
+    /// Calls `found` with what belongs to each pattern that matches `name`. Answers in how many steps, at most
+    /// [`Topics::MATCH_STEPS_MAX`].
+    pub(crate) fn find<'a>(&'a self, name: &str, found: &mut impl FnMut(&'a T)) -> usize {
+        self.find_below(Some(name), found)
     }
 
-    fn find_below<'a>(&'a self, left: Option<&str>, found: &mut impl FnMut(&'a T)) {
-        let Some(left) = left else { return self.here.iter().for_each(found) };
+    fn find_below<'a>(&'a self, left: Option<&str>, found: &mut impl FnMut(&'a T)) -> usize {
+        let Some(left) = left else {
+            self.here.iter().for_each(found);
+            return 1;
+        };
         self.rest.iter().for_each(&mut *found);
         let (token, tail) = split(left);
-        if let Some(one) = &self.one {
-            one.find_below(tail, found);
-        }
-        if let Some(next) = self.literals.get(token) {
-            next.find_below(tail, found);
-        }
+        let one = self.one.as_ref().map_or(0, |one| one.find_below(tail, found));
+        let literal = self.literals.get(token).map_or(0, |next| next.find_below(tail, found));
+        1 + one + literal
     }
 }
 
@@ -156,7 +223,7 @@ mod tests {
             .collect();
         let mut trie = Trie::default();
         for pattern in &patterns {
-            *trie.place(pattern) = Some((*pattern).clone());
+            assert_eq!(trie.insert(pattern, (*pattern).clone()), Ok(()));
         }
         let names = sequences(&["a", "b", "", "c"], 4);
         let check = |trie: &Trie<String>, patterns: &[&String]| {
@@ -183,11 +250,89 @@ mod tests {
         assert_eq!(trie.remove("a.b"), None);
     }
 
+    /// All patterns of so many tokens that are `a` or `*`.
+    fn ambiguous(tokens: usize) -> impl Iterator<Item = String> {
+        (0..1_u32 << tokens).map(move |bits| {
+            let token = |at: usize| if bits >> at & 1 == 0 { "a" } else { "*" };
+            (0..tokens).map(token).collect::<Vec<_>>().join(".")
+        })
+    }
+
+    #[test]
+    fn matching_a_name_against_32768_ambiguous_patterns_takes_few_steps() {
+        let mut trie = Trie::default();
+        let accepted = ambiguous(15).filter(|pattern| trie.insert(pattern, pattern.clone()).is_ok()).count();
+        let name = "a.".repeat(15) + "b";
+        let steps = trie.find(&name, &mut |pattern| unreachable!("{pattern}"));
+        assert!(steps <= Topics::MATCH_STEPS_MAX, "{steps} steps");
+        assert!((1..32_768).contains(&accepted), "{accepted}");
+        // Short patterns are accepted all the same.
+        for pattern in (1..=Topics::FREE_TOKENS).flat_map(ambiguous) {
+            assert_eq!(trie.insert(&pattern, pattern.clone()), Ok(()), "{pattern}");
+        }
+        let steps = trie.find(&name, &mut |pattern| unreachable!("{pattern}"));
+        assert!((FREE_STEPS..=Topics::MATCH_STEPS_MAX).contains(&steps), "{steps} steps");
+        // Places that were left are given to others.
+        let rejected = "*.a.".repeat(7) + "*";
+        for pattern in ambiguous(15) {
+            trie.remove(&pattern);
+        }
+        assert_eq!((trie.steps, trie.insert(&rejected, rejected.clone())), (0, Ok(())));
+    }
+
+    /// Counted anew, without what is kept for each node.
+    fn steps(trie: &Trie<String>, depth: usize) -> usize {
+        let below = |node| steps(node, depth + 1);
+        let literal = trie.literals.values().map(below).max().unwrap_or(0);
+        usize::from(depth > Topics::FREE_TOKENS) + trie.one.as_deref().map_or(0, below) + literal
+    }
+
+    #[test]
+    fn steps_are_counted_as_patterns_come_and_go() {
+        let (mut trie, mut inside, mut state) = (Trie::default(), Vec::new(), 1_u64);
+        let mut next = |below: u64| {
+            // Knuth's constants.
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let mut rejected = 0;
+        for round in 0..3_000 {
+            let tokens = 1 + next(24);
+            let mut pattern: Vec<&str> = (0..tokens).map(|_| ["a", "b", "*"][next(3) as usize]).collect();
+            if next(3) == 0 {
+                pattern.push(">");
+            }
+            let pattern = pattern.join(".");
+            if trie.get(&pattern).is_none() {
+                let before = trie.steps;
+                match trie.insert(&pattern, pattern.clone()) {
+                    Ok(()) => inside.push(pattern),
+                    Err(TooManySteps) => {
+                        rejected += 1;
+                        assert!(tokens > Topics::FREE_TOKENS as u64 && trie.steps == before);
+                        assert_eq!(trie.get(&pattern), None);
+                    }
+                }
+            }
+            if next(4) == 0 && !inside.is_empty() {
+                let gone = inside.swap_remove(next(inside.len() as u64) as usize);
+                assert_eq!(trie.remove(&gone), Some(gone));
+            }
+            let name: Vec<&str> = (0..=next(30)).map(|_| ["a", "b", "c"][next(3) as usize]).collect();
+            assert!(trie.find(&name.join("."), &mut |_| ()) <= FREE_STEPS + trie.steps);
+            assert!(trie.steps <= COUNTED_STEPS_MAX);
+            assert!(round % 100 > 0 || trie.steps == steps(&trie, 0));
+        }
+        assert!(rejected > 10 && inside.len() > 500, "{rejected} {}", inside.len());
+        inside.iter().for_each(|pattern| drop(trie.remove(pattern)));
+        assert!(trie.is_empty() && trie.steps == 0 && trie.weights.is_empty());
+    }
+
     #[test]
     fn the_longest_pattern_has_a_place() {
         let mut trie = Trie::default();
-        let longest = "*.".repeat(super::super::Topics::NAME_MAX / 2);
-        *trie.place(&longest) = Some(longest.clone());
+        let longest = "*.".repeat(Topics::NAME_MAX / 2);
+        assert_eq!(trie.insert(&longest, longest.clone()), Ok(()));
         assert_eq!(found(&trie, &longest.replace('*', "a")), [&*longest]);
         assert_eq!(trie.remove(&longest), Some(longest));
         assert!(trie.is_empty());

@@ -176,6 +176,48 @@ fn one_that_joins_gets_the_last_value_or_more() {
     expect_all(&mut early, 21..=30);
 }
 
+/// Its last subscriber leaves before anything is published, and comes back to any thread, twice.
+#[test]
+fn position_of_an_empty_topic_holds_after_its_last_subscriber_has_left() {
+    let world = world(History::new(100));
+    let mut peers: Vec<Peer> = (0..2 * THREADS).map(|_| world.peer()).collect();
+    let (epoch, ..) = join(&mut peers[0], "last 0");
+    for peer in &mut peers {
+        assert_eq!(join(peer, &format!("after {epoch} 0")), (epoch, 0, 0, true));
+    }
+    for peer in &mut peers {
+        peer.send(&Frame::text("-kept.a")).expect(&Reply::text("true"));
+    }
+    world.publish(10);
+    for peer in &mut peers {
+        assert_eq!(join(peer, &format!("after {epoch} 0")), (epoch, 10, 10, true));
+        expect_all(peer, 1..=10);
+    }
+    for peer in &mut peers {
+        peer.send(&Frame::text("-kept.a")).expect(&Reply::text("true"));
+    }
+    world.publish(10);
+    for peer in &mut peers {
+        assert_eq!(join(peer, &format!("after {epoch} 10")), (epoch, 20, 10, true));
+        expect_all(peer, 11..=20);
+    }
+}
+
+/// All messages have expired while the subscriber was away: it has heard them.
+#[test]
+fn subscriber_that_resumes_an_expired_topic_has_missed_nothing() {
+    let world = world(History::new(100).with_max_age(Duration::from_millis(1)));
+    let mut peer = world.peer();
+    let (epoch, ..) = join(&mut peer, "last 0");
+    world.publish(10);
+    expect_all(&mut peer, 1..=10);
+    let expired = |peer: &mut Peer| while join(peer, "last 10").2 > 0 {};
+    expired(&mut world.peer());
+    peer.send(&Frame::text("-kept.a")).expect(&Reply::text("true"));
+    expired(&mut world.peer());
+    assert_eq!(join(&mut peer, &format!("after {epoch} 10")), (epoch, 10, 0, true));
+}
+
 #[test]
 fn what_is_not_kept_has_no_history() {
     let (route, _ear) = scripted(|heard, cx| {

@@ -134,7 +134,8 @@ fn flooded(limits: Limits) -> (Running, Monitor, crate::support::Ear) {
 
 #[test]
 fn while_queues_hold_too_much_nobody_new_gets_in() {
-    let (server, monitor, _ear) = flooded(Limits::default().with_max_memory(MESSAGE));
+    let (server, monitor, _ear) =
+        flooded(Limits::default().with_max_memory(MESSAGE).with_when_full(WhenFull::Refuse));
     let mut kept = server.connect();
     assert_eq!(kept.send(get("/")).answer().status, 200);
     let mut peer = server.websocket("/flood");
@@ -164,9 +165,45 @@ fn who_makes_full_queues_longer_is_closed_if_so_chosen() {
     wait_for(&monitor, |metrics| metrics.queued_bytes == 0 && metrics.connections() == 1);
 }
 
+/// By incomplete messages: the client that crosses the limit holds less than another one, perhaps of another thread.
+#[test]
+fn largest_connection_is_closed_when_memory_is_full() {
+    for threads in [1, 3] {
+        let (server, monitor) = server(Limits::default().with_max_memory(12 * MESSAGE), threads);
+        let begin = |size: usize| {
+            let mut peer = server.websocket("/echo");
+            let wire = Frame::binary(vec![1; size]).encode(sinews_proto::Role::Client);
+            peer.client.send(&wire[..size - 10]);
+            (peer, wire[size - 10..].to_vec(), size)
+        };
+        let holds = |bytes: usize| wait_for(&monitor, |metrics| metrics.incomplete_bytes >= bytes as u64);
+        let (mut large, ..) = begin(7 * MESSAGE);
+        holds(7 * MESSAGE - 10);
+        let mut others = vec![begin(MESSAGE), begin(MESSAGE)];
+        holds(9 * MESSAGE - 30);
+        others.push(begin(4 * MESSAGE));
+        assert!(large.client.ends_without_a_word(), "{threads} threads");
+        for (peer, rest, size) in &mut others {
+            peer.client.send(rest);
+            peer.expect(&Reply::Message(sinews_server::Kind::Binary, vec![1; *size]));
+        }
+        let metrics = monitor.metrics();
+        assert_eq!((metrics.limited.of(Limit::Memory), metrics.max_memory_bytes), (1, Some(12 << 20)));
+    }
+}
+
+#[test]
+fn memory_has_a_limit_by_default() {
+    let (_server, monitor) = server(Limits::default(), 1);
+    let metrics = monitor.metrics();
+    assert!(metrics.max_memory_bytes.is_some_and(|bytes| bytes > 1 << 20), "{metrics:?}");
+    assert!(metrics.to_text().contains("sinews_memory_limit_bytes "));
+}
+
 #[test]
 fn messages_that_are_not_whole_are_memory_too() {
-    let (server, monitor) = server(Limits::default().with_max_memory(MESSAGE), 1);
+    let (server, monitor) =
+        server(Limits::default().with_max_memory(MESSAGE).with_when_full(WhenFull::Refuse), 1);
     let mut peer = server.websocket("/echo");
     let wire = Frame::binary(vec![1; 3 * MESSAGE]).encode(sinews_proto::Role::Client);
     peer.client.send(&wire[..2 * MESSAGE]);

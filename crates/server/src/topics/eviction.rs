@@ -1,0 +1,143 @@
+//! The order in which histories are evicted: topics without subscribers first, and of those the one that was published
+//! to least recently.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use slab::Slab;
+
+use super::directory::Entry;
+
+/// Topics with a history, in two lists. Everything takes constant time but [`victim`](Self::victim), which moves each
+/// topic that was subscribed to meanwhile once.
+#[derive(Debug, Default)]
+pub(super) struct EvictionQueue {
+    topics: Slab<Queued>,
+    lists: [List; 2],
+    /// Where the next look for expired messages is.
+    sweep: usize,
+}
+
+#[derive(Debug)]
+struct Queued {
+    entry: Arc<Entry>,
+    class: Class,
+    before: usize,
+    after: usize,
+}
+
+/// The first is the next to be evicted.
+#[derive(Clone, Copy, Debug)]
+struct List {
+    first: usize,
+    last: usize,
+}
+
+impl Default for List {
+    fn default() -> Self {
+        Self { first: NONE, last: NONE }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    Deserted,
+    Subscribed,
+}
+
+impl Class {
+    fn of(entry: &Entry) -> Self {
+        if entry.is_deserted() { Self::Deserted } else { Self::Subscribed }
+    }
+}
+
+/// No topic.
+const NONE: usize = usize::MAX;
+
+/// Where a topic is in the queue: written under the queue's lock only.
+#[derive(Debug)]
+pub(super) struct Slot(AtomicUsize);
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self(AtomicUsize::new(NONE))
+    }
+}
+
+impl EvictionQueue {
+    /// Puts a topic behind all others of its class. Answers whether it is new.
+    pub(super) fn touch(&mut self, entry: &Arc<Entry>, slot: &Slot) -> bool {
+        let (at, class) = (slot.0.load(Ordering::Relaxed), Class::of(entry));
+        if at == NONE {
+            let queued = Queued { entry: Arc::clone(entry), class, before: NONE, after: NONE };
+            let at = self.topics.insert(queued);
+            slot.0.store(at, Ordering::Relaxed);
+            self.push(at, class);
+            return true;
+        }
+        if self.topics[at].class != class || self.topics[at].after != NONE {
+            self.unlink(at);
+            self.push(at, class);
+        }
+        false
+    }
+
+    /// Takes a topic out. Answers whether it was there.
+    pub(super) fn remove(&mut self, slot: &Slot) -> bool {
+        let at = slot.0.swap(NONE, Ordering::Relaxed);
+        if at == NONE {
+            return false;
+        }
+        self.unlink(at);
+        self.topics.remove(at);
+        true
+    }
+
+    /// The topic that is evicted next.
+    pub(super) fn victim(&mut self) -> Option<Arc<Entry>> {
+        loop {
+            let first = self.lists[Class::Deserted as usize].first;
+            let Some(queued) = self.topics.get(first) else { break };
+            if Class::of(&queued.entry) == Class::Deserted {
+                return Some(Arc::clone(&queued.entry));
+            }
+            self.unlink(first);
+            self.push(first, Class::Subscribed);
+        }
+        let first = self.topics.get(self.lists[Class::Subscribed as usize].first);
+        first.map(|queued| Arc::clone(&queued.entry))
+    }
+
+    /// Another topic each time, until all have had their turn.
+    pub(super) fn next(&mut self) -> Option<Arc<Entry>> {
+        self.sweep = if self.sweep + 1 < self.topics.capacity() { self.sweep + 1 } else { 0 };
+        self.topics.get(self.sweep).map(|queued| Arc::clone(&queued.entry))
+    }
+
+    fn push(&mut self, at: usize, class: Class) {
+        let last = std::mem::replace(&mut self.lists[class as usize].last, at);
+        match self.topics.get_mut(last) {
+            Some(before) => before.after = at,
+            None => self.lists[class as usize].first = at,
+        }
+        let queued = &mut self.topics[at];
+        (queued.class, queued.before, queued.after) = (class, last, NONE);
+    }
+
+    fn unlink(&mut self, at: usize) {
+        let Queued { class, before, after, .. } = self.topics[at];
+        match self.topics.get_mut(before) {
+            Some(topic) => topic.after = after,
+            None => self.lists[class as usize].first = after,
+        }
+        match self.topics.get_mut(after) {
+            Some(topic) => topic.before = before,
+            None => self.lists[class as usize].last = before,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.topics.iter().map(|(_, queued)| &queued.entry)
+    }
+}
