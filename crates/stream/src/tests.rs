@@ -4,6 +4,7 @@ mod crash;
 mod damage;
 mod deletion;
 mod groups;
+mod many;
 mod reading;
 mod retention;
 mod waiting;
