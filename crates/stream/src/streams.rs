@@ -279,6 +279,11 @@ impl Streams {
         self.inner.state().slots.iter().map(|(name, slot)| slot.info(name)).collect()
     }
 
+    /// The first of them, so many at most.
+    pub fn describe_first(&self, count: usize) -> Vec<StreamInfo> {
+        self.inner.state().slots.iter().take(count).map(|(name, slot)| slot.info(name)).collect()
+    }
+
     /// How many streams there are.
     pub fn count(&self) -> usize {
         self.inner.state().slots.len()
