@@ -10,6 +10,7 @@
 mod deletion;
 mod openers;
 mod opening;
+mod repair;
 mod slot;
 mod survey;
 
@@ -23,6 +24,7 @@ use std::thread;
 
 use self::openers::Openers;
 pub use self::opening::Opening;
+pub use self::repair::Check;
 use self::slot::{Life, Slot};
 use self::survey::Keeper;
 use crate::catalog::{Catalog, Known};
