@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
 use super::slot::Life;
+use super::survey::misnamed;
 use super::{Inner, Streams, read_config};
 use crate::catalog::Known;
 use crate::disk::{self, Disk};
-use crate::record::{self, BatchHeader};
+use crate::record;
 use crate::segment::Segment;
 use crate::{Loss, OpenError, ReadError, Stream, StreamConfig, StreamError, meta};
 
@@ -46,7 +47,7 @@ impl Streams {
     }
 
     /// Makes a stream usable that cannot be opened: writes its configuration anew, from the catalog if that knows it,
-    /// gives a segment the name that its first batch says, and sets aside files that still cannot be used, which get
+    /// gives a segment back its name, and sets aside files that still cannot be used, which get
     /// `.damaged` behind their names. Answers what was done; nothing, if the stream can be opened. Waits for the disk.
     ///
     /// # Errors
@@ -63,6 +64,10 @@ impl Streams {
         let known = inner.state().slots.get(name).map(|slot| slot.known.clone());
         let known = known.ok_or_else(|| StreamError::Damaged(format!("there is no stream {name}").into()))?;
         inner.repair_config(&path, &known, &mut done)?;
+        while let Some((from, to)) = misnamed(&*inner.pool.disk, &path, &known) {
+            inner.pool.disk.rename(&from, &to)?;
+            done.push(format!("{}: renamed to {}", from.display(), to.display()));
+        }
         for _ in 0..SET_ASIDE_MAX {
             let (config, created) = read_config(&*inner.pool.disk, &path)
                 .ok()
@@ -112,7 +117,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Gives a segment its right name, or sets it aside.
+    /// Sets a file aside that cannot be used.
     fn repair_file(
         &self,
         stream: &Path,
@@ -133,14 +138,6 @@ impl Inner {
             let wrong = wrong.ok_or_else(|| StreamError::Damaged(why.into()))?;
             return set_aside(disk, &file.join(wrong), "is a directory", done);
         }
-        if let Some(to) = right_name(disk, file)
-            && disk.open(&to).is_err()
-        {
-            disk.rename(file, &to)?;
-            disk.sync_dir(dir)?;
-            done.push(format!("{}: renamed to {}", file.display(), to.display()));
-            return Ok(());
-        }
         set_aside(disk, file, why, done)
     }
 
@@ -151,15 +148,6 @@ impl Inner {
             slot.life = Life::Closed;
         }
     }
-}
-
-/// The name that a segment should have by its first batch, if it has another one.
-fn right_name(disk: &dyn Disk, file: &Path) -> Option<PathBuf> {
-    let base = Segment::base_of_log(file.file_name()?.to_str()?)?;
-    let opened = disk.open(file).ok()?;
-    let head = opened.lend(0..opened.bytes().ok()?.min(record::BATCH_HEADER as u64)).ok()?;
-    let first = BatchHeader::decode(&head).ok()?.base;
-    (first < base).then(|| Segment::new(file.parent().unwrap_or(file), first).path().to_owned())
 }
 
 fn set_aside(disk: &dyn Disk, file: &Path, why: &str, done: &mut Vec<String>) -> Result<(), StreamError> {
