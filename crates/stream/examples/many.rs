@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use sinews_stream::record::{Kind, RecordBuilder};
-use sinews_stream::{Durability, Fsync, StreamConfig, Streams, StreamsConfig};
+use sinews_stream::{Durability, StreamConfig, Streams, StreamsConfig};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -26,7 +26,7 @@ fn main() -> Result<()> {
     }
     let names: Vec<String> = (0..count).map(|number| format!("stream-{number:06}")).collect();
     let streams = open(&directory)?;
-    let config = StreamConfig::default().fsync(Fsync::Never);
+    let config = StreamConfig::default();
     let took = each(&names, threads, |name| {
         streams.create(name, &config)?;
         append(&streams, name)
@@ -91,7 +91,7 @@ fn append(streams: &Streams, name: &str) -> Result<()> {
     let mut builder = RecordBuilder::new();
     builder.push(1, b"", b"one record", Kind::Text)?;
     let records = builder.finish().ok_or("no record")?;
-    stream.partition(0).ok_or("no partition")?.append(records)?.block(Durability::Memory)?;
+    stream.partition(0).ok_or("no partition")?.append(records)?.block(Durability::Disk)?;
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! Files and directories: the system's, and for tests some that fail and lose power.
 
+mod handles;
 mod real;
 #[cfg(test)]
 pub(crate) mod simulated;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sinews_engine::AppendFile;
 
+pub(crate) use handles::Handles;
 pub(crate) use real::RealDisk;
 
 /// Directories. What is created, renamed or removed is durable after [`sync_dir`](Self::sync_dir) on its directory.

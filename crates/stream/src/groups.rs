@@ -81,7 +81,7 @@ enum Job {
     Settle,
 }
 
-const NAME: &str = "groups.log";
+pub(crate) const NAME: &str = "groups.log";
 
 /// A file below this is not written anew.
 const COMPACT_LEAST: u64 = 256 << 10;

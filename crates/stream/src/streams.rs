@@ -28,7 +28,7 @@ pub use self::repair::Check;
 use self::slot::{Life, Slot};
 use self::survey::Keeper;
 use crate::catalog::{Catalog, Known};
-use crate::disk::{self, Disk, Lock, RealDisk};
+use crate::disk::{self, Disk, Handles, Lock, RealDisk};
 use crate::writer::{Clock, Pool, system_clock};
 use crate::{
     Carrier, CreateError, Lookup, Loss, OpenError, Stream, StreamConfig, StreamError, StreamInfo,
@@ -46,6 +46,8 @@ struct Inner {
     /// Where each stream has a directory.
     dir: PathBuf,
     pool: Arc<Pool>,
+    /// The pool's disk.
+    handles: Arc<Handles>,
     openers: Arc<Openers>,
     state: Mutex<State>,
     /// A slot is no longer busy.
@@ -111,6 +113,8 @@ impl Streams {
         // What is there may be seen without being durable, after a process that failed or was killed.
         disk.sync_dir(directory).and_then(|()| disk.sync_dir(&dir)).map_err(failed)?;
         let names = disk.list(&dir).map_err(failed)?;
+        let handles = Handles::new(disk);
+        let disk: Arc<dyn Disk> = handles.clone();
         let pool = Arc::new(Pool::new(disk.clone(), config, clock));
         let (mut catalog, mut list) = Catalog::open(disk, directory);
         let mut slots = BTreeMap::new();
@@ -145,6 +149,7 @@ impl Streams {
             dir,
             openers: Openers::new(&pool),
             pool,
+            handles,
             state: Mutex::new(state),
             changed: Condvar::new(),
             gate: RwLock::default(),
@@ -314,6 +319,11 @@ impl Streams {
     /// reading streams that are open still works. Waits for the disk.
     pub fn close(&self) {
         self.inner.close();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn open_files(&self) -> usize {
+        self.inner.handles.count()
     }
 
     #[cfg(test)]

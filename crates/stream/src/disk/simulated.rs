@@ -45,7 +45,7 @@ pub(crate) enum Fault {
     NoSpace(u64),
     /// Input or output fails, this once.
     Failure,
-    /// As many files are open as may be, this once.
+    /// A quota is exceeded, this once.
     Shortage,
     /// The process ends in the middle of the call.
     Crash,
@@ -350,7 +350,7 @@ impl World {
         let fault = self.faults.remove(&self.calls);
         match fault {
             Some(Fault::Failure) => return Err(io::Error::from_raw_os_error(5)),
-            Some(Fault::Shortage) => return Err(io::Error::from_raw_os_error(24)),
+            Some(Fault::Shortage) => return Err(io::ErrorKind::QuotaExceeded.into()),
             Some(Fault::NoSpace(room)) => self.room = Some(room),
             Some(Fault::Crash) => self.crashed = true,
             Some(Fault::Short) | None => {}

@@ -10,7 +10,7 @@ use super::survey::misnamed;
 use super::{Inner, State};
 use crate::catalog::Known;
 use crate::disk::{self, is_shortage};
-use crate::{Loss, OpenError, Stream, StreamConfig, StreamError, meta, name};
+use crate::{Loss, OpenError, Stream, StreamConfig, StreamError, groups, meta, name};
 
 /// A stream that is being opened, or created: see [`Streams::opening`](crate::Streams::opening).
 pub struct Opening {
@@ -201,8 +201,10 @@ impl Inner {
         // Before the first byte changes.
         self.catalog().opened(name, now);
         let (stream, losses) =
-            Stream::open((name, created), path, &self.pool, &config).map_err(not_opened)?;
+            Stream::open((name, created), path.clone(), &self.pool, &config).map_err(not_opened)?;
         stream.begin(&self.pool);
+        // Until a group commits.
+        self.handles.release(&path.join(groups::NAME));
         Ok((stream, known, losses))
     }
 
@@ -222,6 +224,7 @@ impl Inner {
         // Only when all its parts are there it is a stream.
         disk::replace(disk, &path, meta::NAME, &meta::encode(config, created))?;
         stream.begin(&self.pool);
+        self.handles.release(&path.join(groups::NAME));
         let known = Known { created, config: config.clone(), ..Known::default() };
         self.catalog().put(name, &known);
         Ok((stream, known, Vec::new()))

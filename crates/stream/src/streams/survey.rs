@@ -75,8 +75,9 @@ impl Inner {
         self.opens_due.store(false, Ordering::Release);
     }
 
-    /// Closes streams that nothing uses.
+    /// Closes streams that nothing uses, and files that nothing has used since the last time.
     fn close_idle(&self) {
+        self.handles.rest();
         let mut state = self.state();
         if state.lock.is_none() {
             return;

@@ -223,3 +223,26 @@ fn limit_on_streams_is_a_setting() {
     streams.delete("a").unwrap();
     streams.create("c", &small()).unwrap();
 }
+
+#[test]
+fn idle_partition_has_no_open_file_although_it_has_handles() {
+    let one = One::new(&small().fsync(crate::Fsync::Never));
+    one.fill(0..10, 1000);
+    let rest = || {
+        one.streams.pool().rest();
+        one.work();
+    };
+    assert_eq!(one.streams.open_files(), 4 + 1, "the segments and the catalog; groups.log is not needed");
+    (0..3).for_each(|_| rest());
+    assert_eq!((one.streams.open_files(), one.streams.list_open().len()), (0, 1));
+    one.fill(10..11, 1000);
+    assert_eq!(one.streams.open_files(), 1, "one for each partition that is written to");
+    assert_eq!(read_all(&one.partition, 5000).0.len(), 11);
+    let mut stored = one.stream.commit("g", 0, 3).unwrap();
+    one.work();
+    assert!(matches!(poll(&mut stored, Durability::Disk), Some(Ok(_))));
+    (0..3).for_each(|_| rest());
+    let (one, losses) = one.reopen(false);
+    assert_eq!((losses, read_all(&one.partition, 5000).0.len()), (vec![], 11));
+    assert_eq!(one.stream.committed("g", 0), Some(3));
+}
