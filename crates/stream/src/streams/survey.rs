@@ -2,7 +2,7 @@
 //! ones have become idle.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 
 use super::slot::Life;
@@ -18,6 +18,9 @@ use super::opening::Busy;
 /// Streams that are looked at before [`Streams::open`](crate::Streams::open) returns. Where there are more, a thread
 /// looks at all of them behind that.
 const SURVEY_FIRST: usize = 256;
+
+/// Microseconds between two looks for what retention removes: each goes over all streams.
+const LOOK: u64 = 1_000_000;
 
 /// Streams that retention opens at a time.
 const DUE_MAX: usize = 64;
@@ -172,11 +175,13 @@ pub(super) fn misnamed(disk: &dyn Disk, path: &Path, known: &Known) -> Option<(P
 /// What the clock looks at for streams that are not open.
 pub(super) struct Keeper {
     inner: Weak<Inner>,
+    /// When it has looked for what retention removes.
+    looked: AtomicU64,
 }
 
 impl Keeper {
     pub(super) fn new(inner: &Arc<Inner>) -> Arc<Self> {
-        Arc::new(Self { inner: Arc::downgrade(inner) })
+        Arc::new(Self { inner: Arc::downgrade(inner), looked: AtomicU64::new(0) })
     }
 }
 
@@ -187,6 +192,10 @@ impl Work for Keeper {
 
     fn tick(&self, now: u64) -> bool {
         let Some(inner) = self.inner.upgrade() else { return false };
+        if now.abs_diff(self.looked.load(Ordering::Relaxed)) < LOOK {
+            return false;
+        }
+        self.looked.store(now, Ordering::Relaxed);
         let is_due = inner.state().slots.values().any(|slot| slot.is_due(now));
         if is_due {
             let job = inner.clone();
