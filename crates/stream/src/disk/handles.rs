@@ -13,11 +13,13 @@ use super::{Disk, File, Lock};
 
 /// A disk whose files need no descriptor while they are idle.
 pub(crate) struct Handles {
+    this: Weak<Self>,
     disk: Arc<dyn Disk>,
     known: Mutex<HashMap<PathBuf, Weak<Handle>>>,
 }
 
 struct Handle {
+    handles: Weak<Handles>,
     disk: Arc<dyn Disk>,
     path: Mutex<PathBuf>,
     state: Mutex<State>,
@@ -36,7 +38,7 @@ struct State {
 
 impl Handles {
     pub(crate) fn new(disk: Arc<dyn Disk>) -> Arc<Self> {
-        Arc::new(Self { disk, known: Mutex::default() })
+        Arc::new_cyclic(|this| Self { this: this.clone(), disk, known: Mutex::default() })
     }
 
     /// Closes the files that were not used since the last time. Waits for the disk.
@@ -66,17 +68,23 @@ impl Handles {
         known.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Opens a file; if too many are open, once more without those that are idle.
-    fn opened(&self, path: &Path, open: impl Fn() -> io::Result<Arc<dyn File>>) -> io::Result<Arc<dyn File>> {
-        let file = match open() {
+    /// Calls the system; if too many files are open, once more without those that are idle.
+    fn with_room<T>(&self, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        match call() {
+            // ENFILE and EMFILE.
             Err(error) if matches!(error.raw_os_error(), Some(23 | 24)) => {
                 self.all().iter().for_each(|handle| handle.rest(true));
-                open()?
+                call()
             }
-            file => file?,
-        };
+            result => result,
+        }
+    }
+
+    fn opened(&self, path: &Path, open: impl Fn() -> io::Result<Arc<dyn File>>) -> io::Result<Arc<dyn File>> {
+        let file = self.with_room(open)?;
         let state = State { file: Some(file), used: true, dirty: false, failed: None };
         let handle = Arc::new(Handle {
+            handles: self.this.clone(),
             disk: self.disk.clone(),
             path: Mutex::new(path.to_owned()),
             state: Mutex::new(state),
@@ -116,16 +124,19 @@ impl Handle {
     /// The file, opened if need be. `writes`: it may be written to until it is synced.
     fn file(&self, writes: bool) -> io::Result<Arc<dyn File>> {
         let mut state = self.state();
+        if state.file.is_none() {
+            // Room is made without the lock, which other files' callers do not wait for.
+            drop(state);
+            let path = self.path.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let opened = match self.handles.upgrade() {
+                Some(handles) => handles.with_room(|| self.disk.open(&path))?,
+                None => self.disk.open(&path)?,
+            };
+            state = self.state();
+            state.file.get_or_insert(opened);
+        }
         state.used = true;
-        let file = match &state.file {
-            Some(file) => file.clone(),
-            None => {
-                let path = self.path.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                let file = self.disk.open(&path)?;
-                state.file = Some(file.clone());
-                file
-            }
-        };
+        let file = state.file.clone().ok_or(io::ErrorKind::NotFound)?;
         state.dirty |= writes;
         Ok(file)
     }
@@ -180,7 +191,7 @@ impl Disk for Handles {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.disk.list(dir)
+        self.with_room(|| self.disk.list(dir))
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
@@ -219,7 +230,7 @@ impl Disk for Handles {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.disk.sync_dir(dir)
+        self.with_room(|| self.disk.sync_dir(dir))
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Lock>> {
