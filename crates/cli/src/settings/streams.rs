@@ -255,12 +255,12 @@ mod tests {
     #[test]
     fn a_process_that_ends_waits_no_longer_for_the_directory_of_another_one() {
         let directory = tempfile::tempdir().unwrap();
-        let other = Directory::Given(directory.path().to_owned(), None).open();
+        let other = Directory::Given(directory.path().to_owned(), None).open(10);
         let store = Store::new(StreamConfig::default(), Vec::new(), 1 << 20, None);
         let (waiting, path) = (Arc::clone(&store), directory.path().to_owned());
         let (over, is_over) = std::sync::mpsc::channel();
         thread::spawn(move || {
-            take_over(&Directory::Given(path, None), &waiting);
+            take_over(&Directory::Given(path, None), 10, &waiting);
             over.send(()).unwrap();
         });
         store.close();
