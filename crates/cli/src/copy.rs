@@ -1,4 +1,4 @@
-//! `sinews streams copy`: what a directory has goes to a broker, so that the server can go on there.
+//! `sinews streams copy`, and commands for damaged streams: what a directory has goes to a broker, so that the server can go on there.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -16,11 +16,33 @@ use sinews_stream::{AppendError, Durability, Pending, Stream, Streams, StreamsCo
 use crate::args::StoreArgs;
 use crate::settings::store::StoreSettings;
 
+mod mend;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum StreamsCommand {
     /// Copy streams of a directory to a broker which has none of these names yet. The server must not have the directory
     /// at the time.
     Copy(Box<CopyArgs>),
+    /// Read all records of streams and print what is damaged. The server must not have the directory at the time. Exits
+    /// with 1 if anything is damaged
+    Check {
+        /// Directory in which the streams are
+        #[arg(long = "from", value_name = "DIR")]
+        directory: PathBuf,
+        /// Streams to check; default: all
+        #[arg(value_name = "STREAM")]
+        streams: Vec<String>,
+    },
+    /// Make a damaged stream usable: restore its configuration, and set aside files that cannot be used. The server must
+    /// not have the directory at the time
+    Repair {
+        /// Directory in which the streams are
+        #[arg(long = "from", value_name = "DIR")]
+        directory: PathBuf,
+        /// Stream to repair
+        #[arg(value_name = "STREAM")]
+        stream: String,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -53,7 +75,15 @@ const BROKER_WITHIN: Duration = Duration::from_secs(600);
 /// All has been acknowledged by then, or has failed.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 
-pub(crate) fn run(StreamsCommand::Copy(args): &StreamsCommand) -> Result<(), String> {
+pub(crate) fn run(command: &StreamsCommand) -> Result<(), String> {
+    match command {
+        StreamsCommand::Copy(args) => copy_all(args),
+        StreamsCommand::Check { directory, streams } => mend::check(directory, streams),
+        StreamsCommand::Repair { directory, stream } => mend::repair(directory, stream),
+    }
+}
+
+fn copy_all(args: &CopyArgs) -> Result<(), String> {
     crate::auth::crypto::install();
     let settings =
         StoreSettings::of(&args.store)?.ok_or("--store is missing: where the streams are to go")?;

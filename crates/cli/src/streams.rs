@@ -38,8 +38,8 @@ use sinews_server::{Appender, Handler, Request};
 use sinews_stream::broker::{self, Broker, Health};
 use sinews_stream::record::{Limits, Records};
 use sinews_stream::{
-    AppendError, CommitError, CreateError, Durability, Partition, Past, Pending, Read, Start, Stream,
-    StreamConfig, Streams,
+    AppendError, CommitError, CreateError, Durability, Lookup, Partition, Past, Pending, Read, Start, Stream,
+    StreamConfig, StreamError, StreamInfo, StreamState, Streams,
 };
 use tempfile::TempDir;
 
@@ -150,10 +150,6 @@ impl Store {
 
     /// Has the streams from now on.
     pub(crate) fn begin(&self, streams: Streams) {
-        // Those of a broker begin when this node follows them.
-        if self.bridge.is_none() {
-            self.topics.begin(&streams.list());
-        }
         // Whoever comes second has opened nothing: the directory is locked.
         let _ = self.streams.set(streams);
         self.carry();
@@ -185,7 +181,10 @@ impl Store {
     /// the right to hear it.
     pub(crate) fn opening_of_topic(self: &Arc<Self>, topic: &str) -> Option<Opening> {
         if let Some(streams) = self.streams.get() {
-            return self.bridge.as_ref()?.open(topic, streams, &self.config);
+            return match &self.bridge {
+                Some(bridge) => bridge.open(topic, streams, &self.config),
+                None => self.opening_here(streams, topic, Missing::Refused),
+            };
         }
         let (store, topic) = (Arc::clone(self), topic.to_owned());
         let open: Open = Box::pin(async move {
@@ -249,17 +248,34 @@ impl Store {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// All of them, the oldest first; none, as long as another process has them.
-    fn all(&self) -> Vec<Stream> {
-        let mut all = self.streams.get().map(Streams::list).unwrap_or_default();
+    /// The streams that are open, the oldest first; none, as long as another process has them.
+    fn open(&self) -> Vec<Stream> {
+        let mut all = self.streams.get().map(Streams::list_open).unwrap_or_default();
         all.sort_by_key(Stream::created);
         all
     }
 
+    /// Streams that are not open, by name: of the first so many of all.
+    fn not_open(&self, most: usize) -> Vec<StreamInfo> {
+        let mut infos = self.streams.get().map(|streams| streams.describe_first(most)).unwrap_or_default();
+        infos.retain(|info| info.state == StreamState::Closed);
+        infos
+    }
+
+    /// How many streams there are.
+    fn count(&self) -> usize {
+        self.streams.get().map_or(0, Streams::count)
+    }
+
+    /// The streams that cannot be opened, and why.
+    pub(crate) fn damaged(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        self.streams.get().map(Streams::list_damaged).unwrap_or_default()
+    }
+
     /// Those that may be read with these rights, by name.
-    pub(crate) fn list(&self, rights: &Rights) -> Result<Vec<Stream>, Problem> {
-        let mut list = self.streams()?.list();
-        list.retain(|stream| rights.check(Want::Subscribe(stream.name())).is_ok());
+    pub(crate) fn list(&self, rights: &Rights) -> Result<Vec<StreamInfo>, Problem> {
+        let mut list = self.streams()?.describe_all();
+        list.retain(|info| rights.check(Want::Subscribe(&info.name)).is_ok());
         Ok(list)
     }
 
@@ -281,17 +297,60 @@ impl Store {
     /// What has to be waited for before anybody with these rights can have the stream; nothing, as a rule. What is wrong
     /// with it says [`to_publish`](Self::to_publish) or [`to_read`](Self::to_read), afterwards.
     fn opening(&self, name: &str, want: Want<'_>, rights: &Rights) -> Option<Opening> {
-        let bridge = self.bridge.as_ref()?;
-        if hub::check_name(name).is_err() || rights.check(want).is_err() {
+        let streams = self.streams().ok()?;
+        let is_open = || matches!(streams.lookup(name), Lookup::Open(_));
+        if self.bridge.is_none() && is_open() || hub::check_name(name).is_err() || rights.check(want).is_err()
+        {
             return None;
         }
-        bridge.open(name, self.streams().ok()?, &self.config)
+        if let Some(bridge) = &self.bridge {
+            return bridge.open(name, streams, &self.config);
+        }
+        let may_publish = rights.check(Want::Publish(name)).is_ok();
+        self.opening_here(streams, name, if may_publish { Missing::Made } else { Missing::Refused })
+    }
+
+    /// Opens a stream of this node in the background, or creates it; nothing, if it is open or cannot be opened.
+    fn opening_here(&self, streams: &Streams, name: &str, missing: Missing) -> Option<Opening> {
+        match (streams.lookup(name), missing) {
+            (Lookup::Open(_) | Lookup::Damaged(_), _) | (Lookup::Missing, Missing::Refused) => return None,
+            _ => {}
+        }
+        let opening = match missing {
+            Missing::Made => streams.creating(name, &self.config_of(name)),
+            Missing::Refused => streams.opening(name),
+        };
+        let (topics, name) = (Arc::clone(&self.topics), name.to_owned());
+        let open: Open = Box::pin(async move {
+            let stream = opening.await.map_err(|error| unusable(&name, &error))?;
+            if let Some(stream) = stream.filter(|_| topics.backs(&name)) {
+                // One that keeps no topic has no line, which is told to those who want one.
+                let _ = topics.line(&stream);
+            }
+            Ok(())
+        });
+        Some(open.shared())
+    }
+
+    /// How a stream is kept that its first use creates.
+    fn config_of(&self, name: &str) -> StreamConfig {
+        let config = self.config.clone().automatic(true);
+        // A topic has one order.
+        if self.topics.backs(name) { config.partitions(1) } else { config }
     }
 
     /// A stream that is there, and followed if a broker keeps it.
     fn open_stream(&self, name: &str) -> Result<Option<Stream>, Problem> {
-        let found = self.streams()?.stream(name);
-        Ok(found.filter(|_| self.bridge.as_ref().is_none_or(|bridge| bridge.is_open(name))))
+        let streams = self.streams()?;
+        if self.bridge.as_ref().is_some_and(|bridge| !bridge.is_open(name)) {
+            return Ok(None);
+        }
+        match streams.lookup(name) {
+            Lookup::Open(stream) => Ok(Some(stream)),
+            Lookup::Damaged(why) => Err(unusable(name, &StreamError::Damaged(why))),
+            Lookup::Missing => Ok(None),
+            _ => Err(not_open(name)),
+        }
     }
 
     fn find(&self, name: &str, missing: Missing) -> Result<Stream, Problem> {
@@ -304,14 +363,8 @@ impl Store {
         if missing == Missing::Refused {
             return Err(problem(code::NO_STREAM, format!("there is no stream {}", brief(name))));
         }
-        let is_topic = self.topics.backs(name);
-        // A topic has one order.
-        let config = if is_topic { self.config.clone().partitions(1) } else { self.config.clone() };
-        let stream = self.streams()?.create(name, &config).map_err(|error| created(name, &error))?;
-        if is_topic {
-            self.topics.line(&stream)?;
-        }
-        Ok(stream)
+        // It is created before a message gets here, and was deleted since.
+        Err(not_open(name))
     }
 
     /// Puts records behind the others.
@@ -400,6 +453,22 @@ impl Store {
         let asked = bridge.broker().ends(stream.name(), number).await;
         asked.map(|(_, end)| end.max(known)).map_err(|error| bridge.failed(&error))
     }
+}
+
+/// The stream has to be opened first, which takes place before a message gets that far: it was closed since.
+fn not_open(name: &str) -> Problem {
+    problem(code::STORE, format!("stream {name} is not open; retry"))
+}
+
+/// Why a stream cannot be used.
+fn unusable(name: &str, error: &StreamError) -> Problem {
+    let code = match error {
+        StreamError::Name => code::TOPIC,
+        StreamError::TooMany { .. } => code::TOO_MANY,
+        _ => code::STORE,
+    };
+    let setting = if let StreamError::TooMany { .. } = error { " (streams.max_streams)" } else { "" };
+    problem(code, format!("stream {name}: {error}{setting}"))
 }
 
 /// Why a stream could not be made.

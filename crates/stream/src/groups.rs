@@ -45,6 +45,8 @@ struct State {
     /// The file has been given its name, and the disk has not said yet that it keeps that.
     is_unsettled: bool,
     busy: bool,
+    /// Something was written and not synced.
+    is_dirty: bool,
     closed: bool,
     failed: Option<Arc<str>>,
 }
@@ -79,7 +81,7 @@ enum Job {
     Settle,
 }
 
-const NAME: &str = "groups.log";
+pub(crate) const NAME: &str = "groups.log";
 
 /// A file below this is not written anew.
 const COMPACT_LEAST: u64 = 256 << 10;
@@ -139,6 +141,7 @@ impl Groups {
             waiting: Vec::new(),
             is_unsettled: false,
             busy: false,
+            is_dirty: false,
             closed: false,
             failed: None,
         };
@@ -221,6 +224,11 @@ impl Groups {
         self.state().fsync = config.fsync;
     }
 
+    /// Whether a thread writes to the file, or will.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.state().busy
+    }
+
     /// Takes no more. What waits is still written.
     pub(crate) fn stop(&self) {
         self.state().closed = true;
@@ -231,6 +239,7 @@ impl Groups {
         while self.step() {}
         let mut state = self.state();
         if state.failed.is_none()
+            && state.is_dirty
             && let Err(error) = state.file.sync()
         {
             tracing::error!(stream = %self.stream, %error, "offsets of groups could not be synced");
@@ -299,6 +308,7 @@ impl Groups {
         let mut state = self.state();
         let changes = std::mem::take(&mut state.under_way);
         if result.is_ok() {
+            state.is_dirty |= !write.sync;
             state.end = write.end;
             store(&mut state.offsets, changes);
         }

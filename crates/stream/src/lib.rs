@@ -36,11 +36,13 @@
 
 pub mod broker;
 mod carry;
+mod catalog;
 mod config;
 mod disk;
 mod error;
 mod groups;
 mod index;
+mod info;
 mod meta;
 mod name;
 mod partition;
@@ -55,8 +57,11 @@ mod writer;
 
 pub use carry::{Carried, Carrier, Task};
 pub use config::{Fsync, StreamConfig, StreamsConfig};
-pub use error::{AppendError, CommitError, CreateError, Loss, OpenError, ReadError};
+pub use error::{
+    AppendError, CommitError, CreateError, DeleteError, Loss, OpenError, ReadError, StreamError,
+};
+pub use info::{GroupInfo, Lookup, PartitionInfo, StreamInfo, StreamState};
 pub use partition::{Ends, Partition, Past, Read, Start, Statistics};
 pub use pending::{Appended, Completer, Durability, Pending, Wait};
 pub use stream::Stream;
-pub use streams::Streams;
+pub use streams::{Check, Opening, Streams};

@@ -11,13 +11,14 @@ pub(crate) use write::Write;
 use std::collections::VecDeque;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::catalog::Extent;
 use crate::disk::Disk;
 use crate::record::{BatchHeader, Records};
 use crate::writer::{Clock, Pool, Work};
@@ -114,6 +115,9 @@ pub struct Partition {
     core: Arc<Core>,
 }
 
+/// [`Partition::failure`] of a partition whose stream was deleted.
+const DELETED: &str = "the stream was deleted";
+
 /// Where records are to go.
 enum Place {
     /// Behind the others, with the time of now.
@@ -136,6 +140,10 @@ pub(crate) struct Core {
     window: Mutex<Option<Window>>,
     read_records: AtomicU64,
     read_bytes: AtomicU64,
+    /// Time of the last read, in microseconds since 1970; 0 before the first.
+    last_read: AtomicU64,
+    /// Whether the stream was deleted: reads and appends fail.
+    deleted: AtomicBool,
     /// Tells that a carrier has given it back.
     carriers: Condvar,
 }
@@ -184,6 +192,8 @@ impl Partition {
             window: Mutex::default(),
             read_records: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
+            last_read: AtomicU64::new(0),
+            deleted: AtomicBool::new(false),
             carriers: Condvar::new(),
         });
         let mut state = core.state();
@@ -250,6 +260,10 @@ impl Partition {
     ///
     /// [`ReadError`]
     pub fn read(&self, from: u64, max_bytes: usize) -> Result<Read, ReadError> {
+        if self.core.is_deleted() {
+            return Err(ReadError::Deleted);
+        }
+        self.core.last_read.store((self.core.clock)(), Ordering::Relaxed);
         let read = self.core.read(from, max_bytes)?;
         self.core.read_records.fetch_add(read.next.saturating_sub(from), Ordering::Relaxed);
         self.core.read_bytes.fetch_add(read.batches.len() as u64, Ordering::Relaxed);
@@ -300,6 +314,65 @@ impl Partition {
     /// Why it takes nothing more, if it has failed. What could be read still can.
     pub fn failure(&self) -> Option<Arc<str>> {
         self.core.state().failed.clone()
+    }
+
+    /// Time of the last append and of the last read since the partition was opened, in microseconds since 1970.
+    pub(crate) fn last_used(&self) -> (Option<u64>, Option<u64>) {
+        let last = self.core.state().last().summary;
+        let read = self.core.last_read.load(Ordering::Relaxed);
+        ((last.end > 0).then_some(last.last_time), (read > 0).then_some(read))
+    }
+
+    /// How far it goes, for when it is not open.
+    pub(crate) fn extent(&self) -> Extent {
+        let state = self.core.state();
+        let (ends, last) = (state.ends(), state.last());
+        Extent {
+            earliest: ends.earliest,
+            readable: ends.readable,
+            bytes: state.bytes(),
+            segments: state.entries.len() as u64,
+            first_time: state.entries.front().map_or(0, |first| first.summary.last_time),
+            last_base: last.segment.base,
+            last_bytes: last.summary.bytes,
+        }
+    }
+
+    /// Whether no damage is known in it.
+    pub(crate) fn is_right(&self) -> bool {
+        self.core.state().entries.iter().all(state::Entry::is_right)
+    }
+
+    /// Whether nothing has a handle of it but its stream and the clock, and it was not used for so long.
+    pub(crate) fn is_unused(&self, now: u64, idle: u64) -> bool {
+        let (append, read) = self.last_used();
+        let last = append.max(read).unwrap_or(0);
+        // One is the stream's, one the clock's, and one the caller's.
+        let is_held = Arc::strong_count(&self.core) > 3;
+        let state = self.core.state();
+        !is_held
+            && now.saturating_sub(last) > idle
+            && !state.busy
+            && state.carried == 0
+            && state.waiters.is_empty()
+    }
+
+    /// Rejects further appends and reads with `Deleted`, fails pending appends, and wakes all waiters.
+    pub(crate) fn discard(&self) {
+        self.core.deleted.store(true, Ordering::Release);
+        let mut state = self.core.state();
+        state.failed.get_or_insert_with(|| DELETED.into());
+        let refused = state.give_up_queue();
+        let woken = state.take_woken(self.core.limits.max_pending);
+        drop(state);
+        refused.into_iter().for_each(|batch| batch.completer.fail(AppendError::Deleted));
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether a thread or a carrier has an operation on the partition's files in flight.
+    pub(crate) fn is_busy(&self) -> bool {
+        let state = self.core.state();
+        state.busy || state.carried > 0
     }
 
     /// Is kept so from now on.
@@ -359,6 +432,9 @@ impl Core {
     fn append(self: &Arc<Self>, place: Place, records: &Records) -> Result<Pending, AppendError> {
         let now = (self.clock)();
         let mut state = self.state();
+        if self.is_deleted() {
+            return Err(AppendError::Deleted);
+        }
         if let Some(refused) = state.refuses() {
             return Err(refused);
         }
@@ -406,6 +482,10 @@ impl Core {
     /// The log's threads are to do what there is to do.
     pub(crate) fn push(self: &Arc<Self>) {
         self.pool.push(self.clone());
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.deleted.load(Ordering::Acquire)
     }
 
     /// Nothing panics while it is held but where a comment says why it cannot.

@@ -1,14 +1,39 @@
 //! All streams below one directory.
+//!
+//! ```text
+//!   catalog ─▶ slots, by name ─┬─▶ closed: opened by the first use, on a thread of its own
+//!                              ├─▶ busy: being created, opened, closed or deleted
+//!                              ├─▶ open: partitions, groups
+//!                              └─▶ damaged: why
+//! ```
+
+mod deletion;
+mod openers;
+mod opening;
+mod repair;
+mod slot;
+mod survey;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread;
 
-use crate::disk::{self, Disk, Lock, RealDisk};
+use self::openers::Openers;
+pub use self::opening::Opening;
+pub use self::repair::Check;
+use self::slot::{Life, Slot};
+use self::survey::Keeper;
+use crate::catalog::{Catalog, Known};
+use crate::disk::{self, Disk, Handles, Lock, RealDisk};
 use crate::writer::{Clock, Pool, system_clock};
-use crate::{Carrier, CreateError, Loss, OpenError, Stream, StreamConfig, StreamsConfig, meta, name};
+use crate::{
+    Carrier, CreateError, Lookup, Loss, OpenError, Stream, StreamConfig, StreamError, StreamInfo,
+    StreamsConfig, meta, name,
+};
 
 /// All streams below one directory, which is locked against other processes. Cheap to clone; with the last clone
 /// everything is closed.
@@ -21,30 +46,50 @@ struct Inner {
     /// Where each stream has a directory.
     dir: PathBuf,
     pool: Arc<Pool>,
+    /// The pool's disk.
+    handles: Arc<Handles>,
+    openers: Arc<Openers>,
     state: Mutex<State>,
-    /// Held by whoever creates a stream: that waits for the disk, and who looks for one should not. Closing waits for
-    /// that, since the directory is somebody else's afterwards.
-    creating: Mutex<()>,
+    /// A slot is no longer busy.
+    changed: Condvar,
+    /// Shared by each operation on the files of a stream that is not open; closing waits for all of them.
+    gate: RwLock<()>,
+    /// Locked alone, or before the state.
+    catalog: Mutex<Catalog>,
+    /// Held while a stream is configured.
+    configuring: Mutex<()>,
+    /// A job opens streams for retention.
+    opens_due: AtomicBool,
 }
 
 struct State {
-    streams: BTreeMap<String, Stream>,
+    slots: BTreeMap<Arc<str>, Slot>,
     /// None: closed.
     lock: Option<Lock>,
+    /// Deletions so far.
+    removed: u64,
+    /// When the youngest stream was created, deleted ones included.
+    created_last: u64,
 }
 
 const LOCK: &str = "lock";
 const STREAMS: &str = "streams";
 
+/// Threads that close streams, and streams that are worth one.
+const CLOSERS: usize = 8;
+const CLOSE_EACH: usize = 64;
+
 impl Streams {
-    /// Opens a directory, made if it is not there, and starts the writers.
+    /// Opens a directory, made if it is not there, and starts the writers. Streams are opened by their first use.
     ///
-    /// What was written last and is not whole is cut off; what is damaged elsewhere stays in its file and is not read.
-    /// Both are told as [`Loss`], and neither was acknowledged, unless the disk or somebody else has changed it.
+    /// A stream that was in use when a process crashed is recovered: here, or in the background if there are many
+    /// streams. What was written last and is not whole is cut off; what is damaged elsewhere stays in its file and is
+    /// not read. Both are told as [`Loss`], and neither was acknowledged, unless the disk or somebody else has changed
+    /// it. A stream that cannot be opened is [damaged](StreamError::Damaged), and the others go on.
     ///
     /// # Errors
     ///
-    /// [`OpenError`]: another process has it open, the system refuses, or something was not written by this version.
+    /// [`OpenError`]: another process has it open, or the system refuses.
     pub fn open(directory: &Path, config: StreamsConfig) -> Result<(Self, Vec<Loss>), OpenError> {
         let (streams, losses) = Self::open_on(Arc::new(RealDisk), directory, config, system_clock())?;
         let pool = &streams.inner.pool;
@@ -67,29 +112,96 @@ impl Streams {
         disk.create_dir(&dir).map_err(failed)?;
         // What is there may be seen without being durable, after a process that failed or was killed.
         disk.sync_dir(directory).and_then(|()| disk.sync_dir(&dir)).map_err(failed)?;
+        let names = disk.list(&dir).map_err(failed)?;
+        let handles = Handles::new(disk);
+        let disk: Arc<dyn Disk> = handles.clone();
         let pool = Arc::new(Pool::new(disk.clone(), config, clock));
-        let mut streams = BTreeMap::new();
-        let mut losses = Vec::new();
-        for directory in disk.list(&dir).map_err(failed)? {
+        let (mut catalog, mut list) = Catalog::open(disk, directory);
+        let mut slots = BTreeMap::new();
+        let mut removed = Vec::new();
+        let mut is_new = list.is_empty();
+        for directory in names {
+            if directory.starts_with(name::REMOVED) {
+                removed.push(dir.join(directory));
+                continue;
+            }
             let Some(name) = name::decode(&directory) else { continue };
-            let path = dir.join(&directory);
-            // Without this file, the stream was being created when the process ended, and nobody was told of it.
-            let Some((config, created)) = read_config(&*disk, &path)? else { continue };
-            let (stream, lost) = Stream::open((&name, created), path, &pool, &config)?;
-            stream.begin(&pool);
-            streams.insert(name, stream);
-            losses.extend(lost);
+            let slot = match list.remove_entry(&*name) {
+                Some((name, known)) => Some((name, Slot::new(known, Life::Closed))),
+                None => {
+                    is_new = true;
+                    found(&*pool, &dir.join(directory)).map(|slot| (name.into(), slot))
+                }
+            };
+            slots.extend(slot);
         }
-        for loss in &losses {
-            tracing::warn!("{loss}");
+        for name in list.keys() {
+            is_new = true;
+            tracing::warn!(stream = %name, "a stream of the catalog has no directory any more");
         }
-        let state = Mutex::new(State { streams, lock: Some(lock) });
-        Ok((Self { inner: Arc::new(Inner { dir, pool, state, creating: Mutex::new(()) }) }, losses))
+        if is_new {
+            let known = slots.iter().map(|(name, slot): (&Arc<str>, &Slot)| (&**name, &slot.known));
+            catalog.replace(known).map_err(failed)?;
+        }
+        let created_last = slots.values().map(|slot| slot.known.created).max().unwrap_or(0);
+        let state = State { slots, lock: Some(lock), removed: 0, created_last };
+        let inner = Arc::new(Inner {
+            dir,
+            openers: Openers::new(&pool),
+            pool,
+            handles,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            gate: RwLock::default(),
+            catalog: Mutex::new(catalog),
+            configuring: Mutex::default(),
+            opens_due: AtomicBool::new(false),
+        });
+        inner.pool.add(Keeper::new(&inner));
+        removed.into_iter().for_each(|path| inner.remove_later(path));
+        let losses = inner.survey();
+        Ok((Self { inner }, losses))
     }
 
-    /// The stream of this name.
+    /// The stream of this name, opened if need be; none, if it is missing or cannot be opened. Waits for the disk: an
+    /// event loop takes [`lookup`](Self::lookup) and [`opening`](Self::opening).
     pub fn stream(&self, name: &str) -> Option<Stream> {
-        self.inner.state().streams.get(name).cloned()
+        self.find(name).ok().flatten()
+    }
+
+    /// The same, with the reason why it cannot be opened.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError`]
+    pub fn find(&self, name: &str) -> Result<Option<Stream>, StreamError> {
+        Ok(self.inner.find(name, None)?.0)
+    }
+
+    /// Whether the stream of this name can be used at once. Never blocks.
+    pub fn lookup(&self, name: &str) -> Lookup {
+        let now = (self.inner.pool.clock)();
+        match self.inner.state().slots.get(name) {
+            None => Lookup::Missing,
+            Some(slot) => match &slot.life {
+                Life::Open(stream) => Lookup::Open(stream.clone()),
+                Life::Damaged(why, _) if !slot.may_open(now) => Lookup::Damaged(why.clone()),
+                _ => Lookup::Closed,
+            },
+        }
+    }
+
+    /// Opens a stream in the background. The future is done when that is done; it has none if there is no such stream.
+    #[must_use]
+    pub fn opening(&self, name: &str) -> Opening {
+        Opening::new(self.inner.clone(), name, None)
+    }
+
+    /// Opens a stream in the background, or creates it if it is missing: a name and a configuration are as for
+    /// [`create`](Self::create), but one that is there is not configured.
+    #[must_use]
+    pub fn creating(&self, name: &str, config: &StreamConfig) -> Opening {
+        Opening::new(self.inner.clone(), name, Some(config.clone()))
     }
 
     /// Creates a stream, or changes how the one that is there is kept. Waits for the disk.
@@ -102,45 +214,86 @@ impl Streams {
     /// [`CreateError`]
     pub fn create(&self, name: &str, config: &StreamConfig) -> Result<Stream, CreateError> {
         let inner = &*self.inner;
-        let directory = name::encode(name).ok_or(CreateError::Name)?;
-        let _creating = inner.creating.lock().unwrap_or_else(PoisonError::into_inner);
-        let (there, count) = {
-            let state = inner.state();
-            if state.lock.is_none() {
-                return Err(CreateError::Closed);
-            }
-            (state.streams.get(name).cloned(), state.streams.len())
+        if inner.state().lock.is_none() {
+            return Err(CreateError::Closed);
+        }
+        let path = inner.path(name).ok_or(CreateError::Name)?;
+        let _configuring = inner.configuring.lock().unwrap_or_else(PoisonError::into_inner);
+        let stream = match self.find(name)? {
+            Some(stream) => stream,
+            None => match inner.find(name, Some(config))?.0 {
+                Some(stream) => return Ok(stream),
+                None => return Err(CreateError::Closed),
+            },
         };
-        let has = there.as_ref().map_or(1, Stream::partitions);
+        let has = stream.partitions();
         if !(has.max(1)..=StreamConfig::PARTITIONS_MAX).contains(&config.partitions) {
             return Err(CreateError::Partitions { has });
         }
-        if there.is_none() && count >= inner.pool.limits.max_streams {
-            return Err(CreateError::TooMany);
+        let _gate = inner.gate.read().unwrap_or_else(PoisonError::into_inner);
+        if inner.state().lock.is_none() {
+            return Err(CreateError::Closed);
         }
-        let path = inner.dir.join(directory);
-        let disk = &*inner.pool.disk;
-        let since = there.as_ref().map_or_else(|| (inner.pool.clock)(), Stream::created);
-        let created = match &there {
-            Some(stream) => stream.configure(&path, &inner.pool, config),
-            None => disk
-                .create_dir(&path)
-                .and_then(|()| disk.sync_dir(&inner.dir))
-                .and_then(|()| Stream::create((name, since), path.clone(), &inner.pool, config)),
-        };
-        let stream = created.map_err(CreateError::Io)?;
-        // Only when all its parts are there it is a stream.
-        disk::replace(disk, &path, meta::NAME, &meta::encode(config, since)).map_err(CreateError::Io)?;
-        if there.is_none() {
-            stream.begin(&inner.pool);
+        let config = config.clone().automatic(stream.automatic());
+        stream.configure(&path, &inner.pool, &config).map_err(CreateError::Io)?;
+        let content = meta::encode(&config, stream.created());
+        disk::replace(&*inner.pool.disk, &path, meta::NAME, &content).map_err(CreateError::Io)?;
+        let known = inner.state().slots.get_mut(name).map(|slot| {
+            slot.known.config = config;
+            slot.known_unless_open()
+        });
+        if let Some(known) = known {
+            inner.catalog().put(name, &known);
         }
-        inner.state().streams.insert(name.to_owned(), stream.clone());
         Ok(stream)
     }
 
-    /// All streams, by name.
+    /// All streams, by name. Opens each that can be, and waits for the disk: see
+    /// [`describe_all`](Self::describe_all).
     pub fn list(&self) -> Vec<Stream> {
-        self.inner.state().streams.values().cloned().collect()
+        let names: Vec<Arc<str>> = self.inner.state().slots.keys().cloned().collect();
+        names.iter().filter_map(|name| self.stream(name)).collect()
+    }
+
+    /// The streams that are open, by name.
+    pub fn list_open(&self) -> Vec<Stream> {
+        let state = self.inner.state();
+        let open = state.slots.values().filter_map(|slot| match &slot.life {
+            Life::Open(stream) => Some(stream.clone()),
+            _ => None,
+        });
+        open.collect()
+    }
+
+    /// The streams that cannot be opened, by name, and why.
+    pub fn list_damaged(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        let state = self.inner.state();
+        let damaged = state.slots.iter().filter_map(|(name, slot)| match &slot.life {
+            Life::Damaged(why, _) => Some((name.clone(), why.clone())),
+            _ => None,
+        });
+        damaged.collect()
+    }
+
+    /// A stream as the list knows it. Does not open it.
+    pub fn describe(&self, name: &str) -> Option<StreamInfo> {
+        let state = self.inner.state();
+        state.slots.get_key_value(name).map(|(name, slot)| slot.info(name))
+    }
+
+    /// All streams as the list knows them, by name. Opens none.
+    pub fn describe_all(&self) -> Vec<StreamInfo> {
+        self.inner.state().slots.iter().map(|(name, slot)| slot.info(name)).collect()
+    }
+
+    /// The first of them, so many at most.
+    pub fn describe_first(&self, count: usize) -> Vec<StreamInfo> {
+        self.inner.state().slots.iter().take(count).map(|(name, slot)| slot.info(name)).collect()
+    }
+
+    /// How many streams there are.
+    pub fn count(&self) -> usize {
+        self.inner.state().slots.len()
     }
 
     /// Has somebody else carry out what the log's threads would write: a loop that appends to files, for instance. The
@@ -152,7 +305,7 @@ impl Streams {
 
     /// Whether one more stream may come into being, as far as [`StreamsConfig::max_streams`] goes.
     pub fn has_room(&self) -> bool {
-        self.inner.state().streams.len() < self.inner.pool.limits.max_streams
+        self.count() < self.inner.pool.limits.max_streams
     }
 
     /// Does one thing that a writer would, here: for a program that has no threads for it
@@ -163,9 +316,14 @@ impl Streams {
     }
 
     /// Writes and syncs what waits, whatever the stream's rule is, and unlocks the directory. Appends fail from now on;
-    /// reading still works. Waits for the disk.
+    /// reading streams that are open still works. Waits for the disk.
     pub fn close(&self) {
         self.inner.close();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn open_files(&self) -> usize {
+        self.inner.handles.count()
     }
 
     #[cfg(test)]
@@ -181,21 +339,66 @@ impl Streams {
 
 impl Inner {
     fn close(&self) {
-        let _creating = self.creating.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.state();
         let Some(lock) = state.lock.take() else { return };
-        let streams: Vec<Stream> = state.streams.values().cloned().collect();
+        let waiting: Vec<_> =
+            state.slots.values_mut().flat_map(|slot| std::mem::take(&mut slot.waiting)).collect();
         drop(state);
+        self.changed.notify_all();
+        waiting.into_iter().for_each(std::task::Waker::wake);
+        self.openers.stop();
+        let gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let open: Vec<Stream> = self
+            .state()
+            .slots
+            .values()
+            .filter_map(|slot| if let Life::Open(stream) = &slot.life { Some(stream.clone()) } else { None })
+            .collect();
         self.pool.set_carrier(None);
-        streams.iter().for_each(Stream::stop);
+        open.iter().for_each(Stream::stop);
         self.pool.stop();
-        streams.iter().for_each(Stream::close);
+        let each = open.len().div_ceil(CLOSERS).max(CLOSE_EACH);
+        thread::scope(|scope| {
+            let mut parts = open.chunks(each);
+            let first = parts.next();
+            for part in parts {
+                scope.spawn(move || part.iter().for_each(Stream::close));
+            }
+            first.into_iter().flatten().for_each(Stream::close);
+        });
+        self.write_catalog();
+        drop(gate);
         drop(lock);
+    }
+
+    /// The streams are closed.
+    fn write_catalog(&self) {
+        let mut catalog = self.catalog();
+        let state = self.state();
+        let known: Vec<(&Arc<str>, Known)> =
+            state.slots.iter().map(|(name, slot)| (name, slot.to_known())).collect();
+        if let Err(error) = catalog.replace(known.iter().map(|(name, known)| (&***name, known))) {
+            tracing::warn!(%error, "the catalog cannot be written, and the next start takes longer");
+        }
+    }
+
+    /// Waits until another slot is no longer busy.
+    fn wait(&self, state: MutexGuard<'_, State>) {
+        if self.pool.limits.writers > 0 {
+            drop(self.changed.wait(state));
+        } else {
+            drop(state);
+            self.pool.work();
+        }
     }
 
     /// Nothing here panics while it is held.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn catalog(&self) -> MutexGuard<'_, Catalog> {
+        self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -208,6 +411,19 @@ impl Drop for Inner {
 impl fmt::Debug for Streams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Streams").field("dir", &self.inner.dir).finish_non_exhaustive()
+    }
+}
+
+/// A stream that the catalog does not list; none, if its directory is not that of one.
+fn found(pool: &Pool, dir: &Path) -> Option<Slot> {
+    match read_config(&*pool.disk, dir) {
+        // Without this file, the stream was being created when the process ended, and nobody was told of it.
+        Ok(None) => None,
+        Ok(Some((config, created))) => {
+            Some(Slot::new(Known { created, config, ..Known::default() }, Life::Closed))
+        }
+        // Opening it tells what is wrong.
+        Err(_) => Some(Slot::new(Known::default(), Life::Closed)),
     }
 }
 

@@ -2,7 +2,9 @@
 
 mod crash;
 mod damage;
+mod deletion;
 mod groups;
+mod many;
 mod reading;
 mod retention;
 mod waiting;

@@ -49,6 +49,10 @@ pub(crate) struct StreamArgs {
     #[arg(long, value_name = "BYTES", env = "SINEWS_STREAMS_SEGMENT_BYTES")]
     pub(crate) streams_segment_bytes: Option<Bytes>,
 
+    /// Maximum number of streams; further ones are rejected with 429 [default: 10000]
+    #[arg(long, value_name = "N", env = "SINEWS_STREAMS_MAX_STREAMS")]
+    pub(crate) streams_max_streams: Option<NonZeroU32>,
+
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }

@@ -361,6 +361,16 @@ pub(crate) const KEYS: &[Key] = &[
         reloads: false,
     },
     Key {
+        name: "streams.max_streams",
+        default: Some("10000"),
+        example: "",
+        expected: "a number of at least 1",
+        about: &[
+            "Maximum number of streams. One that is not in use takes half a kilobyte of memory and no open file.",
+        ],
+        reloads: false,
+    },
+    Key {
         name: "streams.store",
         default: None,
         example: "\"kafka://one:9092,two:9092\"",

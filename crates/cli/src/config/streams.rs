@@ -20,6 +20,7 @@ pub(crate) struct StreamValues {
     pub(crate) retain_bytes: Option<Bytes>,
     pub(crate) retain_age: Option<WaitOrOff>,
     pub(crate) segment_bytes: Option<Bytes>,
+    pub(crate) max_streams: Option<NonZeroU32>,
     pub(crate) store: Option<Hidden>,
     pub(crate) store_settings: Option<OneOrMore<Hidden>>,
     pub(crate) store_password: Option<Hidden>,

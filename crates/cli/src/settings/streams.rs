@@ -33,6 +33,7 @@ pub(crate) struct StreamSettings {
     retain_bytes: Option<usize>,
     retain_age: Option<Duration>,
     segment_bytes: usize,
+    max_streams: usize,
     /// The broker that keeps the streams, if the directory is only a copy of what is there.
     store: Option<StoreSettings>,
 }
@@ -60,6 +61,9 @@ impl StreamSettings {
             segment_bytes: pick
                 .one("streams.segment_bytes", &args.streams_segment_bytes, file.segment_bytes)
                 .map_or(256 << 20, |Bytes(bytes)| bytes),
+            max_streams: pick
+                .one(MAX_STREAMS, &args.streams_max_streams, file.max_streams)
+                .map_or(MAX_STREAMS_DEFAULT, |count| count.get() as usize),
             store,
         };
         let needs_one = [(LISTEN, settings.listen.is_empty()), (TOPICS, settings.topics.is_empty())];
@@ -97,14 +101,16 @@ impl StreamSettings {
             (None, None) => return Ok(None),
         };
         let store = Store::new(self.config(), self.topics.clone(), max_message, broker);
-        match directory.open() {
+        match directory.open(self.max_streams) {
             Ok(streams) => store.begin(streams),
             Err(Unopened::Locked) if has_former => {
                 let store = Arc::clone(&store);
                 let (directory, marker) = (directory.path().to_owned(), self.store.clone());
+                let max_streams = self.max_streams;
                 let thread = thread::Builder::new().name("streams".to_owned());
-                let spawned =
-                    thread.spawn(move || take_over(&Directory::Given(directory, marker.as_ref()), &store));
+                let spawned = thread.spawn(move || {
+                    take_over(&Directory::Given(directory, marker.as_ref()), max_streams, &store);
+                });
                 spawned.map_err(|error| format!("streams.directory: {error}"))?;
             }
             Err(why) => return Err(format!("streams.directory: {why}")),
@@ -171,7 +177,7 @@ impl StreamSettings {
         self.listen.iter().filter(|place| matches!(place, Place::Tcp(_))).count()
     }
 
-    pub(super) fn differs(&self, new: &Self) -> [(&'static str, bool); 11] {
+    pub(super) fn differs(&self, new: &Self) -> [(&'static str, bool); 12] {
         let [store, settings, password] = StoreSettings::differ(self.store.as_ref(), new.store.as_ref());
         [
             store,
@@ -185,15 +191,16 @@ impl StreamSettings {
             ("streams.retain_bytes", self.retain_bytes != new.retain_bytes),
             ("streams.retain_age", self.retain_age != new.retain_age),
             ("streams.segment_bytes", self.segment_bytes != new.segment_bytes),
+            (MAX_STREAMS, self.max_streams != new.max_streams),
         ]
     }
 }
 
 /// Waits until the process that has the directory lets go of it, or this one ends.
-fn take_over(directory: &Directory<'_>, store: &Store) {
+fn take_over(directory: &Directory<'_>, max_streams: usize, store: &Store) {
     let (since, mut interval) = (Instant::now(), TAKE_OVER_INTERVAL);
     while !store.is_closed() {
-        match directory.open() {
+        match directory.open(max_streams) {
             Ok(streams) => {
                 store.begin(streams);
                 if store.is_closed() {
@@ -223,6 +230,10 @@ const TAKE_OVER_WITHIN: Duration = Duration::from_secs(30);
 const TAKE_OVER_LATER: Duration = Duration::from_secs(1);
 
 const LISTEN: &str = "streams.listen";
+const MAX_STREAMS: &str = "streams.max_streams";
+
+/// As of [`StreamsConfig`](sinews_stream::StreamsConfig).
+const MAX_STREAMS_DEFAULT: usize = 10_000;
 const TOPICS: &str = "streams.topics";
 const PARTITIONS: &str = "streams.partitions";
 
@@ -253,12 +264,12 @@ mod tests {
     #[test]
     fn a_process_that_ends_waits_no_longer_for_the_directory_of_another_one() {
         let directory = tempfile::tempdir().unwrap();
-        let other = Directory::Given(directory.path().to_owned(), None).open();
+        let other = Directory::Given(directory.path().to_owned(), None).open(10);
         let store = Store::new(StreamConfig::default(), Vec::new(), 1 << 20, None);
         let (waiting, path) = (Arc::clone(&store), directory.path().to_owned());
         let (over, is_over) = std::sync::mpsc::channel();
         thread::spawn(move || {
-            take_over(&Directory::Given(path, None), &waiting);
+            take_over(&Directory::Given(path, None), 10, &waiting);
             over.send(()).unwrap();
         });
         store.close();

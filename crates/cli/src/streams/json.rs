@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sinews_server::{Context, Position, Sent, Start};
 use sinews_stream::record::{self, Kind, Malformed, Record, RecordBuilder, Records};
-use sinews_stream::{Appended, Read, Stream};
+use sinews_stream::{Appended, Lookup, Read, Stream, StreamInfo, StreamState};
 
 use super::backing::content_of;
 use super::bridge::Opening;
@@ -145,7 +145,7 @@ impl Side {
                 }
                 let from = (&*store, stream);
                 let places = self.desk.subscribe(from, partition, begin, id.into(), cx)?;
-                Ok(Answer::Ack(json!({ "stream": name, "partitions": listed(&places) })))
+                Ok(Answer::Ack(json!({ "stream": name, "partitions": listed_places(&places) })))
             }
             Op::Commit { partition, offset, group } => {
                 let to = (&*group, partition, offset);
@@ -262,7 +262,30 @@ pub(super) fn described(store: &Store, stream: &Stream) -> Value {
     })
 }
 
-fn listed(places: &[(u32, u64)]) -> Value {
+/// One stream of a list: of one that is not open, as of the last time that it was.
+pub(super) fn listed(store: &Store, info: &StreamInfo) -> Value {
+    if let Ok(Lookup::Open(stream)) = store.streams().map(|streams| streams.lookup(&info.name)) {
+        return described(store, &stream);
+    }
+    let partitions = info.partitions.iter().enumerate().map(|(number, it)| {
+        json!({ "partition": number, "earliest": it.earliest, "end": it.readable, "bytes": it.bytes })
+    });
+    let groups = info
+        .groups
+        .iter()
+        .map(|group| json!({ "group": &*group.name, "partitions": listed_places(&group.offsets) }));
+    let mut words = json!({
+        "stream": &*info.name,
+        "partitions": partitions.collect::<Vec<_>>(),
+        "groups": groups.collect::<Vec<_>>(),
+    });
+    if let StreamState::Damaged(why) = &info.state {
+        words["error"] = json!(format!("the stream is damaged: {why}"));
+    }
+    words
+}
+
+fn listed_places(places: &[(u32, u64)]) -> Value {
     places.iter().map(|(partition, offset)| json!({ "partition": partition, "offset": offset })).collect()
 }
 
@@ -461,7 +484,7 @@ impl Voice for Words {
 
     fn assigned(&self, _: &Asked, stream: &str, places: &[(u32, u64)], cx: &mut Context<'_>) {
         Self::say(
-            json!({ "op": "assigned", "stream": stream, "partitions": listed(places) }),
+            json!({ "op": "assigned", "stream": stream, "partitions": listed_places(places) }),
             &Asked::default(),
             cx,
         );

@@ -1,0 +1,239 @@
+//! Files that are closed while nothing uses them, and opened again by the next use.
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use bytes::Bytes;
+use sinews_engine::AppendFile;
+
+use super::{Disk, File, Lock};
+
+/// A disk whose files need no descriptor while they are idle.
+pub(crate) struct Handles {
+    this: Weak<Self>,
+    disk: Arc<dyn Disk>,
+    known: Mutex<HashMap<PathBuf, Weak<Handle>>>,
+}
+
+struct Handle {
+    handles: Weak<Handles>,
+    disk: Arc<dyn Disk>,
+    path: Mutex<PathBuf>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// None: closed, with all that was written synced.
+    file: Option<Arc<dyn File>>,
+    /// Since the last [`Handles::rest`].
+    used: bool,
+    /// Something may have been written since the last sync.
+    dirty: bool,
+    /// A sync before closing has failed. The file stays open, and no later sync succeeds.
+    failed: Option<Arc<str>>,
+}
+
+impl Handles {
+    pub(crate) fn new(disk: Arc<dyn Disk>) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self { this: this.clone(), disk, known: Mutex::default() })
+    }
+
+    /// Closes the files that were not used since the last time. Waits for the disk.
+    pub(crate) fn rest(&self) {
+        for handle in self.all() {
+            handle.rest(false);
+        }
+    }
+
+    /// Closes a file that is not used for now.
+    pub(crate) fn release(&self, path: &Path) {
+        let handle = self.known().get(path).and_then(Weak::upgrade);
+        if let Some(handle) = handle {
+            handle.rest(true);
+        }
+    }
+
+    /// How many files are open.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.all().iter().filter(|handle| handle.state().file.is_some()).count()
+    }
+
+    fn all(&self) -> Vec<Arc<Handle>> {
+        let mut known = self.known();
+        known.retain(|_, handle| handle.strong_count() > 0);
+        known.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Calls the system; if too many files are open, once more without those that are idle.
+    fn with_room<T>(&self, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        match call() {
+            // ENFILE and EMFILE.
+            Err(error) if matches!(error.raw_os_error(), Some(23 | 24)) => {
+                self.all().iter().for_each(|handle| handle.rest(true));
+                call()
+            }
+            result => result,
+        }
+    }
+
+    fn opened(&self, path: &Path, open: impl Fn() -> io::Result<Arc<dyn File>>) -> io::Result<Arc<dyn File>> {
+        let file = self.with_room(open)?;
+        let state = State { file: Some(file), used: true, dirty: false, failed: None };
+        let handle = Arc::new(Handle {
+            handles: self.this.clone(),
+            disk: self.disk.clone(),
+            path: Mutex::new(path.to_owned()),
+            state: Mutex::new(state),
+        });
+        self.known().insert(path.to_owned(), Arc::downgrade(&handle));
+        Ok(handle)
+    }
+
+    /// Nothing panics while it is held.
+    fn known(&self) -> MutexGuard<'_, HashMap<PathBuf, Weak<Handle>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Handle {
+    /// Closes the file unless it was used since the last time, or a caller still has it. `now`: also if it was used, but
+    /// not if that takes a sync.
+    fn rest(&self, now: bool) {
+        let mut state = self.state();
+        let was_used = std::mem::take(&mut state.used) && !now;
+        let is_held = state.file.as_ref().is_none_or(|file| Arc::strong_count(file) > 1);
+        if was_used || is_held || state.failed.is_some() || now && state.dirty {
+            return;
+        }
+        // Nothing writes meanwhile: each use takes the lock.
+        if state.dirty {
+            let synced = state.file.as_ref().map_or(Ok(()), |file| file.sync());
+            if let Err(error) = synced {
+                state.failed = Some(error.to_string().into());
+                return;
+            }
+            state.dirty = false;
+        }
+        state.file = None;
+    }
+
+    /// The file, opened if need be. `writes`: it may be written to until it is synced.
+    fn file(&self, writes: bool) -> io::Result<Arc<dyn File>> {
+        let mut state = self.state();
+        if state.file.is_none() {
+            // Room is made without the lock, which other files' callers do not wait for.
+            drop(state);
+            let path = self.path.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let opened = match self.handles.upgrade() {
+                Some(handles) => handles.with_room(|| self.disk.open(&path))?,
+                None => self.disk.open(&path)?,
+            };
+            state = self.state();
+            state.file.get_or_insert(opened);
+        }
+        state.used = true;
+        let file = state.file.clone().ok_or(io::ErrorKind::NotFound)?;
+        state.dirty |= writes;
+        Ok(file)
+    }
+
+    /// Nothing panics while it is held.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl File for Handle {
+    fn append(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.file(true)?.append(slices)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let file = self.file(false)?;
+        let mut state = self.state();
+        if let Some(why) = &state.failed {
+            return Err(io::Error::other(why.to_string()));
+        }
+        // What is written while this syncs is not covered.
+        let was_dirty = std::mem::take(&mut state.dirty);
+        drop(state);
+        let synced = file.sync();
+        if synced.is_err() {
+            self.state().dirty |= was_dirty;
+        }
+        synced
+    }
+
+    fn truncate(&self, bytes: u64) -> io::Result<()> {
+        self.file(true)?.truncate(bytes)
+    }
+
+    fn bytes(&self) -> io::Result<u64> {
+        self.file(false)?.bytes()
+    }
+
+    fn lend(&self, range: Range<u64>) -> io::Result<Bytes> {
+        self.file(false)?.lend(range)
+    }
+
+    fn real(self: Arc<Self>) -> Option<Arc<AppendFile>> {
+        self.file(true).ok()?.real()
+    }
+}
+
+impl Disk for Handles {
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.disk.create_dir(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.with_room(|| self.disk.list(dir))
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.opened(path, || self.disk.create(path))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.opened(path, || self.disk.open(path))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        // Locked all the while, so that a file is not opened by a name that it has no more.
+        let mut known = self.known();
+        let handle = known.get(from).and_then(Weak::upgrade);
+        let mut path = handle.as_ref().map(|it| it.path.lock().unwrap_or_else(PoisonError::into_inner));
+        self.disk.rename(from, to)?;
+        if let (Some(path), Some(handle)) = (&mut path, &handle) {
+            to.clone_into(path);
+            known.remove(from);
+            known.insert(to.to_owned(), Arc::downgrade(handle));
+        }
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.known().remove(path);
+        self.disk.remove(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove_dir(path)
+    }
+
+    fn is_dir(&self, path: &Path) -> bool {
+        self.disk.is_dir(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.with_room(|| self.disk.sync_dir(dir))
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Option<Lock>> {
+        self.disk.lock(path)
+    }
+}
