@@ -158,6 +158,13 @@ impl Stream {
         self.inner.groups.committed(group, partition)
     }
 
+    /// Whether a commit of this group may be missing: the file of offsets was damaged in both of its copies, and the group
+    /// has committed nothing in this partition since. What [`committed`](Self::committed) answers is then an earlier
+    /// offset, or none. True for 30 days after the damage was found.
+    pub fn is_doubtful(&self, group: &str, partition: u32) -> bool {
+        self.inner.groups.is_doubtful(group, partition)
+    }
+
     /// Removes what is stored of a group; none, if nothing is.
     ///
     /// # Errors
