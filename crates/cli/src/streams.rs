@@ -352,6 +352,11 @@ impl Store {
         }
     }
 
+    /// Whether a commit of the group may be missing. A broker keeps its own groups.
+    fn is_doubtful(&self, stream: &Stream, partition: u32, group: &str) -> bool {
+        self.bridge.is_none() && stream.is_doubtful(group, partition)
+    }
+
     /// The offset at which one begins to read.
     fn seek(&self, stream: &Stream, number: u32, start: Start) -> Result<u64, Problem> {
         let partition = find_partition(stream, number)?;

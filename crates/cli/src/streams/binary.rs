@@ -9,7 +9,7 @@ use sinews_stream::record::Records;
 use sinews_stream::{Appended, Read, Stream};
 
 use super::bridge::Opening;
-use super::desk::Place;
+use super::desk::{Assigned, Place};
 use super::json::malformed;
 use super::wire::{self, ANY, HEAD, Head, Wish, op};
 use super::{Ack, Desk, Fetched, Store, Voice};
@@ -280,8 +280,8 @@ impl Voice for Wire {
         cx.send_binary(&words).unwrap_or(Sent::Dropped)
     }
 
-    fn assigned(&self, id: &u32, _: &str, places: &[(u32, u64)], cx: &mut Context<'_>) {
-        let _ = cx.send_binary(&wire::places(op::ASSIGNED, *id, places));
+    fn assigned(&self, id: &u32, _: &str, assigned: &[Assigned], cx: &mut Context<'_>) {
+        let _ = cx.send_binary(&wire::places(op::ASSIGNED, *id, assigned));
     }
 }
 

@@ -45,7 +45,16 @@ pub(crate) trait Voice {
     /// Records that are not there any more, and where it goes on.
     fn gap(&self, at: &Place<'_, Self::Id>, from: u64, to: u64, cx: &mut Context<'_>) -> Sent;
     /// Which partitions a member of a group reads now, and from where.
-    fn assigned(&self, id: &Self::Id, stream: &str, places: &[(u32, u64)], cx: &mut Context<'_>);
+    fn assigned(&self, id: &Self::Id, stream: &str, assigned: &[Assigned], cx: &mut Context<'_>);
+}
+
+/// Where reading of a partition begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Assigned {
+    pub(crate) partition: u32,
+    pub(crate) offset: u64,
+    /// The group's committed offset may be lost, or reading cannot begin there. A member is told once.
+    pub(crate) is_reset: bool,
 }
 
 /// Whom and what something is about.
@@ -137,6 +146,8 @@ struct Feed {
     next: u64,
     /// Where its group has come to, until that is known.
     committed: Option<Committed>,
+    /// See [`Assigned::is_reset`].
+    is_reset: bool,
     /// Rings when there is more, and stands still while that is awaited.
     alarm: Arc<Alarm>,
 }
@@ -269,7 +280,7 @@ impl<I> Desk<I> {
         Begin { start, group }: Begin,
         id: I,
         cx: &Context<'_>,
-    ) -> Result<Vec<(u32, u64)>, Problem> {
+    ) -> Result<Vec<Assigned>, Problem> {
         if self.subscriptions.len() == SUBSCRIPTIONS_MAX {
             return Err(problem(
                 code::TOO_MANY,
@@ -574,8 +585,10 @@ impl<I> Lane<I> {
 }
 
 impl<I> Subscription<I> {
-    fn places(&self) -> Vec<(u32, u64)> {
-        self.feeds.iter().map(|feed| (feed.number, feed.next)).collect()
+    fn places(&self) -> Vec<Assigned> {
+        let assigned =
+            |feed: &Feed| Assigned { partition: feed.number, offset: feed.next, is_reset: feed.is_reset };
+        self.feeds.iter().map(assigned).collect()
     }
 
     /// Begins to read a partition: where its group has come to, or else where it was told.
@@ -584,7 +597,8 @@ impl<I> Subscription<I> {
         let member = self.member.as_ref();
         let committed = member.map(|member| store.committed(&self.stream, number, &member.group));
         let next = if committed.is_some() { 0 } else { store.seek(&self.stream, number, self.start)? };
-        self.feeds.push(Feed { number, source, next, committed, alarm: Alarm::new(cx.waker()) });
+        let alarm = Alarm::new(cx.waker());
+        self.feeds.push(Feed { number, source, next, committed, is_reset: false, alarm });
         Ok(())
     }
 
@@ -602,6 +616,7 @@ impl<I> Subscription<I> {
         if !self.has_moved {
             return Ok(());
         }
+        let group = member.group.clone();
         self.feeds.retain(|feed| !moves.lost.contains(&feed.number));
         for number in moves.gained {
             self.read(store, number, cx)?;
@@ -612,11 +627,15 @@ impl<I> Subscription<I> {
             let Poll::Ready(offset) = committed.poll(&mut task::Context::from_waker(&waker)) else {
                 return Ok(());
             };
-            feed.next = store.seek(&self.stream, feed.number, offset?.map_or(self.start, Start::Offset))?;
+            let offset = offset?;
+            feed.next = store.seek(&self.stream, feed.number, offset.map_or(self.start, Start::Offset))?;
+            feed.is_reset = offset.is_some_and(|offset| offset != feed.next)
+                || store.is_doubtful(&self.stream, feed.number, &group);
             feed.committed = None;
         }
         self.has_moved = false;
         voice.assigned(&self.id, self.stream.name(), &self.places(), cx);
+        self.feeds.iter_mut().for_each(|feed| feed.is_reset = false);
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use sinews_stream::{Appended, Read, Stream};
 use super::backing::content_of;
 use super::bridge::Opening;
 use super::counted::counted;
-use super::desk::Place;
+use super::desk::{Assigned, Place};
 use super::{Ack, Begin, Desk, Fetched, Store, Voice, Which, follow};
 use crate::auth::{Rights, Want};
 use crate::hub::Content;
@@ -247,8 +247,15 @@ pub(super) fn described(store: &Store, stream: &Stream) -> Value {
     })
 }
 
-fn listed(places: &[(u32, u64)]) -> Value {
-    places.iter().map(|(partition, offset)| json!({ "partition": partition, "offset": offset })).collect()
+fn listed(places: &[Assigned]) -> Value {
+    let one = |at: &Assigned| {
+        let mut words = json!({ "partition": at.partition, "offset": at.offset });
+        if at.is_reset {
+            words["reset"] = json!(true);
+        }
+        words
+    };
+    places.iter().map(one).collect()
 }
 
 /// Records of what a client gives.
@@ -444,9 +451,9 @@ impl Voice for Words {
         Self::say(words, &Asked::default(), cx)
     }
 
-    fn assigned(&self, _: &Asked, stream: &str, places: &[(u32, u64)], cx: &mut Context<'_>) {
+    fn assigned(&self, _: &Asked, stream: &str, assigned: &[Assigned], cx: &mut Context<'_>) {
         Self::say(
-            json!({ "op": "assigned", "stream": stream, "partitions": listed(places) }),
+            json!({ "op": "assigned", "stream": stream, "partitions": listed(assigned) }),
             &Asked::default(),
             cx,
         );

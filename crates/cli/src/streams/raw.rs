@@ -6,7 +6,7 @@ use bytes::Bytes;
 use sinews_server::{CloseCode, Context, Sent};
 use sinews_stream::{Appended, Read};
 
-use super::desk::Place;
+use super::desk::{Assigned, Place};
 use super::{Ack, Desk, Fetched, Store, Voice, Which};
 use crate::auth::Rights;
 use crate::hub::Content;
@@ -80,5 +80,5 @@ impl Voice for Silent {
         Sent::Queued
     }
 
-    fn assigned(&self, (): &(), _: &str, _: &[(u32, u64)], _: &mut Context<'_>) {}
+    fn assigned(&self, (): &(), _: &str, _: &[Assigned], _: &mut Context<'_>) {}
 }

@@ -3,6 +3,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use sinews_stream::{Appended, Start};
 
+use super::desk::Assigned;
 use super::{Ack, Begin, Which};
 
 /// What stands before the body of every message.
@@ -182,13 +183,16 @@ pub(super) fn gap(partition: u16, id: u32, from: u64, to: u64) -> Bytes {
     })
 }
 
+/// The flag of a partition whose committed offset may be lost, or cannot be read from.
+const RESET: u32 = 1;
+
 /// Where reading begins in each partition.
-pub(super) fn places(op: u8, id: u32, places: &[(u32, u64)]) -> Bytes {
+pub(super) fn places(op: u8, id: u32, places: &[Assigned]) -> Bytes {
     message(op, ANY, id, |body| {
-        for (partition, offset) in places {
-            body.put_u32_le(*partition);
-            body.put_u32_le(0);
-            body.put_u64_le(*offset);
+        for at in places {
+            body.put_u32_le(at.partition);
+            body.put_u32_le(if at.is_reset { RESET } else { 0 });
+            body.put_u64_le(at.offset);
         }
     })
 }
@@ -273,8 +277,10 @@ mod tests {
         let head = batches(0, 1, 2, 3, 4);
         assert_eq!((head.len(), head[0], head[8], head[16], head[24]), (32, 131, 2, 3, 4));
         assert_eq!(error(1, 429, "x")[..], [255, 0, 255, 255, 1, 0, 0, 0, 0xad, 1, b'x']);
-        let places = places(op::ASSIGNED, 1, &[(2, 3)]);
-        assert_eq!(places[8..], [2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+        let at = |partition, offset, is_reset| Assigned { partition, offset, is_reset };
+        let places = places(op::ASSIGNED, 1, &[at(2, 3, false), at(4, 5, true)]);
+        assert_eq!(places[8..24], [2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(places[24..], [4, 0, 0, 0, 1, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
     }
 
     /// As the log gives them.
