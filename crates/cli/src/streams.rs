@@ -305,7 +305,8 @@ impl Store {
         }
         let is_topic = self.topics.backs(name);
         // A topic has one order.
-        let config = if is_topic { self.config.clone().partitions(1) } else { self.config.clone() };
+        let config = self.config.clone().automatic(true);
+        let config = if is_topic { config.partitions(1) } else { config };
         let stream = self.streams()?.create(name, &config).map_err(|error| created(name, &error))?;
         if is_topic {
             self.topics.line(&stream)?;

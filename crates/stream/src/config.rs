@@ -25,6 +25,7 @@ pub struct StreamConfig {
     pub(crate) segment_bytes: u64,
     pub(crate) retain_bytes: Option<u64>,
     pub(crate) retain_age: Option<Duration>,
+    pub(crate) automatic: bool,
 }
 
 impl Default for StreamConfig {
@@ -35,6 +36,7 @@ impl Default for StreamConfig {
             segment_bytes: 256 << 20,
             retain_bytes: None,
             retain_age: None,
+            automatic: false,
         }
     }
 }
@@ -78,6 +80,14 @@ impl StreamConfig {
     #[must_use]
     pub fn retain_age(mut self, age: Option<Duration>) -> Self {
         self.retain_age = age;
+        self
+    }
+
+    /// Whether the stream is created by its first use and not on request: such a stream may expire. Default: false. A
+    /// stream that exists keeps what it was created with.
+    #[must_use]
+    pub fn automatic(mut self, automatic: bool) -> Self {
+        self.automatic = automatic;
         self
     }
 }

@@ -24,10 +24,14 @@ pub(crate) trait Disk: Send + Sync {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn File>>;
     /// Opens a file that is there.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>>;
-    /// Gives a file the name of another one, which goes.
+    /// Gives a file the name of another one, which goes. Renames a directory to a name that is free.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Removes an empty directory.
+    fn remove_dir(&self, path: &Path) -> io::Result<()>;
+    /// Whether this is a directory.
+    fn is_dir(&self, path: &Path) -> bool;
     /// Waits until the disk has the names in a directory.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
     /// Locks a file against other processes for as long as the answer lives; none if another one has it.
@@ -81,6 +85,27 @@ pub(crate) fn append_all(file: &dyn File, pieces: &[Bytes]) -> (u64, io::Result<
         }
     }
     (written, Ok(()))
+}
+
+/// Removes a directory and everything below it. Missing entries are skipped.
+pub(crate) fn remove_tree(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    let missing_is_ok = |result: io::Result<()>| match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    };
+    let names = match disk.list(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        names => names?,
+    };
+    for name in names {
+        let path = path.join(name);
+        if disk.is_dir(&path) {
+            remove_tree(disk, &path)?;
+        } else {
+            missing_is_ok(disk.remove(&path))?;
+        }
+    }
+    missing_is_ok(disk.remove_dir(path))
 }
 
 /// Writes a small file so that there is the old one or the new one, whatever happens.

@@ -31,6 +31,8 @@ pub enum AppendError {
         /// The next offset.
         next: u64,
     },
+    /// The stream was deleted.
+    Deleted,
     /// The log has been closed.
     Closed,
 }
@@ -44,6 +46,7 @@ impl fmt::Display for AppendError {
             Self::Failed(why) => write!(f, "the partition has failed: {why}"),
             Self::Broker(why) => write!(f, "the broker has not taken the records: {why}"),
             Self::OutOfOrder { next } => write!(f, "the next offset is {next}"),
+            Self::Deleted => f.write_str("the stream was deleted"),
             Self::Closed => f.write_str("the log has been closed"),
         }
     }
@@ -72,6 +75,8 @@ pub enum ReadError {
         /// What is wrong, and in which file.
         why: Arc<str>,
     },
+    /// The stream was deleted.
+    Deleted,
     /// The system could not read.
     Io(io::Error),
 }
@@ -82,6 +87,7 @@ impl fmt::Display for ReadError {
             Self::Gone { earliest } => write!(f, "removed by retention; the earliest offset is {earliest}"),
             Self::Ahead { readable } => write!(f, "not there yet; the end is {readable}"),
             Self::Damaged { resume, why } => write!(f, "damaged up to offset {resume}: {why}"),
+            Self::Deleted => f.write_str("the stream was deleted"),
             Self::Io(error) => write!(f, "cannot be read: {error}"),
         }
     }
@@ -157,6 +163,32 @@ impl fmt::Display for CreateError {
 }
 
 impl std::error::Error for CreateError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        if let Self::Io(error) = self { Some(error) } else { None }
+    }
+}
+
+/// Why a stream was not deleted.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum DeleteError {
+    /// The log has been closed.
+    Closed,
+    /// The operating system failed. The stream is still in its place, but takes no more appends until the log is
+    /// opened again.
+    Io(io::Error),
+}
+
+impl fmt::Display for DeleteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("the log has been closed"),
+            Self::Io(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for DeleteError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         if let Self::Io(error) = self { Some(error) } else { None }
     }

@@ -238,6 +238,11 @@ impl Groups {
         self.state().fsync = config.fsync;
     }
 
+    /// Whether a thread writes to the file, or will.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.state().busy
+    }
+
     /// Takes no more. What waits is still written.
     pub(crate) fn stop(&self) {
         self.state().closed = true;

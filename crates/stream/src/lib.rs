@@ -41,6 +41,7 @@ mod disk;
 mod error;
 mod groups;
 mod index;
+mod info;
 mod meta;
 mod name;
 mod partition;
@@ -55,7 +56,8 @@ mod writer;
 
 pub use carry::{Carried, Carrier, Task};
 pub use config::{Fsync, StreamConfig, StreamsConfig};
-pub use error::{AppendError, CommitError, CreateError, Loss, OpenError, ReadError};
+pub use error::{AppendError, CommitError, CreateError, DeleteError, Loss, OpenError, ReadError};
+pub use info::{PartitionInfo, StreamInfo, StreamState};
 pub use partition::{Ends, Partition, Past, Read, Start, Statistics};
 pub use pending::{Appended, Completer, Durability, Pending, Wait};
 pub use stream::Stream;

@@ -10,6 +10,9 @@ pub(crate) const NAME: &str = "stream";
 
 const FIRST: &str = "sinews-stream 1";
 
+/// Line of a stream that its first use has created.
+const AUTOMATIC: &str = "automatic";
+
 pub(crate) fn encode(config: &StreamConfig, created: u64) -> Vec<u8> {
     let fsync = match config.fsync {
         Fsync::Batch => "batch".to_owned(),
@@ -23,6 +26,10 @@ pub(crate) fn encode(config: &StreamConfig, created: u64) -> Vec<u8> {
          created {created}\n",
         config.partitions, config.segment_bytes
     );
+    if config.automatic {
+        text.push_str(AUTOMATIC);
+        text.push('\n');
+    }
     let crc = crc32c::crc32c(text.as_bytes());
     // Writing into a string does not fail.
     let _ = writeln!(text, "crc32c {crc:08x}");
@@ -54,7 +61,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(StreamConfig, u64)> {
     let retain_age = limit("retain-age")?.map(Duration::from_micros);
     // The first ones did not say.
     let created = lines.next().map_or(Some(0), |line| line.strip_prefix("created ")?.parse().ok())?;
-    Some((StreamConfig { partitions, fsync, segment_bytes, retain_bytes, retain_age }, created))
+    let automatic = lines.next() == Some(AUTOMATIC);
+    Some((StreamConfig { partitions, fsync, segment_bytes, retain_bytes, retain_age, automatic }, created))
 }
 
 #[cfg(test)]
@@ -67,7 +75,7 @@ mod tests {
         let other = plain.clone().fsync(Fsync::Interval(Duration::from_millis(5))).segment_bytes(1 << 20);
         let kept =
             other.clone().fsync(Fsync::Never).retain_bytes(Some(7)).retain_age(Some(Duration::from_secs(9)));
-        for config in [plain, other, kept] {
+        for config in [plain, other, kept.clone(), kept.automatic(true)] {
             let bytes = encode(&config, 77);
             assert_eq!(decode(&bytes), Some((config, 77)));
             for at in 0..bytes.len() - 1 {

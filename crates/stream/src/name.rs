@@ -16,6 +16,9 @@ const ENCODED: &AsciiSet = &{
 /// Most systems take 255 bytes.
 const BYTES_MAX: usize = 240;
 
+/// Begins the name of a directory whose stream was deleted: no stream's directory begins so.
+pub(crate) const REMOVED: &str = "%removed-";
+
 /// The directory of a stream, if that is a name: not empty, no control character, and not too long.
 pub(crate) fn encode(name: &str) -> Option<String> {
     if name.is_empty() || name.chars().any(char::is_control) {
@@ -58,7 +61,7 @@ mod tests {
         for none in ["", "a\0b", "a\n", &"a".repeat(241), &"A".repeat(81)] {
             assert_eq!(encode(none), None, "{none}");
         }
-        for foreign in ["", ".", "..", "%2e", "A", "%zz", "a b", "%ff", "stream.new%"] {
+        for foreign in ["", ".", "..", "%2e", "A", "%zz", "a b", "%ff", "stream.new%", "%removed-1"] {
             assert_eq!(decode(foreign), None, "{foreign}");
         }
     }

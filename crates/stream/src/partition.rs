@@ -11,7 +11,7 @@ pub(crate) use write::Write;
 use std::collections::VecDeque;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -21,7 +21,9 @@ use bytes::Bytes;
 use crate::disk::Disk;
 use crate::record::{BatchHeader, Records};
 use crate::writer::{Clock, Pool, Work};
-use crate::{AppendError, Fsync, Loss, OpenError, Pending, ReadError, StreamConfig, StreamsConfig, Task};
+use crate::{
+    AppendError, Fsync, Loss, OpenError, PartitionInfo, Pending, ReadError, StreamConfig, StreamsConfig, Task,
+};
 use read::Window;
 use state::{Counters, Recent, State};
 
@@ -114,6 +116,9 @@ pub struct Partition {
     core: Arc<Core>,
 }
 
+/// [`Partition::failure`] of a partition whose stream was deleted.
+const DELETED: &str = "the stream was deleted";
+
 /// Where records are to go.
 enum Place {
     /// Behind the others, with the time of now.
@@ -136,6 +141,10 @@ pub(crate) struct Core {
     window: Mutex<Option<Window>>,
     read_records: AtomicU64,
     read_bytes: AtomicU64,
+    /// Time of the last read, in microseconds since 1970; 0 before the first.
+    last_read: AtomicU64,
+    /// Whether the stream was deleted: reads and appends fail.
+    deleted: AtomicBool,
     /// Tells that a carrier has given it back.
     carriers: Condvar,
 }
@@ -184,6 +193,8 @@ impl Partition {
             window: Mutex::default(),
             read_records: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
+            last_read: AtomicU64::new(0),
+            deleted: AtomicBool::new(false),
             carriers: Condvar::new(),
         });
         let mut state = core.state();
@@ -250,6 +261,10 @@ impl Partition {
     ///
     /// [`ReadError`]
     pub fn read(&self, from: u64, max_bytes: usize) -> Result<Read, ReadError> {
+        if self.core.is_deleted() {
+            return Err(ReadError::Deleted);
+        }
+        self.core.last_read.store((self.core.clock)(), Ordering::Relaxed);
         let read = self.core.read(from, max_bytes)?;
         self.core.read_records.fetch_add(read.next.saturating_sub(from), Ordering::Relaxed);
         self.core.read_bytes.fetch_add(read.batches.len() as u64, Ordering::Relaxed);
@@ -300,6 +315,38 @@ impl Partition {
     /// Why it takes nothing more, if it has failed. What could be read still can.
     pub fn failure(&self) -> Option<Arc<str>> {
         self.core.state().failed.clone()
+    }
+
+    /// Time of the last append and of the last read since the partition was opened, in microseconds since 1970.
+    pub(crate) fn last_used(&self) -> (Option<u64>, Option<u64>) {
+        let last = self.core.state().last().summary;
+        let read = self.core.last_read.load(Ordering::Relaxed);
+        ((last.end > 0).then_some(last.last_time), (read > 0).then_some(read))
+    }
+
+    /// How far it goes.
+    pub(crate) fn info(&self) -> PartitionInfo {
+        let state = self.core.state();
+        let (ends, segments) = (state.ends(), state.entries.len() as u64);
+        PartitionInfo { earliest: ends.earliest, readable: ends.readable, bytes: state.bytes(), segments }
+    }
+
+    /// Rejects further appends and reads with `Deleted`, fails pending appends, and wakes all waiters.
+    pub(crate) fn discard(&self) {
+        self.core.deleted.store(true, Ordering::Release);
+        let mut state = self.core.state();
+        state.failed.get_or_insert_with(|| DELETED.into());
+        let refused = state.give_up_queue();
+        let woken = state.take_woken(self.core.limits.max_pending);
+        drop(state);
+        refused.into_iter().for_each(|batch| batch.completer.fail(AppendError::Deleted));
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether a thread or a carrier has an operation on the partition's files in flight.
+    pub(crate) fn is_busy(&self) -> bool {
+        let state = self.core.state();
+        state.busy || state.carried > 0
     }
 
     /// Is kept so from now on.
@@ -359,6 +406,9 @@ impl Core {
     fn append(self: &Arc<Self>, place: Place, records: &Records) -> Result<Pending, AppendError> {
         let now = (self.clock)();
         let mut state = self.state();
+        if self.is_deleted() {
+            return Err(AppendError::Deleted);
+        }
         if let Some(refused) = state.refuses() {
             return Err(refused);
         }
@@ -406,6 +456,10 @@ impl Core {
     /// The log's threads are to do what there is to do.
     pub(crate) fn push(self: &Arc<Self>) {
         self.pool.push(self.clone());
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.deleted.load(Ordering::Acquire)
     }
 
     /// Nothing panics while it is held but where a comment says why it cannot.

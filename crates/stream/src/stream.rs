@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::groups::Groups;
-use crate::writer::Pool;
-use crate::{CommitError, Fsync, Loss, OpenError, Partition, Pending, StreamConfig, carry};
+use crate::writer::{Pool, Work};
+use crate::{
+    CommitError, Fsync, Loss, OpenError, Partition, Pending, StreamConfig, StreamInfo, StreamState, carry,
+};
 
 /// A stream. Cheap to clone; it lives as long as its [`Streams`](crate::Streams).
 #[derive(Clone)]
@@ -19,6 +21,7 @@ pub struct Stream {
 struct Inner {
     name: Arc<str>,
     created: u64,
+    automatic: bool,
     partitions: RwLock<Vec<Partition>>,
     /// Who is next, of what has no key.
     turn: AtomicU32,
@@ -36,7 +39,15 @@ impl Stream {
     ) -> Result<(Self, Vec<Loss>), OpenError> {
         let name: Arc<str> = name.into();
         let (groups, mut losses) = Groups::open(name.clone(), dir.clone(), pool, config)?;
-        let inner = Inner { name, created, partitions: RwLock::default(), turn: AtomicU32::new(0), groups };
+        let automatic = config.automatic;
+        let inner = Inner {
+            name,
+            created,
+            automatic,
+            partitions: RwLock::default(),
+            turn: AtomicU32::new(0),
+            groups,
+        };
         let stream = Self { inner: Arc::new(inner) };
         losses.extend(stream.add_partitions(&dir, pool, config)?);
         Ok((stream, losses))
@@ -107,6 +118,10 @@ impl Stream {
         self.inner.created
     }
 
+    pub(crate) fn automatic(&self) -> bool {
+        self.inner.automatic
+    }
+
     /// How many partitions it has.
     pub fn partitions(&self) -> u32 {
         // At most `StreamConfig::PARTITIONS_MAX`.
@@ -172,6 +187,41 @@ impl Stream {
     /// [`CommitError`]; nothing is removed then.
     pub fn forget(&self, group: &str) -> Result<Option<Pending>, CommitError> {
         self.inner.groups.forget(group)
+    }
+
+    /// How far it goes, and when it was used.
+    pub(crate) fn info(&self) -> StreamInfo {
+        let all = self.all();
+        let used = all.iter().map(Partition::last_used);
+        let (last_append, last_read) =
+            used.fold((None, None), |most, one| (most.0.max(one.0), most.1.max(one.1)));
+        StreamInfo {
+            name: self.inner.name.clone(),
+            created: self.inner.created,
+            automatic: self.inner.automatic,
+            last_append,
+            last_read,
+            state: StreamState::Open,
+            partitions: all.iter().map(Partition::info).collect(),
+        }
+    }
+
+    /// Rejects everything from now on, and wakes all waiters. What is in flight goes on.
+    pub(crate) fn discard(&self) {
+        self.inner.groups.stop();
+        self.all().iter().for_each(Partition::discard);
+    }
+
+    /// Whether an operation on the stream's files is in flight.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.inner.groups.is_busy() || self.all().iter().any(Partition::is_busy)
+    }
+
+    /// The clock no longer looks at it.
+    pub(crate) fn leave(&self, pool: &Pool) {
+        let mut members: Vec<Arc<dyn Work>> = self.all().iter().map(Partition::work).collect();
+        members.push(self.inner.groups.clone());
+        pool.remove(&members);
     }
 
     pub(crate) fn stop(&self) {

@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::disk::{self, Disk, Lock, RealDisk};
-use crate::writer::{Clock, Pool, system_clock};
-use crate::{Carrier, CreateError, Loss, OpenError, Stream, StreamConfig, StreamsConfig, meta, name};
+use crate::writer::{Clock, Pool, Work, system_clock};
+use crate::{
+    Carrier, CreateError, DeleteError, Loss, OpenError, Stream, StreamConfig, StreamInfo, StreamsConfig,
+    meta, name,
+};
 
 /// All streams below one directory, which is locked against other processes. Cheap to clone; with the last clone
 /// everything is closed.
@@ -31,6 +34,10 @@ struct State {
     streams: BTreeMap<String, Stream>,
     /// None: closed.
     lock: Option<Lock>,
+    /// Deletions so far.
+    removed: u64,
+    /// When the youngest stream was created, deleted ones included.
+    created_last: u64,
 }
 
 const LOCK: &str = "lock";
@@ -70,20 +77,26 @@ impl Streams {
         let pool = Arc::new(Pool::new(disk.clone(), config, clock));
         let mut streams = BTreeMap::new();
         let mut losses = Vec::new();
+        let mut created_last = 0;
         for directory in disk.list(&dir).map_err(failed)? {
+            if directory.starts_with(name::REMOVED) {
+                pool.push(Arc::new(Removal(pool.clone(), dir.join(directory))));
+                continue;
+            }
             let Some(name) = name::decode(&directory) else { continue };
             let path = dir.join(&directory);
             // Without this file, the stream was being created when the process ended, and nobody was told of it.
             let Some((config, created)) = read_config(&*disk, &path)? else { continue };
             let (stream, lost) = Stream::open((&name, created), path, &pool, &config)?;
             stream.begin(&pool);
+            created_last = created_last.max(created);
             streams.insert(name, stream);
             losses.extend(lost);
         }
         for loss in &losses {
             tracing::warn!("{loss}");
         }
-        let state = Mutex::new(State { streams, lock: Some(lock) });
+        let state = Mutex::new(State { streams, lock: Some(lock), removed: 0, created_last });
         Ok((Self { inner: Arc::new(Inner { dir, pool, state, creating: Mutex::new(()) }) }, losses))
     }
 
@@ -118,9 +131,11 @@ impl Streams {
         if there.is_none() && count >= inner.pool.limits.max_streams {
             return Err(CreateError::TooMany);
         }
+        let automatic = there.as_ref().map_or(config.automatic, Stream::automatic);
+        let config = &config.clone().automatic(automatic);
         let path = inner.dir.join(directory);
         let disk = &*inner.pool.disk;
-        let since = there.as_ref().map_or_else(|| (inner.pool.clock)(), Stream::created);
+        let since = there.as_ref().map_or_else(|| inner.next_created(), Stream::created);
         let created = match &there {
             Some(stream) => stream.configure(&path, &inner.pool, config),
             None => disk
@@ -138,9 +153,56 @@ impl Streams {
         Ok(stream)
     }
 
+    /// Deletes a stream with all its records and the offsets of its groups. Pending appends, and all further appends
+    /// and reads through handles of the stream, fail with `Deleted`. A stream that is created again under the name has
+    /// a larger [`Stream::created`]. The files are removed in the background. Answers whether the stream existed.
+    /// Waits for the disk; after it returns, the deletion survives a crash.
+    ///
+    /// # Errors
+    ///
+    /// [`DeleteError`]
+    pub fn delete(&self, name: &str) -> Result<bool, DeleteError> {
+        let inner = &*self.inner;
+        let _creating = inner.creating.lock().unwrap_or_else(PoisonError::into_inner);
+        let (found, serial) = {
+            let mut state = inner.state();
+            if state.lock.is_none() {
+                return Err(DeleteError::Closed);
+            }
+            state.removed += 1;
+            (state.streams.get(name).cloned(), state.removed)
+        };
+        let (Some(stream), Some(directory)) = (found, name::encode(name)) else { return Ok(false) };
+        stream.discard();
+        stream.leave(&inner.pool);
+        inner.pool.settle(|| !stream.is_busy());
+        let disk = &*inner.pool.disk;
+        let aside = inner.dir.join(format!("{}{}-{serial}", name::REMOVED, stream.created()));
+        disk.rename(&inner.dir.join(directory), &aside).map_err(DeleteError::Io)?;
+        inner.state().streams.remove(name);
+        disk.sync_dir(&inner.dir).map_err(DeleteError::Io)?;
+        inner.pool.push(Arc::new(Removal(inner.pool.clone(), aside)));
+        Ok(true)
+    }
+
     /// All streams, by name.
     pub fn list(&self) -> Vec<Stream> {
         self.inner.state().streams.values().cloned().collect()
+    }
+
+    /// A stream as the list knows it. Does not open it.
+    pub fn describe(&self, name: &str) -> Option<StreamInfo> {
+        self.inner.state().streams.get(name).map(Stream::info)
+    }
+
+    /// All streams as the list knows them, by name. Opens none.
+    pub fn describe_all(&self) -> Vec<StreamInfo> {
+        self.inner.state().streams.values().map(Stream::info).collect()
+    }
+
+    /// How many streams there are.
+    pub fn count(&self) -> usize {
+        self.inner.state().streams.len()
     }
 
     /// Has somebody else carry out what the log's threads would write: a loop that appends to files, for instance. The
@@ -193,6 +255,13 @@ impl Inner {
         drop(lock);
     }
 
+    /// Now, or later than every stream so far: a clock that goes back does not repeat it.
+    fn next_created(&self) -> u64 {
+        let mut state = self.state();
+        state.created_last = (self.pool.clock)().max(state.created_last + 1);
+        state.created_last
+    }
+
     /// Nothing here panics while it is held.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -209,6 +278,27 @@ impl fmt::Debug for Streams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Streams").field("dir", &self.inner.dir).finish_non_exhaustive()
     }
+}
+
+/// Removes the directory of a deleted stream. What cannot be removed is removed when the log is opened again.
+struct Removal(Arc<Pool>, PathBuf);
+
+impl Work for Removal {
+    fn work(self: Arc<Self>) -> bool {
+        // A process that stops hands the directory over without delay.
+        if !self.0.is_stopped()
+            && let Err(error) = disk::remove_tree(&*self.0.disk, &self.1)
+        {
+            tracing::warn!(path = %self.1.display(), %error, "files of a deleted stream could not be removed");
+        }
+        false
+    }
+
+    fn tick(&self, _: u64) -> bool {
+        false
+    }
+
+    fn rest(&self) {}
 }
 
 /// Makes a directory, with those above it, and makes their names durable.

@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod deletion;
 mod groups;
 mod reading;
 mod retention;

@@ -1,6 +1,6 @@
 //! The threads that write, and the clock that reminds them.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
@@ -51,6 +51,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// The most often.
 const TICK_LEAST: Duration = Duration::from_millis(5);
 
+/// How often [`Pool::settle`] looks.
+const SETTLE: Duration = Duration::from_millis(1);
+
 /// How long a segment stays open that nobody reads.
 const REST: Duration = Duration::from_secs(60);
 
@@ -84,6 +87,12 @@ impl Pool {
     /// Is looked at by the clock from now on.
     pub(crate) fn add(&self, member: Arc<dyn Work>) {
         self.line().members.push(member);
+    }
+
+    /// The clock no longer looks at these.
+    pub(crate) fn remove(&self, members: &[Arc<dyn Work>]) {
+        let gone: HashSet<*const ()> = members.iter().map(|member| Arc::as_ptr(member).cast()).collect();
+        self.line().members.retain(|member| !gone.contains(&Arc::as_ptr(member).cast()));
     }
 
     /// Somebody wants to be looked at that often.
@@ -126,6 +135,19 @@ impl Pool {
             self.push(work);
         }
         true
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.line().stopped
+    }
+
+    /// Waits until it is so, and helps the writers meanwhile.
+    pub(crate) fn settle(&self, is_so: impl Fn() -> bool) {
+        while !is_so() {
+            if !self.work() {
+                thread::sleep(SETTLE);
+            }
+        }
     }
 
     /// Everything in the line is done, and the threads end.

@@ -44,6 +44,15 @@ impl Disk for RealDisk {
         fs::remove_file(path)
     }
 
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir(path)
+    }
+
+    fn is_dir(&self, path: &Path) -> bool {
+        // A symbolic link is removed, and what it leads to is not.
+        path.symlink_metadata().is_ok_and(|data| data.is_dir())
+    }
+
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         fs::File::open(dir)?.sync_all()
     }

@@ -66,6 +66,8 @@ pub(crate) struct Simulated(Arc<Mutex<World>>);
 struct World {
     nodes: Vec<Node>,
     dirs: BTreeMap<PathBuf, Dir>,
+    /// Renames of directories since the last sync of their directory.
+    moves: Vec<(PathBuf, PathBuf)>,
     calls: u64,
     faults: BTreeMap<u64, Fault>,
     /// What happens just before a call.
@@ -115,6 +117,7 @@ impl Simulated {
         let world = World {
             nodes: Vec::new(),
             dirs: [(PathBuf::from("/"), Dir::default())].into(),
+            moves: Vec::new(),
             calls: 0,
             faults: BTreeMap::new(),
             meanwhile: None,
@@ -189,6 +192,21 @@ impl Simulated {
         if after == After::PowerLoss {
             nodes.iter_mut().for_each(|node| node.lose_power(&mut chance));
             dirs.values_mut().for_each(|dir| dir.lose_power(&mut chance));
+            for (from, to) in world.moves.iter().rev() {
+                let (parent, name) = split(from);
+                if dirs.get(parent).is_some_and(|dir| dir.seen.contains_key(&name)) {
+                    move_dirs(&mut dirs, to, from);
+                }
+            }
+            // A directory whose removal is not durable is there, and empty.
+            let named: Vec<PathBuf> = dirs
+                .iter()
+                .flat_map(|(path, dir)| dir.seen.iter().map(move |(name, named)| (path.join(name), *named)))
+                .filter_map(|(path, named)| (named == Named::Dir).then_some(path))
+                .collect();
+            named.into_iter().for_each(|path| {
+                dirs.entry(path).or_default();
+            });
             let there: Vec<PathBuf> = dirs.keys().cloned().collect();
             for path in there {
                 let mut above = path.ancestors().zip(path.ancestors().skip(1));
@@ -204,6 +222,7 @@ impl Simulated {
         let world = World {
             nodes,
             dirs,
+            moves: Vec::new(),
             calls: 0,
             faults: BTreeMap::new(),
             meanwhile: None,
@@ -355,6 +374,16 @@ impl World {
     }
 }
 
+/// Directories at and below a path are at another one.
+fn move_dirs(dirs: &mut BTreeMap<PathBuf, Dir>, from: &Path, to: &Path) {
+    let below: Vec<PathBuf> = dirs.keys().filter(|path| path.starts_with(from)).cloned().collect();
+    for path in below {
+        let dir = dirs.remove(&path).expect("a key of the map");
+        let rest = path.strip_prefix(from).expect("filtered by the prefix");
+        dirs.insert(if rest.as_os_str().is_empty() { to.into() } else { to.join(rest) }, dir);
+    }
+}
+
 fn split(path: &Path) -> (&Path, String) {
     (path.parent().unwrap(), path.file_name().unwrap().to_str().unwrap().to_owned())
 }
@@ -403,9 +432,29 @@ impl Disk for Simulated {
         let mut world = self.changing();
         world.whole_call()?;
         let named = world.find(from).ok_or(io::ErrorKind::NotFound)?;
-        let ((dir, from), (_, to)) = (split(from), split(to));
-        world.dir(dir)?.change(vec![(from, None), (to, Some(named))]);
+        let ((dir, from_name), (_, to_name)) = (split(from), split(to));
+        world.dir(dir)?.change(vec![(from_name, None), (to_name, Some(named))]);
+        if named == Named::Dir {
+            world.moves.push((from.to_owned(), to.to_owned()));
+            move_dirs(&mut world.dirs, from, to);
+        }
         Ok(())
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        let mut world = self.changing();
+        world.whole_call()?;
+        if !world.dir(path)?.seen.is_empty() {
+            return Err(io::ErrorKind::DirectoryNotEmpty.into());
+        }
+        world.dirs.remove(path);
+        let (dir, name) = split(path);
+        world.dir(dir)?.change(vec![(name, None)]);
+        Ok(())
+    }
+
+    fn is_dir(&self, path: &Path) -> bool {
+        self.world().find(path) == Some(Named::Dir)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -417,13 +466,14 @@ impl Disk for Simulated {
         Ok(())
     }
 
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
         let mut world = self.changing();
         world.whole_call()?;
-        let dir = world.dir(dir)?;
+        let dir = world.dir(path)?;
         for change in std::mem::take(&mut dir.changes) {
             apply(&mut dir.durable, &change);
         }
+        world.moves.retain(|(from, _)| from.parent() != Some(path));
         Ok(())
     }
 

@@ -268,10 +268,13 @@ impl Core {
 
     /// The partition takes nothing more. What readers could see they still can.
     fn fail(&self, state: &mut State, why: &str, refused: &mut Vec<Queued>) -> AppendError {
+        refused.append(&mut state.give_up_queue());
+        if self.is_deleted() {
+            return AppendError::Deleted;
+        }
         tracing::error!(stream = %self.stream, partition = self.number, why, "a partition has failed");
         let why: Arc<str> = why.into();
         state.failed = Some(why.clone());
-        refused.append(&mut state.give_up_queue());
         AppendError::Failed(why)
     }
 }

@@ -1,0 +1,107 @@
+//! Deleting streams.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
+
+use super::{Hand, One, numbered, open, poll, read_all, small};
+use crate::disk::Disk;
+use crate::disk::simulated::{After, Fault, Simulated};
+use crate::{AppendError, Durability, Past, ReadError, StreamConfig, StreamsConfig};
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn deleted_stream_rejects_handles_and_its_name_is_free() {
+    let one = One::new(&small());
+    one.fill(0..50, 100);
+    let mut pending = one.partition.append(numbered([50], 100)).unwrap();
+    let count = Arc::new(Count::default());
+    assert!(!one.partition.watch(Past::Readable(1_000), &Waker::from(count.clone())));
+    let created = one.stream.created();
+
+    assert!(one.streams.delete("s").unwrap());
+    assert!(!one.streams.delete("s").unwrap());
+    assert!(one.streams.stream("s").is_none() && one.streams.describe("s").is_none());
+    assert_eq!(one.streams.pool().members(), 0);
+    assert_eq!(count.0.load(Ordering::Relaxed), 1, "waiters are woken");
+    assert_eq!(poll(&mut pending, Durability::Disk), Some(Err(AppendError::Deleted)));
+    assert_eq!(one.partition.append(numbered([51], 100)).unwrap_err(), AppendError::Deleted);
+    assert!(matches!(one.partition.read(0, 100), Err(ReadError::Deleted)));
+
+    let again = one.streams.create("s", &small()).unwrap();
+    assert!(again.created() > created, "the clock stands still, and the epoch does not");
+    assert_eq!(again.partition(0).unwrap().ends().next, 0);
+    one.work();
+    assert_eq!(one.disk.list(Path::new("/log/streams")).unwrap(), ["s"]);
+}
+
+#[test]
+fn deletion_is_whole_whenever_the_process_ends() {
+    let config = StreamConfig::default();
+    for after in [After::Kill, After::PowerLoss] {
+        for call in 1..40 {
+            let disk = Simulated::new(call);
+            let hand = Hand::default();
+            hand.pass(1_000);
+            let (streams, _) = open(&disk, StreamsConfig::default(), &hand).unwrap();
+            let stream = streams.create("s", &config).unwrap();
+            let mut pending = stream.partition(0).unwrap().append(numbered([7], 10)).unwrap();
+            while streams.work() {}
+            assert!(poll(&mut pending, Durability::Disk).is_some());
+            let created = stream.created();
+            disk.plan(call, Fault::Crash);
+            let deleted = streams.delete("s").is_ok_and(|existed| existed);
+            let made = deleted.then(|| streams.create("s", &config).ok()).flatten().map(|new| new.created());
+            while streams.work() {}
+            drop((streams, stream));
+
+            let disk = disk.after(after);
+            let (streams, _) = open(&disk, StreamsConfig::default(), &hand).unwrap();
+            let found = streams
+                .stream("s")
+                .map(|stream| (stream.created(), read_all(&stream.partition(0).unwrap(), 100).0));
+            match (deleted, made) {
+                (false, _) => assert!(found.is_none_or(|it| it == (created, vec![(0, 7)])), "call {call}"),
+                (true, None) => {
+                    assert!(found.is_none_or(|it| it.0 > created && it.1.is_empty()), "call {call}")
+                }
+                (true, Some(made)) => assert_eq!(found, Some((made, vec![])), "call {call}"),
+            }
+            while streams.work() {}
+            let left = disk.list(Path::new("/log/streams")).unwrap();
+            assert!(left.iter().all(|name| name == "s"), "call {call}: {left:?}");
+        }
+    }
+}
+
+#[test]
+fn usage_is_told_for_expiry() {
+    let one = One::new(&StreamConfig::default().automatic(true));
+    let info = one.streams.describe("s").unwrap();
+    assert!(info.automatic);
+    assert_eq!((info.last_append, info.last_read, info.last_used()), (None, None, 1_000_000));
+    one.hand.pass(5);
+    one.fill(0..1, 10);
+    one.hand.pass(5);
+    one.partition.read(0, 100).unwrap();
+    let info = one.streams.describe("s").unwrap();
+    assert_eq!(
+        (info.last_append, info.last_read, info.last_used()),
+        (Some(1_000_005), Some(1_000_010), 1_000_010)
+    );
+    assert_eq!(info.partitions[0].readable, 1);
+    assert!(!one.streams.create("t", &StreamConfig::default()).unwrap().name().is_empty());
+    assert!(!one.streams.describe("t").unwrap().automatic);
+    let (one, _) = one.reopen(false);
+    assert!(one.streams.describe("s").unwrap().automatic);
+    assert_eq!(one.streams.describe("s").unwrap().last_append, Some(1_000_005));
+}
