@@ -243,6 +243,12 @@ impl Groups {
         self.state().busy
     }
 
+    /// Rejects further commits for good, and fails pending ones.
+    pub(crate) fn fail_for_good(&self, why: &Arc<str>) {
+        self.state().failed = Some(why.clone());
+        self.refuse(&AppendError::Failed(why.clone()));
+    }
+
     /// Takes no more. What waits is still written.
     pub(crate) fn stop(&self) {
         self.state().closed = true;

@@ -212,6 +212,12 @@ impl Stream {
         self.all().iter().for_each(Partition::discard);
     }
 
+    /// Rejects appends and commits for good. What was appended can be read.
+    pub(crate) fn fail_for_good(&self, why: &Arc<str>) {
+        self.inner.groups.fail_for_good(why);
+        self.all().iter().for_each(|partition| partition.fail_for_good(why));
+    }
+
     /// Whether an operation on the stream's files is in flight.
     pub(crate) fn is_busy(&self) -> bool {
         self.inner.groups.is_busy() || self.all().iter().any(Partition::is_busy)

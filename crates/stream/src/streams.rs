@@ -28,12 +28,16 @@ struct Inner {
     /// Held by whoever creates a stream: that waits for the disk, and who looks for one should not. Closing waits for
     /// that, since the directory is somebody else's afterwards.
     creating: Mutex<()>,
+    /// Held while a clone of the lock may exist, so that closing unlocks the directory.
+    checking: Mutex<()>,
 }
 
 struct State {
     streams: BTreeMap<String, Stream>,
     /// None: closed.
     lock: Option<Lock>,
+    /// Why nothing is appended or created any more.
+    lost: Option<Arc<str>>,
     /// Deletions so far.
     removed: u64,
     /// When the youngest stream was created, deleted ones included.
@@ -96,8 +100,15 @@ impl Streams {
         for loss in &losses {
             tracing::warn!("{loss}");
         }
-        let state = Mutex::new(State { streams, lock: Some(lock), removed: 0, created_last });
-        Ok((Self { inner: Arc::new(Inner { dir, pool, state, creating: Mutex::new(()) }) }, losses))
+        let state = Mutex::new(State { streams, lock: Some(lock), lost: None, removed: 0, created_last });
+        let inner = Arc::new(Inner { dir, pool, state, creating: Mutex::new(()), checking: Mutex::new(()) });
+        let weak = Arc::downgrade(&inner);
+        inner.pool.guard(move || {
+            if let Some(inner) = weak.upgrade() {
+                inner.check_lock();
+            }
+        });
+        Ok((Self { inner }, losses))
     }
 
     /// The stream of this name.
@@ -117,6 +128,9 @@ impl Streams {
         let inner = &*self.inner;
         let directory = name::encode(name).ok_or(CreateError::Name)?;
         let _creating = inner.creating.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = inner.check_lock() {
+            return Err(CreateError::Io(io::Error::other(&*why)));
+        }
         let (there, count) = {
             let state = inner.state();
             if state.lock.is_none() {
@@ -164,6 +178,9 @@ impl Streams {
     pub fn delete(&self, name: &str) -> Result<bool, DeleteError> {
         let inner = &*self.inner;
         let _creating = inner.creating.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = inner.check_lock() {
+            return Err(DeleteError::Io(io::Error::other(&*why)));
+        }
         let (found, serial) = {
             let mut state = inner.state();
             if state.lock.is_none() {
@@ -183,6 +200,13 @@ impl Streams {
         disk.sync_dir(&inner.dir).map_err(DeleteError::Io)?;
         inner.pool.push(Arc::new(Removal(inner.pool.clone(), aside)));
         Ok(true)
+    }
+
+    /// Why nothing is appended, committed or created until the directory is opened again, if so: the directory was
+    /// removed or replaced while it was open, so that its lock keeps no process out any more. The writers look for
+    /// that every second, and every 100 ms while they write. What was read before can still be read.
+    pub fn failure(&self) -> Option<Arc<str>> {
+        self.inner.state().lost.clone()
     }
 
     /// All streams, by name.
@@ -252,6 +276,7 @@ impl Inner {
         streams.iter().for_each(Stream::stop);
         self.pool.stop();
         streams.iter().for_each(Stream::close);
+        let _checking = self.checking.lock().unwrap_or_else(PoisonError::into_inner);
         drop(lock);
     }
 
@@ -260,6 +285,38 @@ impl Inner {
         let mut state = self.state();
         state.created_last = (self.pool.clock)().max(state.created_last + 1);
         state.created_last
+    }
+
+    /// Fails all streams for good if the directory is another one than was opened.
+    fn check_lock(&self) -> Option<Arc<str>> {
+        let _checking = self.checking.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state();
+        if state.lost.is_some() || state.lock.is_none() {
+            return state.lost.clone();
+        }
+        let lock = state.lock.clone()?;
+        drop(state);
+        // The file system may take its time.
+        if !lock.is_replaced() {
+            return None;
+        }
+        let mut state = self.state();
+        if state.lost.is_some() || state.lock.is_none() {
+            return state.lost.clone();
+        }
+        let dir = self.dir.parent().unwrap_or(&self.dir);
+        let why: Arc<str> = format!(
+            "the directory {} was removed or replaced while it was open: its file `{LOCK}` is not the one that this \
+             process has locked. Restart the process",
+            dir.display()
+        )
+        .into();
+        state.lost = Some(why.clone());
+        let streams: Vec<Stream> = state.streams.values().cloned().collect();
+        drop(state);
+        tracing::error!("{why}");
+        streams.iter().for_each(|stream| stream.fail_for_good(&why));
+        Some(why)
     }
 
     /// Nothing here panics while it is held.
