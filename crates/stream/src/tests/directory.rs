@@ -17,7 +17,7 @@ fn nothing_is_appended_after_the_lock_file_is_replaced() {
     let why = one.streams.failure().expect("the directory is not ours");
     assert!(why.contains("/log was removed or replaced"), "{why}");
     let failed = AppendError::Failed(why.clone());
-    assert_eq!(poll(&mut waits, Durability::Memory), Some(Err(failed.clone())));
+    assert_eq!(poll(&mut waits, Durability::Disk), Some(Err(failed.clone())));
     assert_eq!(poll(&mut commit, Durability::Disk), Some(Err(failed.clone())));
     assert_eq!(one.partition.append(numbered([3], 10)).unwrap_err(), failed);
     assert_eq!(one.stream.commit("group", 0, 1).unwrap_err(), CommitError::Append(failed));
