@@ -21,7 +21,7 @@ use redis::{
 };
 use tokio::sync::mpsc;
 
-use super::address::Address;
+use super::address::{Address, FAILURE_TIMEOUT};
 use super::batches::Batches;
 use super::remote::{
     ANSWER_WITHIN, Bell, Engine, Outgoing, QUEUE_BYTES, RETRY_EVERY, Remote, failed, settle,
@@ -43,7 +43,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(1);
 
 /// What can be set, for errors.
-const SETTINGS: [&str; 5] = ["database", "maxlen", "partitions", "prefix", "queue.bytes"];
+const SETTINGS: [&str; 6] = ["database", FAILURE_TIMEOUT, "maxlen", "partitions", "prefix", "queue.bytes"];
+
+/// A stream that is never there.
+const PROBE: &str = "sinews-probe";
 
 /// Fields of an entry.
 const VALUE: &str = "v";
@@ -72,6 +75,7 @@ pub(super) fn connect(mut address: Address) -> Result<Remote, ConnectError> {
     let (database, bytes) =
         (address.take_number("database", 0)?, address.take_number("queue.bytes", QUEUE_BYTES)?);
     let prefix = address.take("prefix").unwrap_or_default();
+    let failure_timeout = address.take_failure_timeout()?;
     address.refuse_rest(&SETTINGS)?;
     let partitions =
         u32::try_from(partitions).map_err(|_| address.refused("partitions", "there are too many"))?;
@@ -81,7 +85,7 @@ pub(super) fn connect(mut address: Address) -> Result<Remote, ConnectError> {
     };
     let client = client(&address, host, database)
         .map_err(|error| ConnectError::Client { broker: address.to_string(), why: error.to_string() })?;
-    let status = Arc::new(Status::new(address.to_string()));
+    let status = Arc::new(Status::new(address.to_string(), failure_timeout));
     let shared = status.clone();
     Remote::start("redis", &address, bytes, status, move || Redis {
         client,
@@ -350,7 +354,6 @@ impl Engine for Redis {
             let answers = self.pipeline(&batch).query_async::<Vec<RedisResult<Value>>>(&mut connection).await;
             match answers {
                 Ok(answers) => {
-                    self.status.is_up();
                     Self::answer(batch, answers);
                     known = Some((connection, Instant::now()));
                 }
@@ -443,6 +446,14 @@ impl Engine for Redis {
 
     async fn probe(&self) -> Result<(), String> {
         self.query::<()>(&cmd("PING")).await.map_err(|error| error.to_string())
+    }
+
+    /// Redis refuses a command that adds before it looks whether there is a stream to add to.
+    async fn probe_append(&self) -> Option<Result<(), String>> {
+        let mut command = cmd("XADD");
+        command.arg(format!("{}{PROBE}", self.prefix)).arg("NOMKSTREAM").arg("*").arg(VALUE).arg("");
+        let answer = self.query::<Option<String>>(&command).await;
+        Some(answer.map(|_| ()).map_err(|error| format!("Redis refused it: {error}")))
     }
 
     async fn run(&self) {
