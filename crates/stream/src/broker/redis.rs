@@ -202,8 +202,23 @@ impl Redis {
     /// Reads on until it fails.
     async fn read_on(&self, key: &str, next: &mut u64, sink: &mut Sink, bell: &Bell) -> Result<(), Trouble> {
         self.check_end(key, sink.next()).await?;
+        let known = sink.last().filter(|record| record.0 + 1 == *next);
+        let mut last = known.map(|record| (record.0, print(record.1, &record.2, &record.3)));
         loop {
-            let entries = self.entries(key, *next, ENTRIES_MAX).await?;
+            // From the last entry that is known: another one in its place belongs to another stream.
+            let from = last.map_or(*next, |(offset, _)| offset);
+            let mut entries = self.entries(key, from, ENTRIES_MAX + 1).await?;
+            if let (Some((known, print)), Some(first)) = (last, entries.first())
+                && offset(&first.id) == Some(known)
+            {
+                if print_of(first) != print {
+                    return Err(Trouble::Stop(format!(
+                        "the record at offset {known} is another one than this node has seen: the stream was made anew. \
+                         Remove this node's copy of it to read it again"
+                    )));
+                }
+                entries.remove(0);
+            }
             if entries.is_empty() {
                 // It may have been made anew since.
                 self.check_end(key, sink.next()).await?;
@@ -221,6 +236,7 @@ impl Redis {
                 if !sink.push(offset, time, |builder| push(builder, entry, time)) {
                     self.status.note(&format!("{key}: the record at {offset} is too large, and left out"));
                 }
+                last = Some((offset, print_of(entry)));
                 if sink.is_full() {
                     settle(sink, key, &self.status).await.map_err(Trouble::Stop)?;
                 }
@@ -472,6 +488,16 @@ async fn is_there(mut connection: MultiplexedConnection) -> bool {
 
 fn offset(id: &str) -> Option<u64> {
     id.strip_prefix("0-")?.parse().ok()
+}
+
+/// Tells a record from another one that has its offset in another stream.
+fn print(time: u64, key: &[u8], value: &[u8]) -> u32 {
+    let of_key = crc32c::crc32c_append(crc32c::crc32c(&time.to_le_bytes()), key);
+    crc32c::crc32c_append(of_key, value)
+}
+
+fn print_of(entry: &StreamId) -> u32 {
+    print(number(entry, TIME), field(entry, KEY), field(entry, VALUE))
 }
 
 fn field<'a>(entry: &'a StreamId, name: &str) -> &'a [u8] {
