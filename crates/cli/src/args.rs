@@ -47,7 +47,7 @@ pub(crate) enum Command {
     Bench(Box<BenchArgs>),
     /// Talk to a WebSocket server, or be one: from a terminal, in a pipe, or looking at the wire.
     Connect(Box<ConnectArgs>),
-    /// Take streams elsewhere.
+    /// Copy streams to a broker, or delete them.
     #[command(subcommand)]
     Streams(StreamsCommand),
     /// Make a token that may publish and subscribe, or look into one.

@@ -1,4 +1,4 @@
-//! `sinews streams copy`: what a directory has goes to a broker, so that the server can go on there.
+//! `sinews streams copy` and `delete`: the streams of a directory go to a broker, or away.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use sinews_stream::broker::Broker;
 use sinews_stream::record::{self, RecordBuilder, Records};
-use sinews_stream::{AppendError, Durability, Pending, Stream, Streams, StreamsConfig};
+use sinews_stream::{AppendError, Durability, OpenError, Pending, Stream, Streams, StreamsConfig};
 
 use crate::args::StoreArgs;
 use crate::settings::store::StoreSettings;
@@ -21,6 +21,20 @@ pub(crate) enum StreamsCommand {
     /// Copy streams of a directory to a broker which has none of these names yet. The server must not have the directory
     /// at the time.
     Copy(Box<CopyArgs>),
+    /// Delete streams of a directory, with their records and what their groups have committed. Of a running server, ask
+    /// for DELETE /streams/NAME instead.
+    Delete(DeleteArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DeleteArgs {
+    /// Directory in which the streams are; no server may have it open
+    #[arg(long, value_name = "DIR")]
+    from: PathBuf,
+
+    /// Streams to delete
+    #[arg(value_name = "STREAM", required = true)]
+    streams: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -53,7 +67,33 @@ const BROKER_WITHIN: Duration = Duration::from_secs(600);
 /// All has been acknowledged by then, or has failed.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 
-pub(crate) fn run(StreamsCommand::Copy(args): &StreamsCommand) -> Result<(), String> {
+pub(crate) fn run(command: &StreamsCommand) -> Result<(), String> {
+    match command {
+        StreamsCommand::Copy(args) => run_copy(args),
+        StreamsCommand::Delete(args) => delete(args),
+    }
+}
+
+fn delete(args: &DeleteArgs) -> Result<(), String> {
+    let from = args.from.display();
+    if !args.from.is_dir() {
+        return Err(format!("--from {from}: there is no such directory"));
+    }
+    let (streams, _) = Streams::open(&args.from, StreamsConfig::default()).map_err(|error| match error {
+        OpenError::Locked(_) => format!("--from {from}: {error}: ask its server for DELETE /streams/NAME"),
+        error => format!("--from {from}: {error}"),
+    })?;
+    for name in &args.streams {
+        if !streams.delete(name).map_err(|error| format!("{name}: {error}"))? {
+            return Err(format!("{from} has no stream {name}"));
+        }
+        say(&format!("{name}: deleted"))?;
+    }
+    streams.close();
+    Ok(())
+}
+
+fn run_copy(args: &CopyArgs) -> Result<(), String> {
     crate::auth::crypto::install();
     let settings =
         StoreSettings::of(&args.store)?.ok_or("--store is missing: where the streams are to go")?;

@@ -33,7 +33,8 @@ impl Policy {
     /// # Errors
     /// [`Denied`] if it has a token that is none, or is over.
     pub(crate) fn rights(&self, request: &Request<'_>) -> Result<Rights, Denied> {
-        self.auth.as_ref().map_or_else(|| Ok(Rights::all()), |auth| auth.rights(request))
+        let rights = self.auth.as_ref().map_or_else(|| Ok(Rights::all()), |auth| auth.rights(request));
+        rights.map(|rights| rights.of_client(request.client()))
     }
 
     /// What whoever has this token may do, if it is one.

@@ -79,6 +79,7 @@ fn add_streams(
     store: Option<&Arc<Store>>,
 ) -> Router {
     let (to_list, to_read, to_publish, to_talk) = (live.clone(), live.clone(), live.clone(), live.clone());
+    let (to_delete, of_deleters) = (live.clone(), store.cloned());
     let (of_list, of_readers, of_publishers, of_clients) =
         (store.cloned(), store.cloned(), store.cloned(), store.cloned());
     let (hub, max_message) = (Arc::clone(hub), settings.max_message);
@@ -89,6 +90,9 @@ fn add_streams(
         })
         .post("/streams/{name}", move |request| {
             streams::http::publish(&to_publish.policy(), of_publishers.as_ref(), request)
+        })
+        .delete("/streams/{name}", move |request| {
+            streams::http::delete(&to_delete.policy(), of_deleters.as_ref(), request)
         })
         .websocket(
             "/streams/{name}",
@@ -122,7 +126,8 @@ fn stream_config(settings: &Settings) -> Config {
 /// Who speaks in binary messages over plain TCP.
 pub(crate) fn messages(settings: &Settings, live: &Live, store: &Arc<Store>) -> MessageRoute {
     let (live, store, max) = (live.clone(), Arc::clone(store), settings.max_message);
-    let handler = move |_peer| Binary::plain(live.clone(), Arc::clone(&store), max);
+    let handler =
+        move |peer: std::net::SocketAddr| Binary::plain(live.clone(), Arc::clone(&store), peer.ip(), max);
     MessageRoute::new(handler).with_config(stream_config(settings))
 }
 

@@ -20,7 +20,9 @@ pub(crate) mod follow;
 mod groups;
 pub(crate) mod http;
 pub(crate) mod json;
+mod quota;
 pub(crate) mod raw;
+mod removal;
 pub(crate) mod report;
 #[cfg(test)]
 mod tests;
@@ -31,7 +33,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{self, Poll, Waker};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::FutureExt;
 use sinews_server::{Appender, Handler, Refusal, Request};
@@ -50,6 +52,8 @@ use self::carrier::Loops;
 pub(crate) use self::desk::{Desk, Voice};
 use self::groups::Groups;
 use self::json::Side;
+use self::quota::Quota;
+pub(crate) use self::quota::{CreationLimits, Creator};
 use crate::auth::{Rights, Want};
 use crate::hub::{self, Content, Hub};
 use crate::live::Policy;
@@ -66,12 +70,22 @@ pub(crate) struct Store {
     config: StreamConfig,
     limits: Limits,
     groups: Groups,
+    quota: Arc<Quota>,
+    rules: Rules,
     topics: Arc<Backing>,
     /// What keeps the streams, if the log of this node does not.
     bridge: Option<Arc<Bridge>>,
     /// A directory that is removed at the end.
     made: Mutex<Option<TempDir>>,
     closed: AtomicBool,
+}
+
+/// What holds for streams that their first use creates.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rules {
+    pub(crate) creation: CreationLimits,
+    /// How long a stream stays that nobody appends to or reads.
+    pub(crate) expire_unused: Option<Duration>,
 }
 
 /// A stream that is not there comes into being for those who may publish to it.
@@ -120,6 +134,7 @@ impl Store {
         topics: Vec<String>,
         max_message: usize,
         broker: Option<Arc<dyn Broker>>,
+        rules: Rules,
     ) -> Arc<Self> {
         let limits = Limits::default().bytes(max_message.min(BATCH_MAX));
         let topics = Arc::new(Backing::new(topics));
@@ -130,6 +145,8 @@ impl Store {
             config,
             limits,
             groups: Groups::default(),
+            quota: Arc::new(Quota::new(rules.creation)),
+            rules,
             topics,
             bridge,
             made: Mutex::new(None),
@@ -217,6 +234,11 @@ impl Store {
         })
     }
 
+    /// Why nothing can be appended to any stream, if so: their directory is gone.
+    pub(crate) fn failure(&self) -> Option<Arc<str>> {
+        self.streams.get()?.failure()
+    }
+
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -266,7 +288,7 @@ impl Store {
     pub(crate) fn to_publish(&self, name: &str, rights: &Rights) -> Result<Stream, Problem> {
         hub::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
         rights.check(Want::Publish(name))?;
-        self.find(name, Missing::Made)
+        self.find(name, Missing::Made, &rights.creator())
     }
 
     /// A stream to read. Who may publish to it may be there first.
@@ -274,7 +296,8 @@ impl Store {
         hub::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
         rights.check(Want::Subscribe(name))?;
         let may_publish = rights.check(Want::Publish(name)).is_ok();
-        self.find(name, if may_publish { Missing::Made } else { Missing::Refused })
+        let missing = if may_publish { Missing::Made } else { Missing::Refused };
+        self.find(name, missing, &rights.creator())
     }
 
     /// What has to be waited for before anybody with these rights can have the stream; nothing, as a rule. What is wrong
@@ -284,7 +307,22 @@ impl Store {
         if hub::check_name(name).is_err() || rights.check(want).is_err() {
             return None;
         }
-        bridge.open(name, self.streams().ok()?, &self.config)
+        let streams = self.streams().ok()?;
+        if streams.describe(name).is_some() || self.quota.has(name) {
+            return bridge.open(name, streams, &self.config);
+        }
+        // It may be made at the broker.
+        let taken = self.quota.take(&rights.creator(), name);
+        let opening = taken.map(|()| bridge.open(name, streams, &self.config)).transpose()?;
+        let (quota, stream) = (Arc::clone(&self.quota), name.to_owned());
+        let open: Open = Box::pin(async move {
+            let opened = match opening {
+                Ok(opening) => opening.await,
+                Err(problem) => Err(problem),
+            };
+            opened.inspect_err(|_| quota.give_back(&stream))
+        });
+        Some(open.shared())
     }
 
     /// A stream that is there, and followed if a broker keeps it.
@@ -293,7 +331,7 @@ impl Store {
         Ok(found.filter(|_| self.bridge.as_ref().is_none_or(|bridge| bridge.is_open(name))))
     }
 
-    fn find(&self, name: &str, missing: Missing) -> Result<Stream, Problem> {
+    fn find(&self, name: &str, missing: Missing, creator: &Creator) -> Result<Stream, Problem> {
         if let Some(stream) = self.open_stream(name)? {
             return Ok(stream);
         }
@@ -307,7 +345,10 @@ impl Store {
         // A topic has one order.
         let config = self.config.clone().automatic(true);
         let config = if is_topic { config.partitions(1) } else { config };
-        let stream = self.streams()?.create(name, &config).map_err(|error| created(name, &error))?;
+        let streams = self.streams()?;
+        self.quota.take(creator, name)?;
+        let made = streams.create(name, &config).inspect_err(|_| self.quota.give_back(name));
+        let stream = made.map_err(|error| created(name, &error))?;
         if is_topic {
             self.topics.line(&stream)?;
         }
@@ -480,6 +521,11 @@ fn find_partition(stream: &Stream, partition: u32) -> Result<Partition, Problem>
     })
 }
 
+/// The stream was deleted.
+fn deleted(name: &str) -> Problem {
+    problem(code::NOT_KEPT, format!("{name}: {}", AppendError::Deleted))
+}
+
 /// `WS /streams/{name}`: in binary messages if the client wants them, else in JSON.
 pub(crate) fn connect(
     request: &Request<'_>,
@@ -513,6 +559,7 @@ impl From<AppendError> for Problem {
         let code = match error {
             AppendError::Busy => code::TOO_MANY,
             AppendError::TooLarge { .. } => code::TOO_LARGE,
+            AppendError::Deleted => code::NOT_KEPT,
             _ => code::STORE,
         };
         problem(code, error.to_string())

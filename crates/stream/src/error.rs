@@ -141,6 +141,8 @@ pub enum CreateError {
     },
     /// As many streams are there as may be ([`StreamsConfig::max_streams`](crate::StreamsConfig::max_streams)).
     TooMany,
+    /// A stream of this name is there, and is damaged.
+    Damaged(Arc<str>),
     /// The log has been closed.
     Closed,
     /// The system refused.
@@ -156,6 +158,7 @@ impl fmt::Display for CreateError {
             ),
             Self::Partitions { has } => write!(f, "the stream has {has} partitions, and can only get more"),
             Self::TooMany => f.write_str("there are as many streams as may be"),
+            Self::Damaged(why) => write!(f, "the stream is damaged: {why}"),
             Self::Closed => f.write_str("the log has been closed"),
             Self::Io(error) => write!(f, "{error}"),
         }
@@ -165,6 +168,69 @@ impl fmt::Display for CreateError {
 impl std::error::Error for CreateError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         if let Self::Io(error) = self { Some(error) } else { None }
+    }
+}
+
+/// Why a stream cannot be used.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// Its files are damaged, or were written by a newer version. The text says what is wrong, and in which file.
+    Damaged(Arc<str>),
+    /// The name is none: see [`Streams::create`](crate::Streams::create).
+    Name,
+    /// A stream has 1 to [`StreamConfig::PARTITIONS_MAX`](crate::StreamConfig::PARTITIONS_MAX) partitions, and never
+    /// fewer than it had.
+    Partitions {
+        /// How many it has.
+        has: u32,
+    },
+    /// The directory has as many streams as it may ([`StreamsConfig::max_streams`](crate::StreamsConfig::max_streams)).
+    TooMany {
+        /// The limit.
+        max: usize,
+    },
+    /// The log has been closed.
+    Closed,
+    /// The operating system failed. A later attempt may succeed.
+    Io(Arc<io::Error>),
+}
+
+impl fmt::Display for StreamError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Damaged(why) => write!(f, "the stream is damaged: {why}"),
+            Self::Name => CreateError::Name.fmt(f),
+            Self::Partitions { has } => CreateError::Partitions { has: *has }.fmt(f),
+            Self::TooMany { max } => write!(f, "the limit of {max} streams is reached"),
+            Self::Closed => f.write_str("the log has been closed"),
+            Self::Io(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for StreamError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        if let Self::Io(error) = self { error.source() } else { None }
+    }
+}
+
+impl From<io::Error> for StreamError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(Arc::new(error))
+    }
+}
+
+impl From<StreamError> for CreateError {
+    fn from(error: StreamError) -> Self {
+        match error {
+            StreamError::Damaged(why) => Self::Damaged(why),
+            StreamError::Name => Self::Name,
+            StreamError::Partitions { has } => Self::Partitions { has },
+            StreamError::TooMany { .. } => Self::TooMany,
+            StreamError::Closed => Self::Closed,
+            StreamError::Io(error) => Self::Io(io::Error::new(error.kind(), error)),
+        }
     }
 }
 

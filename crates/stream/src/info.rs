@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::Stream;
+
 /// A stream, known without opening it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -21,6 +23,8 @@ pub struct StreamInfo {
     pub state: StreamState,
     /// Its partitions. Of a stream that is not open, as of the last time that it was.
     pub partitions: Vec<PartitionInfo>,
+    /// Its groups. Of a stream that is not open, as of the last time that it was.
+    pub groups: Vec<GroupInfo>,
 }
 
 impl StreamInfo {
@@ -55,5 +59,29 @@ pub enum StreamState {
     /// The first use opens them.
     Closed,
     /// They cannot be opened. The text says why, and names the file.
+    Damaged(Arc<str>),
+}
+
+/// A consumer group with its committed offsets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GroupInfo {
+    /// Name of the group.
+    pub name: Box<str>,
+    /// Partitions with a committed offset.
+    pub offsets: Vec<(u32, u64)>,
+}
+
+/// What [`Streams::lookup`](crate::Streams::lookup) finds.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Lookup {
+    /// There is no such stream.
+    Missing,
+    /// It is open.
+    Open(Stream),
+    /// It has to be [opened](crate::Streams::opening) first.
+    Closed,
+    /// It cannot be opened. The text says why, and names the file.
     Damaged(Arc<str>),
 }

@@ -36,6 +36,7 @@
 
 pub mod broker;
 mod carry;
+mod catalog;
 mod config;
 mod disk;
 mod error;
@@ -56,9 +57,11 @@ mod writer;
 
 pub use carry::{Carried, Carrier, Task};
 pub use config::{Fsync, StreamConfig, StreamsConfig};
-pub use error::{AppendError, CommitError, CreateError, DeleteError, Loss, OpenError, ReadError};
-pub use info::{PartitionInfo, StreamInfo, StreamState};
+pub use error::{
+    AppendError, CommitError, CreateError, DeleteError, Loss, OpenError, ReadError, StreamError,
+};
+pub use info::{GroupInfo, Lookup, PartitionInfo, StreamInfo, StreamState};
 pub use partition::{Ends, Partition, Past, Read, Start, Statistics};
 pub use pending::{Appended, Completer, Durability, Pending, Wait};
 pub use stream::Stream;
-pub use streams::Streams;
+pub use streams::{Opening, Streams};

@@ -18,12 +18,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::catalog::Extent;
 use crate::disk::Disk;
 use crate::record::{BatchHeader, Records};
 use crate::writer::{Clock, Pool, Work};
-use crate::{
-    AppendError, Fsync, Loss, OpenError, PartitionInfo, Pending, ReadError, StreamConfig, StreamsConfig, Task,
-};
+use crate::{AppendError, Fsync, Loss, OpenError, Pending, ReadError, StreamConfig, StreamsConfig, Task};
 use read::Window;
 use state::{Counters, Recent, State};
 
@@ -327,11 +326,38 @@ impl Partition {
         ((last.end > 0).then_some(last.last_time), (read > 0).then_some(read))
     }
 
-    /// How far it goes.
-    pub(crate) fn info(&self) -> PartitionInfo {
+    /// How far it goes, for when it is not open.
+    pub(crate) fn extent(&self) -> Extent {
         let state = self.core.state();
-        let (ends, segments) = (state.ends(), state.entries.len() as u64);
-        PartitionInfo { earliest: ends.earliest, readable: ends.readable, bytes: state.bytes(), segments }
+        let (ends, last) = (state.ends(), state.last());
+        Extent {
+            earliest: ends.earliest,
+            readable: ends.readable,
+            bytes: state.bytes(),
+            segments: state.entries.len() as u64,
+            first_time: state.entries.front().map_or(0, |first| first.summary.last_time),
+            last_base: last.segment.base,
+            last_bytes: last.summary.bytes,
+        }
+    }
+
+    /// Whether no damage is known in it.
+    pub(crate) fn is_right(&self) -> bool {
+        self.core.state().entries.iter().all(state::Entry::is_right)
+    }
+
+    /// Whether nothing has a handle of it but its stream and the clock, and it was not used for so long.
+    pub(crate) fn is_unused(&self, now: u64, idle: u64) -> bool {
+        let (append, read) = self.last_used();
+        let last = append.max(read).unwrap_or(0);
+        // One is the stream's, one the clock's, and one the caller's.
+        let is_held = Arc::strong_count(&self.core) > 3;
+        let state = self.core.state();
+        !is_held
+            && now.saturating_sub(last) > idle
+            && !state.busy
+            && state.carried == 0
+            && state.waiters.is_empty()
     }
 
     /// Rejects further appends and reads with `Deleted`, fails pending appends, and wakes all waiters.

@@ -6,11 +6,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use crate::catalog::Known;
 use crate::groups::Groups;
 use crate::writer::{Pool, Work};
 use crate::{
-    CommitError, Fsync, Loss, OpenError, Partition, Pending, StreamConfig, StreamInfo, StreamState, carry,
+    CommitError, Fsync, GroupInfo, Loss, OpenError, Partition, PartitionInfo, Pending, StreamConfig,
+    StreamInfo, StreamState, carry,
 };
+
+/// Time in microseconds after which a stream without handles is closed.
+const IDLE: u64 = 60_000_000;
 
 /// A stream. Cheap to clone; it lives as long as its [`Streams`](crate::Streams).
 #[derive(Clone)]
@@ -22,6 +27,10 @@ struct Inner {
     name: Arc<str>,
     created: u64,
     automatic: bool,
+    /// When it was opened, in microseconds since 1970.
+    opened: u64,
+    /// Whether this process has created it.
+    is_new: bool,
     partitions: RwLock<Vec<Partition>>,
     /// Who is next, of what has no key.
     turn: AtomicU32,
@@ -32,10 +41,20 @@ impl Stream {
     /// Opens what is in the directory of a stream that is there. A partition that is not there any more is begun anew, and
     /// is a loss.
     pub(crate) fn open(
+        name: (&str, u64),
+        dir: PathBuf,
+        pool: &Arc<Pool>,
+        config: &StreamConfig,
+    ) -> Result<(Self, Vec<Loss>), OpenError> {
+        Self::open_or_create(name, dir, pool, config, false)
+    }
+
+    fn open_or_create(
         (name, created): (&str, u64),
         dir: PathBuf,
         pool: &Arc<Pool>,
         config: &StreamConfig,
+        is_new: bool,
     ) -> Result<(Self, Vec<Loss>), OpenError> {
         let name: Arc<str> = name.into();
         let (groups, mut losses) = Groups::open(name.clone(), dir.clone(), pool, config)?;
@@ -44,6 +63,8 @@ impl Stream {
             name,
             created,
             automatic,
+            opened: (pool.clock)(),
+            is_new,
             partitions: RwLock::default(),
             turn: AtomicU32::new(0),
             groups,
@@ -60,7 +81,7 @@ impl Stream {
         pool: &Arc<Pool>,
         config: &StreamConfig,
     ) -> io::Result<Self> {
-        Self::open(name, dir, pool, config).map(|(stream, _)| stream).map_err(into_io)
+        Self::open_or_create(name, dir, pool, config, true).map(|(stream, _)| stream).map_err(into_io)
     }
 
     /// Is kept so from now on.
@@ -116,6 +137,11 @@ impl Stream {
     /// directory does not say.
     pub fn created(&self) -> u64 {
         self.inner.created
+    }
+
+    /// Whether it was created since the log was opened.
+    pub fn is_new(&self) -> bool {
+        self.inner.is_new
     }
 
     pub(crate) fn automatic(&self) -> bool {
@@ -202,8 +228,43 @@ impl Stream {
             last_append,
             last_read,
             state: StreamState::Open,
-            partitions: all.iter().map(Partition::info).collect(),
+            partitions: all.iter().map(|partition| PartitionInfo::from(&partition.extent())).collect(),
+            groups: self.stored().iter().map(GroupInfo::from).collect(),
         }
+    }
+
+    /// The groups, with their offsets.
+    fn stored(&self) -> Vec<(Box<str>, Vec<(u32, u64)>)> {
+        let offsets = |group: &str| {
+            let offsets = (0..self.partitions()).map(|number| (number, self.committed(group, number)));
+            offsets.filter_map(|(number, offset)| Some((number, offset?))).collect()
+        };
+        self.groups().into_iter().map(|group| (group.as_str().into(), offsets(&group))).collect()
+    }
+
+    /// Notes how far it goes, for when it is not open.
+    pub(crate) fn note(&self, known: &mut Known) {
+        let info = self.info();
+        known.last_append = info.last_append.max(known.last_append);
+        known.last_read = info.last_read.max(known.last_read);
+        let extents = self.all().iter().map(Partition::extent).collect();
+        // Damage is named each time that the log is opened.
+        let is_right = !self.has_failed() && self.all().iter().all(Partition::is_right);
+        known.extents = is_right.then_some(extents);
+        known.groups = self.stored();
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.all().iter().any(|partition| partition.failure().is_some())
+    }
+
+    /// Whether nothing has a handle of it but the list, and it was not used for [`IDLE`].
+    pub(crate) fn is_unused(&self, now: u64) -> bool {
+        // The list's own handle.
+        Arc::strong_count(&self.inner) == 1
+            && now.saturating_sub(self.inner.opened) > IDLE
+            && !self.inner.groups.is_busy()
+            && self.all().iter().all(|partition| partition.is_unused(now, IDLE))
     }
 
     /// Rejects everything from now on, and wakes all waiters. What is in flight goes on.

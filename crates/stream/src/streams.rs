@@ -1,16 +1,36 @@
 //! All streams below one directory.
+//!
+//! ```text
+//!   catalog ─▶ slots, by name ─┬─▶ closed: opened by the first use, on a thread of its own
+//!                              ├─▶ busy: being created, opened, closed or deleted
+//!                              ├─▶ open: partitions, groups
+//!                              └─▶ damaged: why
+//! ```
+
+mod deletion;
+mod openers;
+mod opening;
+mod slot;
+mod survey;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread;
 
+use self::openers::Openers;
+pub use self::opening::Opening;
+use self::slot::{Life, Slot};
+use self::survey::Keeper;
+use crate::catalog::{Catalog, Known};
 use crate::disk::{self, Disk, Lock, RealDisk};
-use crate::writer::{Clock, Pool, Work, system_clock};
+use crate::writer::{Clock, Pool, system_clock};
 use crate::{
-    Carrier, CreateError, DeleteError, Loss, OpenError, Stream, StreamConfig, StreamInfo, StreamsConfig,
-    meta, name,
+    Carrier, CreateError, Lookup, Loss, OpenError, Stream, StreamConfig, StreamError, StreamInfo,
+    StreamsConfig, meta, name,
 };
 
 /// All streams below one directory, which is locked against other processes. Cheap to clone; with the last clone
@@ -24,16 +44,24 @@ struct Inner {
     /// Where each stream has a directory.
     dir: PathBuf,
     pool: Arc<Pool>,
+    openers: Arc<Openers>,
     state: Mutex<State>,
-    /// Held by whoever creates a stream: that waits for the disk, and who looks for one should not. Closing waits for
-    /// that, since the directory is somebody else's afterwards.
-    creating: Mutex<()>,
     /// Held while a clone of the lock may exist, so that closing unlocks the directory.
     checking: Mutex<()>,
+    /// A slot is no longer busy.
+    changed: Condvar,
+    /// Shared by each operation on the files of a stream that is not open; closing waits for all of them.
+    gate: RwLock<()>,
+    /// Locked alone, or before the state.
+    catalog: Mutex<Catalog>,
+    /// Held while a stream is configured.
+    configuring: Mutex<()>,
+    /// A job opens streams for retention.
+    opens_due: AtomicBool,
 }
 
 struct State {
-    streams: BTreeMap<String, Stream>,
+    slots: BTreeMap<Arc<str>, Slot>,
     /// None: closed.
     lock: Option<Lock>,
     /// Why nothing is appended or created any more.
@@ -47,15 +75,21 @@ struct State {
 const LOCK: &str = "lock";
 const STREAMS: &str = "streams";
 
+/// Threads that close streams, and streams that are worth one.
+const CLOSERS: usize = 8;
+const CLOSE_EACH: usize = 64;
+
 impl Streams {
-    /// Opens a directory, made if it is not there, and starts the writers.
+    /// Opens a directory, made if it is not there, and starts the writers. Streams are opened by their first use.
     ///
-    /// What was written last and is not whole is cut off; what is damaged elsewhere stays in its file and is not read.
-    /// Both are told as [`Loss`], and neither was acknowledged, unless the disk or somebody else has changed it.
+    /// A stream that was in use when a process crashed is recovered: here, or in the background if there are many
+    /// streams. What was written last and is not whole is cut off; what is damaged elsewhere stays in its file and is
+    /// not read. Both are told as [`Loss`], and neither was acknowledged, unless the disk or somebody else has changed
+    /// it. A stream that cannot be opened is [damaged](StreamError::Damaged), and the others go on.
     ///
     /// # Errors
     ///
-    /// [`OpenError`]: another process has it open, the system refuses, or something was not written by this version.
+    /// [`OpenError`]: another process has it open, or the system refuses.
     pub fn open(directory: &Path, config: StreamsConfig) -> Result<(Self, Vec<Loss>), OpenError> {
         let (streams, losses) = Self::open_on(Arc::new(RealDisk), directory, config, system_clock())?;
         let pool = &streams.inner.pool;
@@ -78,42 +112,100 @@ impl Streams {
         disk.create_dir(&dir).map_err(failed)?;
         // What is there may be seen without being durable, after a process that failed or was killed.
         disk.sync_dir(directory).and_then(|()| disk.sync_dir(&dir)).map_err(failed)?;
+        let names = disk.list(&dir).map_err(failed)?;
         let pool = Arc::new(Pool::new(disk.clone(), config, clock));
-        let mut streams = BTreeMap::new();
-        let mut losses = Vec::new();
-        let mut created_last = 0;
-        for directory in disk.list(&dir).map_err(failed)? {
+        let (mut catalog, mut list) = Catalog::open(disk, directory);
+        let mut slots = BTreeMap::new();
+        let mut removed = Vec::new();
+        let mut is_new = list.is_empty();
+        for directory in names {
             if directory.starts_with(name::REMOVED) {
-                pool.push(Arc::new(Removal(pool.clone(), dir.join(directory))));
+                removed.push(dir.join(directory));
                 continue;
             }
             let Some(name) = name::decode(&directory) else { continue };
-            let path = dir.join(&directory);
-            // Without this file, the stream was being created when the process ended, and nobody was told of it.
-            let Some((config, created)) = read_config(&*disk, &path)? else { continue };
-            let (stream, lost) = Stream::open((&name, created), path, &pool, &config)?;
-            stream.begin(&pool);
-            created_last = created_last.max(created);
-            streams.insert(name, stream);
-            losses.extend(lost);
+            let slot = match list.remove_entry(&*name) {
+                Some((name, known)) => Some((name, Slot::new(known, Life::Closed))),
+                None => {
+                    is_new = true;
+                    found(&*pool, &dir.join(directory)).map(|slot| (name.into(), slot))
+                }
+            };
+            slots.extend(slot);
         }
-        for loss in &losses {
-            tracing::warn!("{loss}");
+        for name in list.keys() {
+            is_new = true;
+            tracing::warn!(stream = %name, "a stream of the catalog has no directory any more");
         }
-        let state = Mutex::new(State { streams, lock: Some(lock), lost: None, removed: 0, created_last });
-        let inner = Arc::new(Inner { dir, pool, state, creating: Mutex::new(()), checking: Mutex::new(()) });
+        if is_new {
+            let known = slots.iter().map(|(name, slot): (&Arc<str>, &Slot)| (&**name, &slot.known));
+            catalog.replace(known).map_err(failed)?;
+        }
+        let created_last = slots.values().map(|slot| slot.known.created).max().unwrap_or(0);
+        let state = State { slots, lock: Some(lock), lost: None, removed: 0, created_last };
+        let inner = Arc::new(Inner {
+            dir,
+            openers: Openers::new(&pool),
+            pool,
+            state: Mutex::new(state),
+            checking: Mutex::default(),
+            changed: Condvar::new(),
+            gate: RwLock::default(),
+            catalog: Mutex::new(catalog),
+            configuring: Mutex::default(),
+            opens_due: AtomicBool::new(false),
+        });
         let weak = Arc::downgrade(&inner);
         inner.pool.guard(move || {
             if let Some(inner) = weak.upgrade() {
                 inner.check_lock();
             }
         });
+        inner.pool.add(Keeper::new(&inner));
+        removed.into_iter().for_each(|path| inner.remove_later(path));
+        let losses = inner.survey();
         Ok((Self { inner }, losses))
     }
 
-    /// The stream of this name.
+    /// The stream of this name, opened if need be; none, if it is missing or cannot be opened. Waits for the disk: an
+    /// event loop takes [`lookup`](Self::lookup) and [`opening`](Self::opening).
     pub fn stream(&self, name: &str) -> Option<Stream> {
-        self.inner.state().streams.get(name).cloned()
+        self.find(name).ok().flatten()
+    }
+
+    /// The same, with the reason why it cannot be opened.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError`]
+    pub fn find(&self, name: &str) -> Result<Option<Stream>, StreamError> {
+        Ok(self.inner.find(name, None)?.0)
+    }
+
+    /// Whether the stream of this name can be used at once. Never blocks.
+    pub fn lookup(&self, name: &str) -> Lookup {
+        let now = (self.inner.pool.clock)();
+        match self.inner.state().slots.get(name) {
+            None => Lookup::Missing,
+            Some(slot) => match &slot.life {
+                Life::Open(stream) => Lookup::Open(stream.clone()),
+                Life::Damaged(why, _) if !slot.may_open(now) => Lookup::Damaged(why.clone()),
+                _ => Lookup::Closed,
+            },
+        }
+    }
+
+    /// Opens a stream in the background. The future is done when that is done; it has none if there is no such stream.
+    #[must_use]
+    pub fn opening(&self, name: &str) -> Opening {
+        Opening::new(self.inner.clone(), name, None)
+    }
+
+    /// Opens a stream in the background, or creates it if it is missing: a name and a configuration are as for
+    /// [`create`](Self::create), but one that is there is not configured.
+    #[must_use]
+    pub fn creating(&self, name: &str, config: &StreamConfig) -> Opening {
+        Opening::new(self.inner.clone(), name, Some(config.clone()))
     }
 
     /// Creates a stream, or changes how the one that is there is kept. Waits for the disk.
@@ -126,80 +218,41 @@ impl Streams {
     /// [`CreateError`]
     pub fn create(&self, name: &str, config: &StreamConfig) -> Result<Stream, CreateError> {
         let inner = &*self.inner;
-        let directory = name::encode(name).ok_or(CreateError::Name)?;
-        let _creating = inner.creating.lock().unwrap_or_else(PoisonError::into_inner);
+        if inner.state().lock.is_none() {
+            return Err(CreateError::Closed);
+        }
         if let Some(why) = inner.check_lock() {
             return Err(CreateError::Io(io::Error::other(&*why)));
         }
-        let (there, count) = {
-            let state = inner.state();
-            if state.lock.is_none() {
-                return Err(CreateError::Closed);
-            }
-            (state.streams.get(name).cloned(), state.streams.len())
+        let path = inner.path(name).ok_or(CreateError::Name)?;
+        let _configuring = inner.configuring.lock().unwrap_or_else(PoisonError::into_inner);
+        let stream = match self.find(name)? {
+            Some(stream) => stream,
+            None => match inner.find(name, Some(config))?.0 {
+                Some(stream) => return Ok(stream),
+                None => return Err(CreateError::Closed),
+            },
         };
-        let has = there.as_ref().map_or(1, Stream::partitions);
+        let has = stream.partitions();
         if !(has.max(1)..=StreamConfig::PARTITIONS_MAX).contains(&config.partitions) {
             return Err(CreateError::Partitions { has });
         }
-        if there.is_none() && count >= inner.pool.limits.max_streams {
-            return Err(CreateError::TooMany);
+        let _gate = inner.gate.read().unwrap_or_else(PoisonError::into_inner);
+        if inner.state().lock.is_none() {
+            return Err(CreateError::Closed);
         }
-        let automatic = there.as_ref().map_or(config.automatic, Stream::automatic);
-        let config = &config.clone().automatic(automatic);
-        let path = inner.dir.join(directory);
-        let disk = &*inner.pool.disk;
-        let since = there.as_ref().map_or_else(|| inner.next_created(), Stream::created);
-        let created = match &there {
-            Some(stream) => stream.configure(&path, &inner.pool, config),
-            None => disk
-                .create_dir(&path)
-                .and_then(|()| disk.sync_dir(&inner.dir))
-                .and_then(|()| Stream::create((name, since), path.clone(), &inner.pool, config)),
-        };
-        let stream = created.map_err(CreateError::Io)?;
-        // Only when all its parts are there it is a stream.
-        disk::replace(disk, &path, meta::NAME, &meta::encode(config, since)).map_err(CreateError::Io)?;
-        if there.is_none() {
-            stream.begin(&inner.pool);
+        let config = config.clone().automatic(stream.automatic());
+        stream.configure(&path, &inner.pool, &config).map_err(CreateError::Io)?;
+        let content = meta::encode(&config, stream.created());
+        disk::replace(&*inner.pool.disk, &path, meta::NAME, &content).map_err(CreateError::Io)?;
+        let known = inner.state().slots.get_mut(name).map(|slot| {
+            slot.known.config = config;
+            slot.known_unless_open()
+        });
+        if let Some(known) = known {
+            inner.catalog().put(name, &known);
         }
-        inner.state().streams.insert(name.to_owned(), stream.clone());
         Ok(stream)
-    }
-
-    /// Deletes a stream with all its records and the offsets of its groups. Pending appends, and all further appends
-    /// and reads through handles of the stream, fail with `Deleted`. A stream that is created again under the name has
-    /// a larger [`Stream::created`]. The files are removed in the background. Answers whether the stream existed.
-    /// Waits for the disk; after it returns, the deletion survives a crash.
-    ///
-    /// # Errors
-    ///
-    /// [`DeleteError`]
-    pub fn delete(&self, name: &str) -> Result<bool, DeleteError> {
-        let inner = &*self.inner;
-        let _creating = inner.creating.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(why) = inner.check_lock() {
-            return Err(DeleteError::Io(io::Error::other(&*why)));
-        }
-        let (found, serial) = {
-            let mut state = inner.state();
-            if state.lock.is_none() {
-                return Err(DeleteError::Closed);
-            }
-            state.removed += 1;
-            (state.streams.get(name).cloned(), state.removed)
-        };
-        let (Some(stream), Some(directory)) = (found, name::encode(name)) else { return Ok(false) };
-        stream.discard();
-        stream.leave(&inner.pool);
-        inner.pool.settle(|| !stream.is_busy());
-        let disk = &*inner.pool.disk;
-        let aside = inner.dir.join(format!("{}{}-{serial}", name::REMOVED, stream.created()));
-        disk.rename(&inner.dir.join(directory), &aside).map_err(DeleteError::Io)?;
-        inner.state().streams.remove(name);
-        disk.sync_dir(&inner.dir).map_err(DeleteError::Io)?;
-        inner.pool.push(Arc::new(Removal(inner.pool.clone(), aside)));
-        Ok(true)
     }
 
     /// Why nothing is appended, committed or created until the directory is opened again, if so: the directory was
@@ -209,24 +262,47 @@ impl Streams {
         self.inner.state().lost.clone()
     }
 
-    /// All streams, by name.
+    /// All streams, by name. Opens each that can be, and waits for the disk: see
+    /// [`describe_all`](Self::describe_all).
     pub fn list(&self) -> Vec<Stream> {
-        self.inner.state().streams.values().cloned().collect()
+        let names: Vec<Arc<str>> = self.inner.state().slots.keys().cloned().collect();
+        names.iter().filter_map(|name| self.stream(name)).collect()
+    }
+
+    /// The streams that are open, by name.
+    pub fn list_open(&self) -> Vec<Stream> {
+        let state = self.inner.state();
+        let open = state.slots.values().filter_map(|slot| match &slot.life {
+            Life::Open(stream) => Some(stream.clone()),
+            _ => None,
+        });
+        open.collect()
+    }
+
+    /// The streams that cannot be opened, by name, and why.
+    pub fn list_damaged(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        let state = self.inner.state();
+        let damaged = state.slots.iter().filter_map(|(name, slot)| match &slot.life {
+            Life::Damaged(why, _) => Some((name.clone(), why.clone())),
+            _ => None,
+        });
+        damaged.collect()
     }
 
     /// A stream as the list knows it. Does not open it.
     pub fn describe(&self, name: &str) -> Option<StreamInfo> {
-        self.inner.state().streams.get(name).map(Stream::info)
+        let state = self.inner.state();
+        state.slots.get_key_value(name).map(|(name, slot)| slot.info(name))
     }
 
     /// All streams as the list knows them, by name. Opens none.
     pub fn describe_all(&self) -> Vec<StreamInfo> {
-        self.inner.state().streams.values().map(Stream::info).collect()
+        self.inner.state().slots.iter().map(|(name, slot)| slot.info(name)).collect()
     }
 
     /// How many streams there are.
     pub fn count(&self) -> usize {
-        self.inner.state().streams.len()
+        self.inner.state().slots.len()
     }
 
     /// Has somebody else carry out what the log's threads would write: a loop that appends to files, for instance. The
@@ -238,7 +314,7 @@ impl Streams {
 
     /// Whether one more stream may come into being, as far as [`StreamsConfig::max_streams`] goes.
     pub fn has_room(&self) -> bool {
-        self.inner.state().streams.len() < self.inner.pool.limits.max_streams
+        self.count() < self.inner.pool.limits.max_streams
     }
 
     /// Does one thing that a writer would, here: for a program that has no threads for it
@@ -249,7 +325,7 @@ impl Streams {
     }
 
     /// Writes and syncs what waits, whatever the stream's rule is, and unlocks the directory. Appends fail from now on;
-    /// reading still works. Waits for the disk.
+    /// reading streams that are open still works. Waits for the disk.
     pub fn close(&self) {
         self.inner.close();
     }
@@ -267,24 +343,60 @@ impl Streams {
 
 impl Inner {
     fn close(&self) {
-        let _creating = self.creating.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.state();
         let Some(lock) = state.lock.take() else { return };
-        let streams: Vec<Stream> = state.streams.values().cloned().collect();
+        let waiting: Vec<_> =
+            state.slots.values_mut().flat_map(|slot| std::mem::take(&mut slot.waiting)).collect();
         drop(state);
+        self.changed.notify_all();
+        waiting.into_iter().for_each(std::task::Waker::wake);
+        self.openers.stop();
+        let gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let open: Vec<Stream> = self
+            .state()
+            .slots
+            .values()
+            .filter_map(|slot| if let Life::Open(stream) = &slot.life { Some(stream.clone()) } else { None })
+            .collect();
         self.pool.set_carrier(None);
-        streams.iter().for_each(Stream::stop);
+        open.iter().for_each(Stream::stop);
         self.pool.stop();
-        streams.iter().for_each(Stream::close);
+        let each = open.len().div_ceil(CLOSERS).max(CLOSE_EACH);
+        thread::scope(|scope| {
+            let mut parts = open.chunks(each);
+            let first = parts.next();
+            for part in parts {
+                scope.spawn(move || part.iter().for_each(Stream::close));
+            }
+            first.into_iter().flatten().for_each(Stream::close);
+        });
+        if self.state().lost.is_none() {
+            self.write_catalog();
+        }
+        drop(gate);
         let _checking = self.checking.lock().unwrap_or_else(PoisonError::into_inner);
         drop(lock);
     }
 
-    /// Now, or later than every stream so far: a clock that goes back does not repeat it.
-    fn next_created(&self) -> u64 {
-        let mut state = self.state();
-        state.created_last = (self.pool.clock)().max(state.created_last + 1);
-        state.created_last
+    /// The streams are closed.
+    fn write_catalog(&self) {
+        let mut catalog = self.catalog();
+        let state = self.state();
+        let known: Vec<(&Arc<str>, Known)> =
+            state.slots.iter().map(|(name, slot)| (name, slot.to_known())).collect();
+        if let Err(error) = catalog.replace(known.iter().map(|(name, known)| (&***name, known))) {
+            tracing::warn!(%error, "the catalog cannot be written, and the next start takes longer");
+        }
+    }
+
+    /// Waits until another slot is no longer busy.
+    fn wait(&self, state: MutexGuard<'_, State>) {
+        if self.pool.limits.writers > 0 {
+            drop(self.changed.wait(state));
+        } else {
+            drop(state);
+            self.pool.work();
+        }
     }
 
     /// Fails all streams for good if the directory is another one than was opened.
@@ -312,7 +424,11 @@ impl Inner {
         )
         .into();
         state.lost = Some(why.clone());
-        let streams: Vec<Stream> = state.streams.values().cloned().collect();
+        let open = state.slots.values().filter_map(|slot| match &slot.life {
+            Life::Open(stream) => Some(stream.clone()),
+            _ => None,
+        });
+        let streams: Vec<Stream> = open.collect();
         drop(state);
         tracing::error!("{why}");
         streams.iter().for_each(|stream| stream.fail_for_good(&why));
@@ -322,6 +438,10 @@ impl Inner {
     /// Nothing here panics while it is held.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn catalog(&self) -> MutexGuard<'_, Catalog> {
+        self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -337,25 +457,17 @@ impl fmt::Debug for Streams {
     }
 }
 
-/// Removes the directory of a deleted stream. What cannot be removed is removed when the log is opened again.
-struct Removal(Arc<Pool>, PathBuf);
-
-impl Work for Removal {
-    fn work(self: Arc<Self>) -> bool {
-        // A process that stops hands the directory over without delay.
-        if !self.0.is_stopped()
-            && let Err(error) = disk::remove_tree(&*self.0.disk, &self.1)
-        {
-            tracing::warn!(path = %self.1.display(), %error, "files of a deleted stream could not be removed");
+/// A stream that the catalog does not list; none, if its directory is not that of one.
+fn found(pool: &Pool, dir: &Path) -> Option<Slot> {
+    match read_config(&*pool.disk, dir) {
+        // Without this file, the stream was being created when the process ended, and nobody was told of it.
+        Ok(None) => None,
+        Ok(Some((config, created))) => {
+            Some(Slot::new(Known { created, config, ..Known::default() }, Life::Closed))
         }
-        false
+        // Opening it tells what is wrong.
+        Err(_) => Some(Slot::new(Known::default(), Life::Closed)),
     }
-
-    fn tick(&self, _: u64) -> bool {
-        false
-    }
-
-    fn rest(&self) {}
 }
 
 /// Makes a directory, with those above it, and makes their names durable.

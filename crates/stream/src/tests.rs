@@ -5,6 +5,7 @@ mod damage;
 mod deletion;
 mod directory;
 mod groups;
+mod many;
 mod reading;
 mod retention;
 mod waiting;

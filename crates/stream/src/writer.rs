@@ -272,6 +272,13 @@ impl Pool {
         }
     }
 
+    /// Has everything give back what was not used since the last time.
+    #[cfg(test)]
+    pub(crate) fn rest(&self) {
+        let members = self.line().members.clone();
+        members.iter().for_each(|member| member.rest());
+    }
+
     /// Looks at everything now.
     #[cfg(test)]
     pub(crate) fn tick(&self) {

@@ -329,6 +329,47 @@ pub(crate) const KEYS: &[Key] = &[
         reloads: false,
     },
     Key {
+        name: "streams.max_streams",
+        default: Some("1024"),
+        example: "",
+        expected: "a whole number of at least 1",
+        about: &[
+            "Streams that there may be, 100000 at most. What is published to one more is rejected with 429.",
+        ],
+        reloads: false,
+    },
+    Key {
+        name: "streams.max_created_per_client",
+        default: Some("256"),
+        example: "",
+        expected: "a whole number of at least 1",
+        about: &[
+            "Streams that one client may create by using them, less those that were deleted, since the server was started:",
+            "so no client takes all of max_streams. A client is the subject (`sub`) of a token, or an address. One more is",
+            "rejected with 429.",
+        ],
+        reloads: false,
+    },
+    Key {
+        name: "streams.max_created_per_minute",
+        default: Some("256"),
+        example: "",
+        expected: "a whole number of at least 1",
+        about: &["Streams that one client may create within a minute. One more is rejected with 429."],
+        reloads: false,
+    },
+    Key {
+        name: "streams.expire_unused",
+        default: Some("\"off\""),
+        example: "",
+        expected: "a string with a number and a unit, longer than zero, such as \"7d\" or \"off\"",
+        about: &[
+            "Time after which a stream that its first use has created is deleted, with its records, if no client appends to",
+            "it or reads it meanwhile; \"off\" keeps it, since what was acknowledged is to stay unless you say otherwise.",
+        ],
+        reloads: false,
+    },
+    Key {
         name: "streams.store",
         default: None,
         example: "\"kafka://one:9092,two:9092\"",

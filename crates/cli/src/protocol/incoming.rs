@@ -166,7 +166,7 @@ fn is_id(id: &Value) -> bool {
 
 fn op(fields: Fields<'_>) -> Result<Op<'_>, Problem> {
     let name = fields.op.as_deref().ok_or_else(|| problem(code::MALFORMED, "op is missing"))?.to_owned();
-    if matches!(&*name, "append" | "consume" | "commit" | "read" | "stop" | "stream") {
+    if matches!(&*name, "append" | "consume" | "commit" | "read" | "stop" | "stream" | "delete") {
         return op_of_stream(&name, fields);
     }
     if fields.is_of_stream() {
@@ -265,6 +265,7 @@ fn op_of_stream<'a>(name: &str, fields: Fields<'a>) -> Result<Op<'a>, Problem> {
             max: fields.max.unwrap_or(READ_BYTES),
         },
         "stop" => streams::Op::Stop,
+        "delete" => streams::Op::Delete,
         _ => streams::Op::Stream,
     };
     Ok(Op::Stream(fields.stream, op))

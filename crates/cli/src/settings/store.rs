@@ -185,10 +185,10 @@ impl Place<'_> {
     }
 
     /// Opens it. A copy of what one broker has is not mixed with another's, nor with streams that are nowhere else.
-    pub(super) fn open(&self) -> Result<Streams, Unopened> {
+    pub(super) fn open(&self, max_streams: usize) -> Result<Streams, Unopened> {
         let path = self.path();
         // What was lost is in the log.
-        let config = StreamsConfig::default().max_waiters(READERS_MAX);
+        let config = StreamsConfig::default().max_waiters(READERS_MAX).max_streams(max_streams);
         let (streams, _) = Streams::open(path, config).map_err(|error| match error {
             OpenError::Locked(_) => Unopened::Locked,
             error => Unopened::Failed(error.to_string()),
@@ -316,7 +316,7 @@ mod tests {
         let path = directory.path().to_owned();
         let open = |store: Option<&StoreSettings>| {
             Place::Given(path.clone(), store)
-                .open()
+                .open(1024)
                 .map(|streams| streams.close())
                 .map_err(|why| why.to_string())
         };
@@ -333,10 +333,10 @@ mod tests {
             assert!(error.contains("a copy of what redis://one keeps"), "{error}");
         }
         let own = tempfile::tempdir().unwrap();
-        let streams = Place::Given(own.path().to_owned(), None).open().ok().unwrap();
+        let streams = Place::Given(own.path().to_owned(), None).open(1024).ok().unwrap();
         streams.create("s", &sinews_stream::StreamConfig::default()).unwrap();
         streams.close();
-        let error = Place::Given(own.path().to_owned(), Some(&one)).open().err().unwrap().to_string();
+        let error = Place::Given(own.path().to_owned(), Some(&one)).open(1024).err().unwrap().to_string();
         assert!(error.contains("streams that no broker keeps"), "{error}");
     }
 }

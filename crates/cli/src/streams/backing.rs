@@ -35,8 +35,12 @@ use crate::protocol::{Problem, code, problem};
 /// The topics that are kept in streams.
 pub(crate) struct Backing {
     patterns: Vec<String>,
-    /// By name. A stream stays, and so does its line; there are no more than there may be streams.
+    /// By name. There are no more than there may be streams.
     lines: Mutex<HashMap<String, Arc<Line>>>,
+    /// Changes of that.
+    generation: AtomicU64,
+    /// Topics whose stream was deleted, and whose subscribers are to be told.
+    reset: Mutex<Vec<String>>,
     bell: Arc<Bell>,
     relay: Mutex<Option<JoinHandle<()>>>,
     closing: AtomicBool,
@@ -96,6 +100,8 @@ impl Backing {
         Self {
             patterns,
             lines: Mutex::default(),
+            generation: AtomicU64::new(0),
+            reset: Mutex::default(),
             bell: Arc::default(),
             relay: Mutex::default(),
             closing: AtomicBool::new(false),
@@ -133,7 +139,7 @@ impl Backing {
 
     /// The line of a stream. One that was not there at the beginning is new, so all of it is to be published.
     pub(super) fn line(&self, stream: &Stream) -> Result<Arc<Line>, Problem> {
-        if let Some(line) = self.lock().get(stream.name()) {
+        if let Some(line) = self.lock().get(stream.name()).filter(|line| line.is_of(stream)) {
             return Ok(line.clone());
         }
         Ok(self.insert(stream, check(stream)?, (stream.created(), 0)))
@@ -141,7 +147,10 @@ impl Backing {
 
     fn insert(&self, stream: &Stream, partition: Partition, (epoch, relayed): (u64, u64)) -> Arc<Line> {
         let mut lines = self.lock();
+        // One of a deleted stream goes.
+        lines.retain(|name, line| name != stream.name() || line.is_of(stream));
         let line = lines.entry(stream.name().to_owned()).or_insert_with(|| {
+            self.generation.fetch_add(1, Ordering::SeqCst);
             Arc::new(Line {
                 stream: stream.clone(),
                 epoch,
@@ -155,6 +164,24 @@ impl Backing {
         drop(lines);
         self.bell.clone().wake();
         line
+    }
+
+    /// The stream that was created then is deleted. Subscribers of its topic are told.
+    pub(super) fn remove(&self, name: &str, created: u64) {
+        if !self.backs(name) {
+            return;
+        }
+        self.lock().retain(|known, line| known != name || line.stream.created() != created);
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        self.reset.lock().unwrap_or_else(PoisonError::into_inner).push(name.to_owned());
+        self.bell.clone().wake();
+        self.wake_all();
+    }
+
+    /// Tells the subscribers of topics whose stream was deleted.
+    fn tell_reset(&self, hub: &Hub, publisher: &mut Publisher) {
+        let reset = std::mem::take(&mut *self.reset.lock().unwrap_or_else(PoisonError::into_inner));
+        reset.iter().for_each(|topic| hub.tell_reset(publisher, topic));
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Line>>> {
@@ -222,14 +249,14 @@ impl Backing {
     fn run(&self, hub: &Hub, mut publisher: Publisher) {
         // The first to set it.
         let _ = self.bell.0.set(thread::current());
-        let mut lines = Vec::new();
+        let (mut lines, mut seen) = (Vec::new(), None);
         loop {
             let closing = self.closing.load(Ordering::SeqCst);
-            let known = self.lock();
-            if known.len() != lines.len() {
-                lines = known.values().cloned().collect();
+            self.tell_reset(hub, &mut publisher);
+            let generation = self.generation.load(Ordering::SeqCst);
+            if seen.replace(generation) != Some(generation) {
+                lines = self.lock().values().cloned().collect();
             }
-            drop(known);
             let mut step = Step::Idle;
             for line in lines.iter().filter(|line| closing || line.alarm.has_rung()) {
                 match line.step(hub, &mut publisher, |publisher| self.pace(publisher)) {
@@ -258,6 +285,10 @@ impl Backing {
 }
 
 impl Line {
+    fn is_of(&self, stream: &Stream) -> bool {
+        self.stream.created() == stream.created()
+    }
+
     fn name(&self) -> &str {
         self.stream.name()
     }
@@ -321,6 +352,7 @@ impl Line {
             }
             // A copy that has nothing yet stands at 0, wherever its broker is.
             Err(ReadError::Ahead { .. }) => self.follow(from),
+            Err(ReadError::Deleted) => Step::Idle,
             Err(error) => {
                 tracing::error!(topic = self.name(), %error, "what is kept of a topic cannot be read");
                 Step::Failed

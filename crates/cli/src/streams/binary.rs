@@ -1,5 +1,6 @@
 //! The binary messages, over WebSocket and over plain TCP.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -27,6 +28,8 @@ pub(crate) struct Binary {
     /// `None`: it has to say hello first.
     guest: Option<Guest>,
     live: Option<Live>,
+    /// Of a plain connection.
+    address: Option<IpAddr>,
     max_message: usize,
     desk: Desk<u32>,
 }
@@ -56,12 +59,19 @@ impl Binary {
         });
         let rights = rights.map_err(|denied| denied.refusal())?;
         let guest = Some(Guest { stream, rights, found: None });
-        Ok(Self { store, guest, live: None, max_message, desk: Desk::default() })
+        Ok(Self { store, guest, live: None, address: None, max_message, desk: Desk::default() })
     }
 
     /// A plain connection, which names its stream first.
-    pub(crate) fn plain(live: Live, store: Arc<Store>, max_message: usize) -> Self {
-        Self { store, guest: None, live: Some(live), max_message, desk: Desk::default() }
+    pub(crate) fn plain(live: Live, store: Arc<Store>, address: IpAddr, max_message: usize) -> Self {
+        Self {
+            store,
+            guest: None,
+            live: Some(live),
+            address: Some(address),
+            max_message,
+            desk: Desk::default(),
+        }
     }
 
     fn hello(&mut self, stream: &str, token: Option<&str>, id: u32) -> Result<Bytes, Problem> {
@@ -73,6 +83,7 @@ impl Binary {
         }
         crate::hub::check_name(stream).map_err(|text| problem(code::TOPIC, text))?;
         let rights = live.policy().rights_of(token)?;
+        let rights = self.address.map_or(rights.clone(), |address| rights.of_client(address));
         rights.check(Want::Publish(stream)).or_else(|_| rights.check(Want::Subscribe(stream)))?;
         self.guest = Some(Guest { stream: stream.to_owned(), rights, found: None });
         Ok(self.welcome(id))
@@ -136,7 +147,13 @@ impl Binary {
         }
         let Some(stream) = found.clone() else { return Err(nobody()) };
         let records = Records::check(records, self.store.limits()).map_err(malformed)?;
-        self.desk.publish((&self.store, stream), head.which(), records, (head.id, ack), &Wire, cx)
+        let to = (&*self.store, stream);
+        let result = self.desk.publish(to, head.which(), records, (head.id, ack), &Wire, cx);
+        if result.as_ref().is_err_and(|problem| problem.code == code::NOT_KEPT) {
+            // It was deleted. The next one is created by what is published next.
+            *found = None;
+        }
+        result
     }
 
     /// Does what a message asks for; answers what is to be said at once.
@@ -171,6 +188,11 @@ impl Binary {
             }
             Wish::Unsubscribe(id) => {
                 Err(problem(code::NOT_SUBSCRIBED, format!("there is no subscription {id}")))
+            }
+            Wish::Delete => {
+                let name = stream.clone();
+                self.desk.delete((&self.store, &name), rights, head.id, &Wire, cx)?;
+                Ok(None)
             }
             Wish::Ping => Ok(Some(wire::message(op::PONG, ANY, head.id, |_| {}))),
         }
@@ -248,6 +270,10 @@ impl Voice for Wire {
 
     fn committed(&self, at: &Place<'_, u32>, cx: &mut Context<'_>) {
         let _ = cx.send_binary(&wire::message(op::COMMITTED, number(at.partition), *at.id, |_| {}));
+    }
+
+    fn deleted(&self, at: &Place<'_, u32>, cx: &mut Context<'_>) {
+        let _ = cx.send_binary(&wire::message(op::DELETED, ANY, *at.id, |_| {}));
     }
 
     fn failed(&self, id: &u32, problem: Problem, cx: &mut Context<'_>) {

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{self, Poll, Wake, Waker};
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use sinews_server::{Context, Sent};
 use sinews_stream::record::Records;
 use sinews_stream::{AppendError, Appended, Durability, Past, Pending, Read, Start, Stream};
@@ -18,6 +19,7 @@ use sinews_stream::{AppendError, Appended, Durability, Past, Pending, Read, Star
 use super::bridge::{Opening, Source, Unread};
 use super::groups::Membership;
 use super::{Ack, Begin, Committed, Fetched, READ_BYTES, Store, Under, Which, choose};
+use crate::auth::Rights;
 use crate::protocol::{Problem, code, problem};
 
 /// How a connection says what became of things.
@@ -29,6 +31,8 @@ pub(crate) trait Voice {
     /// So many records were taken from a producer who does not want to know more.
     fn taken(&self, _at: &Place<'_, Self::Id>, _count: u32, _cx: &mut Context<'_>) {}
     fn committed(&self, at: &Place<'_, Self::Id>, cx: &mut Context<'_>);
+    /// The stream was deleted, as the client asked for.
+    fn deleted(&self, at: &Place<'_, Self::Id>, cx: &mut Context<'_>);
     fn failed(&self, id: &Self::Id, problem: Problem, cx: &mut Context<'_>);
     /// Records from an offset on; what comes before it in the first batch does not count. `end` is that of what can
     /// be read. Answers where it goes on, too: earlier than behind all of it where something is damaged.
@@ -110,7 +114,13 @@ struct Fetch<I> {
     id: I,
     stream: String,
     partition: u32,
-    fetched: Pin<Box<dyn Future<Output = Result<Fetched, Problem>>>>,
+    done: Pin<Box<dyn Future<Output = Result<Done, Problem>>>>,
+}
+
+/// What was asked for once.
+enum Done {
+    Fetched(Fetched),
+    Deleted,
 }
 
 struct Waiting<I> {
@@ -358,7 +368,34 @@ impl<I> Desk<I> {
         voice: &impl Voice<Id = I>,
         cx: &mut Context<'_>,
     ) {
-        self.fetches.push_back(Fetch { id, stream, partition, fetched: Box::pin(fetched) });
+        let done = fetched.map(|fetched| fetched.map(Done::Fetched));
+        self.answer_when(done, (stream, partition), id, voice, cx);
+    }
+
+    /// Deletes a stream, and answers when that is done.
+    pub(crate) fn delete(
+        &mut self,
+        (store, name): (&Arc<Store>, &str),
+        rights: &Rights,
+        id: I,
+        voice: &impl Voice<Id = I>,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Problem> {
+        store.check_delete(name, rights)?;
+        let done = store.delete(name)?.map(|deleted| deleted.map(|()| Done::Deleted));
+        self.answer_when(done, (name.to_owned(), 0), id, voice, cx);
+        Ok(())
+    }
+
+    fn answer_when(
+        &mut self,
+        done: impl Future<Output = Result<Done, Problem>> + 'static,
+        (stream, partition): (String, u32),
+        id: I,
+        voice: &impl Voice<Id = I>,
+        cx: &mut Context<'_>,
+    ) {
+        self.fetches.push_back(Fetch { id, stream, partition, done: Box::pin(done) });
         self.awaited += 1;
         self.answer_fetches(voice, cx);
         self.hold_or_release(cx);
@@ -514,13 +551,13 @@ impl<I> Desk<I> {
         while let Some(first) = self.fetches.front_mut()
             && takes_more(cx)
         {
-            let Poll::Ready(result) = first.fetched.as_mut().poll(&mut task::Context::from_waker(&waker))
-            else {
+            let Poll::Ready(result) = first.done.as_mut().poll(&mut task::Context::from_waker(&waker)) else {
                 break;
             };
             let at = Place { id: &first.id, stream: &first.stream, partition: first.partition };
             match result {
-                Ok(fetched) => voice.fetched(&at, &fetched, cx),
+                Ok(Done::Fetched(fetched)) => voice.fetched(&at, &fetched, cx),
+                Ok(Done::Deleted) => voice.deleted(&at, cx),
                 Err(problem) => voice.failed(&first.id, problem, cx),
             }
             self.fetches.pop_front();
@@ -611,6 +648,9 @@ impl<I> Subscription<I> {
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
         let Some(member) = &self.member else { return Ok(()) };
+        if member.membership.is_deleted() {
+            return Err(super::deleted(self.stream.name()));
+        }
         let moves = member.membership.moves();
         self.has_moved |= !moves.lost.is_empty() || !moves.gained.is_empty();
         if !self.has_moved {

@@ -32,6 +32,7 @@ pub(crate) enum Op<'a> {
     Read { partition: u32, offset: u64, max: usize },
     Stop,
     Stream,
+    Delete,
 }
 
 /// One record as a client gives it.
@@ -98,7 +99,7 @@ impl Side {
     pub(crate) fn opening(&self, stream: Option<&str>, op: &Op<'_>, rights: &Rights) -> Option<Opening> {
         let name = stream.or(self.here.as_deref())?;
         let want = match op {
-            Op::Stop => return None,
+            Op::Stop | Op::Delete => return None,
             Op::Append { .. } => Want::Publish(name),
             _ => Want::Subscribe(name),
         };
@@ -159,6 +160,10 @@ impl Side {
             }
             Op::Stop if self.desk.unsubscribe(|_, known| known == name) => {
                 Ok(Answer::Ack(json!({ "stream": name })))
+            }
+            Op::Delete => {
+                self.desk.delete((&store, name), rights, id.into(), &Words, cx)?;
+                Ok(Answer::Later)
             }
             Op::Stop => Err(problem(code::NOT_SUBSCRIBED, format!("{name} is not being consumed"))),
             Op::Stream => {
@@ -402,6 +407,12 @@ impl Voice for Words {
     fn committed(&self, at: &Place<'_, Asked>, cx: &mut Context<'_>) {
         if at.id.id.is_some() {
             Self::say(json!({ "op": "ack", "stream": at.stream, "partition": at.partition }), at.id, cx);
+        }
+    }
+
+    fn deleted(&self, at: &Place<'_, Asked>, cx: &mut Context<'_>) {
+        if at.id.id.is_some() {
+            Self::say(json!({ "op": "ack", "stream": at.stream }), at.id, cx);
         }
     }
 

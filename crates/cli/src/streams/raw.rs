@@ -61,9 +61,11 @@ impl Voice for Silent {
 
     fn committed(&self, _: &Place<'_, ()>, _: &mut Context<'_>) {}
 
+    fn deleted(&self, _: &Place<'_, ()>, _: &mut Context<'_>) {}
+
     fn failed(&self, (): &(), problem: Problem, cx: &mut Context<'_>) {
         let code = match problem.code {
-            code::STORE | code::TOO_MANY => CloseCode::TRY_AGAIN_LATER,
+            code::STORE | code::TOO_MANY | code::NOT_KEPT => CloseCode::TRY_AGAIN_LATER,
             code::TOO_LARGE => CloseCode::TOO_BIG,
             _ => CloseCode::POLICY,
         };

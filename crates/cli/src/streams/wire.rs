@@ -42,6 +42,7 @@ pub(super) enum Wish<'a> {
     /// The id that it was subscribed with.
     Unsubscribe(u32),
     Ping,
+    Delete,
 }
 
 /// What is said: below 128 by the client.
@@ -57,6 +58,7 @@ pub(super) mod op {
     pub(in crate::streams) const COMMITTED: u8 = 132;
     pub(in crate::streams) const UNSUBSCRIBED: u8 = 133;
     pub(in crate::streams) const PONG: u8 = 134;
+    pub(in crate::streams) const DELETED: u8 = 135;
     pub(in crate::streams) const ASSIGNED: u8 = 140;
     pub(in crate::streams) const GAP: u8 = 141;
     pub(in crate::streams) const ERROR: u8 = 255;
@@ -95,6 +97,8 @@ impl Head {
                 Wish::Unsubscribe(id.map_err(|_| "unsubscribe: u32 id of the subscription")?)
             }
             6 => Wish::Ping,
+            7 if body.is_empty() => Wish::Delete,
+            7 => return Err(Some("delete: no body")),
             _ => return Err(None),
         };
         if self.flags != 0 && !matches!(wish, Wish::Publish(_)) {
@@ -246,12 +250,13 @@ mod tests {
         assert_eq!(read(&commit), Ok(Wish::Commit { offset: 7, group: "g" }));
         assert_eq!(read(&with(5, 0, &[1, 0, 0, 0])), Ok(Wish::Unsubscribe(1)));
         assert_eq!(read(&with(6, 0, b"")), Ok(Wish::Ping));
+        assert_eq!(read(&with(7, 0, b"")), Ok(Wish::Delete));
     }
 
     #[test]
     fn what_is_none_is_told() {
         assert_eq!(Head::split(&[0; 7]), None);
-        assert_eq!(read(&with(7, 0, b"")), Err(None));
+        assert_eq!(read(&with(8, 0, b"")), Err(None));
         for bad in [
             with(0, 0, b""),
             with(0, 0, b"\x02\x01a"),
@@ -265,6 +270,7 @@ mod tests {
             with(4, 0, &[0; 7]),
             with(5, 0, &[0; 3]),
             with(6, 1, b""),
+            with(7, 0, b"s"),
         ] {
             assert!(matches!(read(&bad), Err(Some(_))), "{bad:?}");
         }

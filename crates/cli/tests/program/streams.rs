@@ -11,6 +11,8 @@ use crate::config::Directory;
 use crate::support::{PATIENCE, Running, Socket};
 
 mod crash;
+mod deletion;
+mod directory;
 mod groups;
 mod report;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{One, numbered, open, poll, read_all, small};
 use crate::disk::simulated::After;
-use crate::{Durability, OpenError, ReadError, StreamsConfig};
+use crate::{Durability, ReadError, StreamError, StreamsConfig};
 
 const FIRST: &str = "/log/streams/s/0/00000000000000000000.log";
 
@@ -110,8 +110,9 @@ fn what_a_newer_version_wrote_is_not_touched() {
     let file = crate::disk::Disk::open(&disk, Path::new(FIRST)).unwrap();
     file.append(&[std::io::IoSlice::new(&bytes)]).unwrap();
     let before = disk.files("/log/streams/s/0");
-    let error = open(&disk, StreamsConfig::default(), &one.hand).unwrap_err();
-    assert!(matches!(&error, OpenError::Unknown(path, _) if path == Path::new(FIRST)), "{error}");
+    let (streams, _) = open(&disk, StreamsConfig::default(), &one.hand).unwrap();
+    let error = streams.find("s").unwrap_err();
+    assert!(matches!(&error, StreamError::Damaged(why) if why.starts_with(FIRST)), "{error}");
     assert_eq!(disk.files("/log/streams/s/0"), before);
 }
 

@@ -1,0 +1,369 @@
+//! The catalog: a file that lists the streams of a directory, so that starting opens none of them.
+//!
+//! It is an append-only log of entries, each with a length and a checksum, and is written anew at a clean stop. It says
+//! nothing that the directories do not say: what it lacks is added from them, and opening a stream reads the stream's
+//! own files. So a catalog that is damaged, stale or missing costs time and no records.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes};
+
+use crate::disk::{self, Disk, File, append_all};
+use crate::{Fsync, StreamConfig};
+
+/// What is known of a stream that is not open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) created: u64,
+    pub(crate) config: StreamConfig,
+    pub(crate) last_append: Option<u64>,
+    pub(crate) last_read: Option<u64>,
+    /// As of its last clean close; none if it was open when a process ended.
+    pub(crate) extents: Option<Vec<Extent>>,
+    pub(crate) groups: Vec<(Box<str>, Vec<(u32, u64)>)>,
+}
+
+/// How far a partition goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) earliest: u64,
+    pub(crate) readable: u64,
+    pub(crate) bytes: u64,
+    pub(crate) segments: u64,
+    /// Time of the last batch of the first segment.
+    pub(crate) first_time: u64,
+    /// Name and length of the last segment.
+    pub(crate) last_base: u64,
+    pub(crate) last_bytes: u64,
+}
+
+/// The streams that a catalog lists, by name.
+pub(crate) type List = HashMap<Arc<str>, Known>;
+
+pub(crate) struct Catalog {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    /// None after it could not be written: the next start reads the directories.
+    file: Option<Arc<dyn File>>,
+    /// Entries since it was written anew.
+    appended: usize,
+}
+
+const NAME: &str = "catalog";
+
+/// First bytes of the file, and its version.
+const MAGIC: &[u8; 8] = b"sinewsC1";
+
+/// Bytes before the body of an entry: its length and its checksum.
+const HEAD: usize = 8;
+
+const STREAM: u8 = 1;
+const OPENED: u8 = 2;
+const DELETED: u8 = 3;
+
+/// Entries that are always appended before the file is written anew.
+const COMPACT_LEAST: usize = 16_384;
+
+impl Catalog {
+    /// Reads the catalog of a directory. Without one that can be read, the list is empty.
+    pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path) -> (Self, List) {
+        let mut catalog = Self { disk, dir: dir.to_owned(), file: None, appended: 0 };
+        let mut list = List::new();
+        if let Err(error) = catalog.load(&mut list) {
+            tracing::warn!(path = %dir.join(NAME).display(), %error, "the catalog cannot be read");
+        }
+        (catalog, list)
+    }
+
+    fn load(&mut self, list: &mut List) -> io::Result<()> {
+        let file = match self.disk.open(&self.dir.join(NAME)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            file => file?,
+        };
+        let content = file.lend(0..file.bytes()?)?;
+        let Some(mut rest) = content.strip_prefix(MAGIC) else { return Ok(()) };
+        while let Some(body) = next_body(rest) {
+            rest = &rest[HEAD + body.len()..];
+            self.appended += 1;
+            apply(body, list);
+        }
+        let right = (content.len() - rest.len()) as u64;
+        if !rest.is_empty() {
+            drop(content);
+            file.truncate(right)?;
+        }
+        self.file = Some(file);
+        Ok(())
+    }
+
+    /// Notes that a stream was created, configured or closed.
+    pub(crate) fn put(&mut self, name: &str, known: &Known) {
+        self.append(&stream_body(name, known));
+    }
+
+    /// Notes that a stream is open: what was known of how far it goes does not hold from now on.
+    pub(crate) fn opened(&mut self, name: &str, now: u64) {
+        let mut body = vec![OPENED];
+        put_name(&mut body, name);
+        body.put_u64_le(now);
+        self.append(&body);
+    }
+
+    pub(crate) fn deleted(&mut self, name: &str) {
+        let mut body = vec![DELETED];
+        put_name(&mut body, name);
+        self.append(&body);
+    }
+
+    /// Not synced: an entry that is lost is found again from the directories.
+    fn append(&mut self, body: &[u8]) {
+        let Some(file) = &self.file else { return };
+        let mut entry = Vec::with_capacity(HEAD + body.len());
+        put_entry(&mut entry, body);
+        self.appended += 1;
+        if let Err(error) = append_all(&**file, &[Bytes::from(entry)]).1 {
+            tracing::warn!(%error, "the catalog cannot be written, and the next start takes longer");
+            self.file = None;
+        }
+    }
+
+    /// Whether most entries are obsolete.
+    pub(crate) fn is_long(&self, streams: usize) -> bool {
+        self.file.is_some() && self.appended > COMPACT_LEAST + 4 * streams
+    }
+
+    /// Writes the file anew.
+    pub(crate) fn replace<'a>(&mut self, list: impl Iterator<Item = (&'a str, &'a Known)>) -> io::Result<()> {
+        let mut content = MAGIC.to_vec();
+        let mut count = 0;
+        for (name, known) in list {
+            put_entry(&mut content, &stream_body(name, known));
+            count += 1;
+        }
+        self.file = None;
+        disk::replace(&*self.disk, &self.dir, NAME, &content)?;
+        self.file = Some(self.disk.open(&self.dir.join(NAME))?);
+        self.appended = count;
+        Ok(())
+    }
+}
+
+fn put_entry(out: &mut Vec<u8>, body: &[u8]) {
+    // A body is smaller than a stream's configuration and its groups: far below 4 GiB.
+    out.put_u32_le(body.len() as u32);
+    out.put_u32_le(crc32c::crc32c(body));
+    out.extend_from_slice(body);
+}
+
+/// The body of the entry at the beginning, if that is whole and right.
+fn next_body(bytes: &[u8]) -> Option<&[u8]> {
+    let (mut head, rest) = bytes.split_at_checked(HEAD)?;
+    let (length, crc) = (head.get_u32_le(), head.get_u32_le());
+    let body = rest.get(..length as usize)?;
+    (crc32c::crc32c(body) == crc).then_some(body)
+}
+
+fn apply(mut body: &[u8], list: &mut List) -> Option<()> {
+    let tag = body.try_get_u8().ok()?;
+    let name = take_name(&mut body)?;
+    match tag {
+        STREAM => {
+            list.insert(name.into(), take_known(&mut body)?);
+        }
+        OPENED => {
+            let known = list.get_mut(name)?;
+            known.extents = None;
+            known.last_read = known.last_read.max(body.try_get_u64_le().ok());
+        }
+        DELETED => {
+            list.remove(name);
+        }
+        _ => {}
+    }
+    Some(())
+}
+
+fn put_name(out: &mut Vec<u8>, name: &str) {
+    // A stream's name has at most 240 bytes, a group's 255.
+    out.put_u16_le(name.len() as u16);
+    out.extend_from_slice(name.as_bytes());
+}
+
+fn take_name<'a>(body: &mut &'a [u8]) -> Option<&'a str> {
+    let length = body.try_get_u16_le().ok()?.into();
+    let (name, rest) = body.split_at_checked(length)?;
+    *body = rest;
+    std::str::from_utf8(name).ok()
+}
+
+fn put_option(out: &mut Vec<u8>, value: Option<u64>) {
+    out.put_u8(value.is_some().into());
+    out.put_u64_le(value.unwrap_or(0));
+}
+
+fn take_option(body: &mut &[u8]) -> Option<Option<u64>> {
+    let is_some = body.try_get_u8().ok()? != 0;
+    let value = body.try_get_u64_le().ok()?;
+    Some(is_some.then_some(value))
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn stream_body(name: &str, known: &Known) -> Vec<u8> {
+    let mut out = vec![STREAM];
+    put_name(&mut out, name);
+    out.put_u64_le(known.created);
+    let config = &known.config;
+    out.put_u32_le(config.partitions);
+    let (fsync, interval) = match config.fsync {
+        Fsync::Batch => (0, 0),
+        Fsync::Never => (1, 0),
+        Fsync::Interval(interval) => (2, micros(interval)),
+    };
+    out.put_u8(fsync);
+    out.put_u64_le(interval);
+    out.put_u64_le(config.segment_bytes);
+    put_option(&mut out, config.retain_bytes);
+    put_option(&mut out, config.retain_age.map(micros));
+    out.put_u8(config.automatic.into());
+    put_option(&mut out, known.last_append);
+    put_option(&mut out, known.last_read);
+    let extents = known.extents.as_deref().unwrap_or_default();
+    out.put_u8(known.extents.is_some().into());
+    // At most `StreamConfig::PARTITIONS_MAX`.
+    out.put_u32_le(extents.len() as u32);
+    for extent in extents {
+        extent.numbers().into_iter().for_each(|number| out.put_u64_le(number));
+    }
+    // At most `StreamsConfig::max_groups`.
+    out.put_u32_le(known.groups.len() as u32);
+    for (group, offsets) in &known.groups {
+        put_name(&mut out, group);
+        out.put_u32_le(offsets.len() as u32);
+        for &(partition, offset) in offsets {
+            out.put_u32_le(partition);
+            out.put_u64_le(offset);
+        }
+    }
+    out
+}
+
+fn take_known(body: &mut &[u8]) -> Option<Known> {
+    let created = body.try_get_u64_le().ok()?;
+    let partitions = body.try_get_u32_le().ok()?;
+    let (fsync, interval) = (body.try_get_u8().ok()?, body.try_get_u64_le().ok()?);
+    let fsync = match fsync {
+        0 => Fsync::Batch,
+        1 => Fsync::Never,
+        _ => Fsync::Interval(Duration::from_micros(interval)),
+    };
+    let segment_bytes = body.try_get_u64_le().ok()?;
+    let retain_bytes = take_option(body)?;
+    let retain_age = take_option(body)?.map(Duration::from_micros);
+    let automatic = body.try_get_u8().ok()? != 0;
+    let config = StreamConfig { partitions, fsync, segment_bytes, retain_bytes, retain_age, automatic };
+    let (last_append, last_read) = (take_option(body)?, take_option(body)?);
+    let is_known = body.try_get_u8().ok()? != 0;
+    let count = body.try_get_u32_le().ok()?;
+    let extents: Option<Vec<Extent>> = (0..count).map(|_| Extent::take(body)).collect();
+    let count = body.try_get_u32_le().ok()?;
+    let mut groups = Vec::new();
+    for _ in 0..count {
+        let group = take_name(body)?.into();
+        let count = body.try_get_u32_le().ok()?;
+        let offsets: Option<_> =
+            (0..count).map(|_| Some((body.try_get_u32_le().ok()?, body.try_get_u64_le().ok()?))).collect();
+        groups.push((group, offsets?));
+    }
+    let extents = extents.map(|extents| is_known.then_some(extents))?;
+    Some(Known { created, config, last_append, last_read, extents, groups })
+}
+
+impl Extent {
+    fn numbers(&self) -> [u64; 7] {
+        let Self { earliest, readable, bytes, segments, first_time, last_base, last_bytes } = *self;
+        [earliest, readable, bytes, segments, first_time, last_base, last_bytes]
+    }
+
+    fn take(body: &mut &[u8]) -> Option<Self> {
+        let mut next = || body.try_get_u64_le().ok();
+        Some(Self {
+            earliest: next()?,
+            readable: next()?,
+            bytes: next()?,
+            segments: next()?,
+            first_time: next()?,
+            last_base: next()?,
+            last_bytes: next()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::simulated::{After, Simulated};
+
+    fn known(created: u64) -> Known {
+        let extent = Extent {
+            earliest: 1,
+            readable: 2,
+            bytes: 3,
+            segments: 4,
+            first_time: 5,
+            last_base: 6,
+            last_bytes: 7,
+        };
+        let config =
+            StreamConfig::default().fsync(Fsync::Interval(Duration::from_millis(3))).retain_bytes(Some(9));
+        Known {
+            created,
+            config: config.retain_age(Some(Duration::from_secs(1))).automatic(true),
+            last_append: Some(8),
+            last_read: None,
+            extents: Some(vec![extent; 2]),
+            groups: vec![("g".into(), vec![(0, 1), (1, 2)])],
+        }
+    }
+
+    #[test]
+    fn entries_are_read_up_to_the_first_damage() {
+        let disk = Simulated::new(1);
+        let open = |disk: &Simulated| Catalog::open(Arc::new(disk.clone()), Path::new("/"));
+        let (mut catalog, list) = open(&disk);
+        assert!(list.is_empty());
+        let (a, b) = (known(1), known(2));
+        catalog.replace([("a", &a), ("b", &b)].into_iter()).unwrap();
+        let (mut catalog, list) = open(&disk);
+        assert_eq!((list.len(), list.get("a"), list.get("b")), (2, Some(&a), Some(&b)));
+        catalog.opened("a", 30);
+        catalog.deleted("b");
+        catalog.put("c", &known(3));
+        let bytes = disk.files("/").iter().find(|file| file.0 == NAME).unwrap().1;
+
+        let (_, list) = open(&disk);
+        assert_eq!(list.len(), 2);
+        assert_eq!((list["a"].extents.clone(), list["a"].last_read), (None, Some(30)));
+        assert_eq!(list["c"], known(3));
+        for at in 0..bytes {
+            let disk = disk.after(After::Kill);
+            disk.damage("/catalog", at);
+            let (_, list) = open(&disk);
+            assert!(list.iter().all(|(name, found)| {
+                let created = match &**name {
+                    "a" => 1,
+                    "b" => 2,
+                    _ => 3,
+                };
+                found.created == created && found.config == known(1).config
+            }));
+            assert!(list.get("c").is_none(), "an entry behind damage is not believed: {at}");
+        }
+    }
+}

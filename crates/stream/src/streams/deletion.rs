@@ -1,0 +1,89 @@
+//! Deleting streams.
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
+
+use super::opening::Busy;
+use super::slot::Life;
+use super::{Inner, Streams};
+use crate::disk;
+use crate::{DeleteError, Stream, name};
+
+impl Streams {
+    /// Deletes a stream with all its records and the offsets of its groups, also one that is damaged. Pending appends,
+    /// and all further appends and reads through handles of the stream, fail with `Deleted`. A stream that is created
+    /// again under the name has a larger [`Stream::created`]. The files are removed in the background. Answers whether
+    /// the stream existed. Waits for the disk; after it returns, the deletion survives a crash.
+    ///
+    /// # Errors
+    ///
+    /// [`DeleteError`]
+    pub fn delete(&self, name: &str) -> Result<bool, DeleteError> {
+        let inner = &self.inner;
+        let (Some(path), name) = (inner.path(name), Arc::<str>::from(name)) else { return Ok(false) };
+        let _gate = inner.gate.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = inner.check_lock() {
+            return Err(DeleteError::Io(std::io::Error::other(&*why)));
+        }
+        let mut state = inner.state();
+        let (before, aside) = loop {
+            if state.lock.is_none() {
+                return Err(DeleteError::Closed);
+            }
+            state.removed += 1;
+            let serial = state.removed;
+            let Some(slot) = state.slots.get_mut(&*name) else { return Ok(false) };
+            if !matches!(slot.life, Life::Busy) {
+                let aside = inner.dir.join(format!("{}{}-{serial}", name::REMOVED, slot.known.created));
+                break (std::mem::replace(&mut slot.life, Life::Busy), aside);
+            }
+            inner.wait(state);
+            state = inner.state();
+        };
+        drop(state);
+        let busy = Busy { inner, name: &name };
+        if let Life::Open(stream) = &before {
+            inner.quiesce(stream);
+        }
+        let disk = &*inner.pool.disk;
+        if let Err(error) = disk.rename(&path, &aside) {
+            let why = format!("deleting it: {error}").into();
+            busy.finish(|state| {
+                if let Some(slot) = state.slots.get_mut(&*name) {
+                    slot.life = Life::Damaged(why, (inner.pool.clock)());
+                }
+            });
+            return Err(DeleteError::Io(error));
+        }
+        let synced = disk.sync_dir(&inner.dir);
+        inner.catalog().deleted(&name);
+        busy.finish(|state| {
+            state.slots.remove(&*name);
+        });
+        inner.remove_later(aside);
+        synced.map(|()| true).map_err(DeleteError::Io)
+    }
+}
+
+impl Inner {
+    /// Nothing is at the stream's files any more.
+    fn quiesce(&self, stream: &Stream) {
+        stream.discard();
+        stream.leave(&self.pool);
+        self.pool.settle(|| !stream.is_busy());
+    }
+
+    /// Removes the directory of a deleted stream in the background. What cannot be removed is removed when the log is
+    /// opened again.
+    pub(super) fn remove_later(&self, path: PathBuf) {
+        let pool = self.pool.clone();
+        self.openers.push(Box::new(move || {
+            // A process that stops hands the directory over without delay.
+            if !pool.is_stopped()
+                && let Err(error) = disk::remove_tree(&*pool.disk, &path)
+            {
+                tracing::warn!(path = %path.display(), %error, "files of a deleted stream could not be removed");
+            }
+        }));
+    }
+}

@@ -1,0 +1,117 @@
+//! Threads that open, create and remove streams, which may take long: started on demand, and ended when idle.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::writer::{Pool, Work};
+
+/// The most threads. A stream whose recovery takes long occupies one of them.
+const THREADS_MAX: usize = 16;
+
+/// Time after which an idle thread ends.
+const IDLE: Duration = Duration::from_secs(10);
+
+pub(super) type Job = Box<dyn FnOnce() + Send>;
+
+pub(super) struct Openers {
+    /// Without writers, the caller's own loop does the jobs.
+    pool: Option<Arc<Pool>>,
+    queue: Mutex<Queue>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// One for each stream at most, since a stream does one thing at a time.
+    jobs: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+    stopped: bool,
+}
+
+impl Openers {
+    pub(super) fn new(pool: &Arc<Pool>) -> Arc<Self> {
+        let pool = (pool.limits.writers == 0).then(|| pool.clone());
+        Arc::new(Self { pool, queue: Mutex::default(), wake: Condvar::new() })
+    }
+
+    pub(super) fn push(self: &Arc<Self>, job: Job) {
+        if let Some(pool) = &self.pool {
+            return pool.push(Arc::new(Once(Mutex::new(Some(job)))));
+        }
+        let mut queue = self.queue();
+        if queue.stopped {
+            return;
+        }
+        queue.jobs.push_back(job);
+        if queue.idle == 0 && queue.threads < THREADS_MAX {
+            let this = self.clone();
+            let started = thread::Builder::new().name("stream-opener".into()).spawn(move || this.run());
+            match started {
+                Ok(_) => queue.threads += 1,
+                Err(error) => tracing::error!(%error, "no thread can be started to open streams"),
+            }
+        }
+        drop(queue);
+        self.wake.notify_one();
+    }
+
+    /// Drops the jobs that no thread has begun, and takes no more.
+    pub(super) fn stop(&self) {
+        let mut queue = self.queue();
+        queue.stopped = true;
+        let jobs = std::mem::take(&mut queue.jobs);
+        drop(queue);
+        drop(jobs);
+        self.wake.notify_all();
+    }
+
+    fn run(&self) {
+        let mut queue = self.queue();
+        loop {
+            if let Some(job) = queue.jobs.pop_front() {
+                drop(queue);
+                job();
+                queue = self.queue();
+                continue;
+            }
+            if queue.stopped {
+                break;
+            }
+            queue.idle += 1;
+            let (next, waited) = self.wake.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
+            queue = next;
+            queue.idle -= 1;
+            if waited.timed_out() && queue.jobs.is_empty() {
+                break;
+            }
+        }
+        queue.threads -= 1;
+    }
+
+    /// Nothing panics while it is held.
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A job as the pool's line takes it.
+struct Once(Mutex<Option<Job>>);
+
+impl Work for Once {
+    fn work(self: Arc<Self>) -> bool {
+        let job = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(job) = job {
+            job();
+        }
+        false
+    }
+
+    fn tick(&self, _: u64) -> bool {
+        false
+    }
+
+    fn rest(&self) {}
+}

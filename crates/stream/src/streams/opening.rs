@@ -1,0 +1,297 @@
+//! Opening and creating streams.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use super::slot::{Life, Slot};
+use super::{Inner, State};
+use crate::catalog::Known;
+use crate::disk::{self, is_shortage};
+use crate::{Loss, OpenError, Stream, StreamConfig, StreamError, meta, name};
+
+/// A stream that is being opened, or created: see [`Streams::opening`](crate::Streams::opening).
+pub struct Opening {
+    inner: Arc<Inner>,
+    name: Arc<str>,
+    /// A missing stream is created so.
+    create: Option<StreamConfig>,
+    /// How the job of this future has ended, if that was not well.
+    failed: Arc<Mutex<Option<StreamError>>>,
+}
+
+impl Opening {
+    pub(super) fn new(inner: Arc<Inner>, name: &str, create: Option<StreamConfig>) -> Self {
+        Self { inner, name: name.into(), create, failed: Arc::default() }
+    }
+}
+
+impl std::fmt::Debug for Opening {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Opening").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Future for Opening {
+    type Output = Result<Option<Stream>, StreamError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(error) = failed {
+            return Poll::Ready(Err(error));
+        }
+        let mut state = self.inner.state();
+        let claim = match self.inner.claim(&mut state, &self.name, self.create.as_ref()) {
+            Ok(claim) => claim,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        if let Claim::Ready(stream) = claim {
+            return Poll::Ready(Ok(stream));
+        }
+        if let Some(slot) = state.slots.get_mut(&*self.name)
+            && !slot.waiting.iter().any(|waker| waker.will_wake(cx.waker()))
+        {
+            slot.waiting.push(cx.waker().clone());
+        }
+        drop(state);
+        if let Claim::Mine(task) = claim {
+            let (inner, name, failed) = (self.inner.clone(), self.name.clone(), self.failed.clone());
+            self.inner.openers.push(Box::new(move || {
+                let done = |error| *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                // The error of one that exists is in its slot.
+                let _ = inner.run(&name, task, done);
+            }));
+        }
+        Poll::Pending
+    }
+}
+
+/// What a use of a stream comes to.
+pub(super) enum Claim {
+    /// It is open, or there is none.
+    Ready(Option<Stream>),
+    /// Another thread is at it.
+    Wait,
+    /// The caller has to do this, and nobody else does.
+    Mine(Task),
+}
+
+pub(super) enum Task {
+    Open,
+    Create(StreamConfig, u64),
+}
+
+impl Inner {
+    /// Finds a stream, and reserves what has to be done first.
+    pub(super) fn claim(
+        &self,
+        state: &mut State,
+        name: &Arc<str>,
+        create: Option<&StreamConfig>,
+    ) -> Result<Claim, StreamError> {
+        let now = (self.pool.clock)();
+        if let Some(slot) = state.slots.get_mut(name) {
+            return match &slot.life {
+                Life::Open(stream) => Ok(Claim::Ready(Some(stream.clone()))),
+                _ if state.lock.is_none() => Err(StreamError::Closed),
+                Life::Busy => Ok(Claim::Wait),
+                _ if slot.may_open(now) => {
+                    slot.life = Life::Busy;
+                    Ok(Claim::Mine(Task::Open))
+                }
+                Life::Damaged(why, _) => Err(StreamError::Damaged(why.clone())),
+                Life::Closed => Ok(Claim::Wait),
+            };
+        }
+        let Some(config) = create else { return Ok(Claim::Ready(None)) };
+        if state.lock.is_none() {
+            return Err(StreamError::Closed);
+        }
+        if name::encode(name).is_none() {
+            return Err(StreamError::Name);
+        }
+        if !(1..=StreamConfig::PARTITIONS_MAX).contains(&config.partitions) {
+            return Err(StreamError::Partitions { has: 1 });
+        }
+        if state.slots.len() >= self.pool.limits.max_streams {
+            return Err(StreamError::TooMany { max: self.pool.limits.max_streams });
+        }
+        state.created_last = now.max(state.created_last + 1);
+        let created = state.created_last;
+        let known = Known { created, config: config.clone(), ..Known::default() };
+        state.slots.insert(name.clone(), Slot::new(known, Life::Busy));
+        Ok(Claim::Mine(Task::Create(config.clone(), created)))
+    }
+
+    /// Does what was claimed, and wakes all who wait for it. Waits for the disk.
+    pub(super) fn run(
+        &self,
+        name: &Arc<str>,
+        task: Task,
+        failed: impl FnOnce(StreamError),
+    ) -> Option<(Stream, Vec<Loss>)> {
+        let busy = Busy { inner: self, name };
+        let gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        let lost = self.check_lock();
+        let result = if self.state().lock.is_none() {
+            Err(StreamError::Closed)
+        } else if let Some(why) = lost {
+            Err(StreamError::Io(Arc::new(std::io::Error::other(&*why))))
+        } else {
+            match &task {
+                Task::Open => self.open_files(name),
+                Task::Create(config, created) => self.create_files(name, config, *created),
+            }
+        };
+        drop(gate);
+        let is_new = matches!(task, Task::Create(..));
+        match result {
+            Ok((stream, known, losses)) => {
+                busy.finish(|state| {
+                    if let Some(slot) = state.slots.get_mut(&**name) {
+                        (slot.known, slot.life) = (known, Life::Open(stream.clone()));
+                    }
+                });
+                losses.iter().for_each(|loss| tracing::warn!("{loss}"));
+                if let Some(why) = self.state().lost.clone() {
+                    stream.fail_for_good(&why);
+                }
+                Some((stream, losses))
+            }
+            Err(error) => {
+                let is_damage = matches!(error, StreamError::Damaged(_));
+                let why = match &error {
+                    StreamError::Damaged(why) => why.clone(),
+                    other => other.to_string().into(),
+                };
+                if is_damage {
+                    tracing::error!(stream = %name, %why, "a stream cannot be opened");
+                }
+                failed(error);
+                busy.finish(|state| {
+                    if is_new {
+                        state.slots.remove(&**name);
+                    } else if let Some(slot) = state.slots.get_mut(&**name) {
+                        let damaged = Life::Damaged(why, (self.pool.clock)());
+                        slot.life = if is_damage { damaged } else { Life::Closed };
+                    }
+                });
+                None
+            }
+        }
+    }
+
+    fn open_files(&self, name: &Arc<str>) -> Result<(Stream, Known, Vec<Loss>), StreamError> {
+        let path = self.path(name).ok_or(StreamError::Name)?;
+        let found = super::read_config(&*self.pool.disk, &path);
+        let found = found.and_then(|found| {
+            found.ok_or_else(|| OpenError::Unknown(path.join(meta::NAME), "is missing".into()))
+        });
+        let (config, created) = found.map_err(not_opened)?;
+        let mut known = self.state().slots.get(&**name).map(|slot| slot.known.clone()).unwrap_or_default();
+        if known.created != created {
+            known = Known { created, ..Known::default() };
+        }
+        let now = (self.pool.clock)();
+        if known.extents.is_none() {
+            // It was in use when a process ended; when, is not known.
+            known.last_read = Some(now);
+        }
+        known.config = config.clone();
+        // Before the first byte changes.
+        self.catalog().opened(name, now);
+        let (stream, losses) =
+            Stream::open((name, created), path, &self.pool, &config).map_err(not_opened)?;
+        stream.begin(&self.pool);
+        Ok((stream, known, losses))
+    }
+
+    fn create_files(
+        &self,
+        name: &Arc<str>,
+        config: &StreamConfig,
+        created: u64,
+    ) -> Result<(Stream, Known, Vec<Loss>), StreamError> {
+        let path = self.path(name).ok_or(StreamError::Name)?;
+        let disk = &*self.pool.disk;
+        let stream = disk
+            .create_dir(&path)
+            .and_then(|()| disk.sync_dir(&self.dir))
+            .and_then(|()| Stream::create((name, created), path.clone(), &self.pool, config));
+        let stream = stream.map_err(StreamError::from)?;
+        // Only when all its parts are there it is a stream.
+        disk::replace(disk, &path, meta::NAME, &meta::encode(config, created))?;
+        stream.begin(&self.pool);
+        let known = Known { created, config: config.clone(), ..Known::default() };
+        self.catalog().put(name, &known);
+        Ok((stream, known, Vec::new()))
+    }
+
+    /// Finds a stream, and opens or creates it on this thread if need be. Waits for the disk.
+    pub(super) fn find(
+        &self,
+        name: &str,
+        create: Option<&StreamConfig>,
+    ) -> Result<(Option<Stream>, Vec<Loss>), StreamError> {
+        let name: Arc<str> = name.into();
+        let mut failed = None;
+        loop {
+            let mut state = self.state();
+            match self.claim(&mut state, &name, create)? {
+                Claim::Ready(stream) => return Ok((stream, Vec::new())),
+                Claim::Wait => self.wait(state),
+                Claim::Mine(task) => {
+                    drop(state);
+                    if let Some((stream, losses)) = self.run(&name, task, |error| failed = Some(error)) {
+                        return Ok((Some(stream), losses));
+                    }
+                    if let Some(error) = failed.take() {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A slot that is busy. Dropped in place of [`finish`](Self::finish), by a panic, the stream is damaged.
+pub(super) struct Busy<'a> {
+    pub(super) inner: &'a Inner,
+    pub(super) name: &'a Arc<str>,
+}
+
+impl Busy<'_> {
+    pub(super) fn finish(self, change: impl FnOnce(&mut State)) {
+        self.end(change);
+        std::mem::forget(self);
+    }
+
+    fn end(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.inner.state();
+        let waiting = state.slots.get_mut(&**self.name).map(|slot| std::mem::take(&mut slot.waiting));
+        change(&mut state);
+        drop(state);
+        self.inner.changed.notify_all();
+        waiting.into_iter().flatten().for_each(std::task::Waker::wake);
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        let now = (self.inner.pool.clock)();
+        self.end(|state| {
+            if let Some(slot) = state.slots.get_mut(&**self.name) {
+                slot.life = Life::Damaged("opening it has failed: see the log".into(), now);
+            }
+        });
+    }
+}
+
+/// Too many open files pass by themselves; all else is damage.
+fn not_opened(error: OpenError) -> StreamError {
+    match error {
+        OpenError::Io(_, error) if is_shortage(&error) => StreamError::Io(Arc::new(error)),
+        error => StreamError::Damaged(error.to_string().into()),
+    }
+}

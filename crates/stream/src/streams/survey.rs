@@ -1,0 +1,199 @@
+//! Looking after streams that are not open: whether the catalog is right, what retention is to remove, and which open
+//! ones have become idle.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, Weak};
+
+use super::slot::Life;
+use super::{Inner, read_config};
+use crate::catalog::{Extent, Known};
+use crate::disk::Disk;
+use crate::segment::Segment;
+use crate::writer::Work;
+use crate::{Loss, Stream, name};
+
+use super::opening::Busy;
+
+/// Streams that are looked at before [`Streams::open`](crate::Streams::open) returns. Where there are more, a thread
+/// looks at all of them behind that.
+const SURVEY_FIRST: usize = 256;
+
+/// Streams that retention opens at a time.
+const DUE_MAX: usize = 64;
+
+impl Inner {
+    /// Looks at all streams, now or in the background. What was lost is told if it is now.
+    pub(super) fn survey(self: &Arc<Self>) -> Vec<Loss> {
+        let names: Vec<Arc<str>> = self.state().slots.keys().cloned().collect();
+        if names.len() <= SURVEY_FIRST {
+            return names.iter().flat_map(|name| self.examine(name)).collect();
+        }
+        let inner = Arc::downgrade(self);
+        self.openers.push(Box::new(move || {
+            for name in names {
+                // Losses are in the log.
+                match inner.upgrade() {
+                    Some(inner) if inner.state().lock.is_some() => drop(inner.examine(&name)),
+                    _ => return,
+                }
+            }
+        }));
+        Vec::new()
+    }
+
+    /// Opens a stream that was in use when a process ended, or whose files are not as the catalog says. What cannot be
+    /// opened is damaged from now on.
+    fn examine(&self, name: &Arc<str>) -> Vec<Loss> {
+        let known = match self.state().slots.get(&**name) {
+            Some(slot) if matches!(slot.life, Life::Closed) => slot.known.clone(),
+            _ => return Vec::new(),
+        };
+        let path = self.path(name);
+        if path.is_some_and(|path| is_as_known(&*self.pool.disk, &path, &known)) {
+            return Vec::new();
+        }
+        self.find(name, None).map(|(_, losses)| losses).unwrap_or_default()
+    }
+
+    /// Opens streams of which retention removes something.
+    fn open_due(self: &Arc<Self>) {
+        let now = (self.pool.clock)();
+        let state = self.state();
+        let due: Vec<Arc<str>> = state
+            .slots
+            .iter()
+            .filter(|(_, slot)| slot.is_due(now))
+            .map(|(name, _)| name.clone())
+            .take(DUE_MAX)
+            .collect();
+        drop(state);
+        for name in due {
+            // What is wrong with it is in its slot.
+            let _ = self.find(&name, None);
+        }
+        self.opens_due.store(false, Ordering::Release);
+    }
+
+    /// Closes streams that nothing uses.
+    fn close_idle(&self) {
+        let mut state = self.state();
+        if state.lock.is_none() {
+            return;
+        }
+        let now = (self.pool.clock)();
+        let mut idle = Vec::new();
+        for (name, slot) in &mut state.slots {
+            if let Life::Open(stream) = &slot.life
+                && stream.is_unused(now)
+            {
+                idle.push((name.clone(), stream.clone()));
+                slot.life = Life::Busy;
+            }
+        }
+        drop(state);
+        for (name, stream) in idle {
+            self.close_one(&name, stream);
+        }
+        let count = self.state().slots.len();
+        let mut catalog = self.catalog();
+        if catalog.is_long(count) {
+            let state = self.state();
+            let known: Vec<_> =
+                state.slots.iter().map(|(name, slot)| (name.clone(), slot.known_unless_open())).collect();
+            drop(state);
+            if let Err(error) = catalog.replace(known.iter().map(|(name, known)| (&**name, known))) {
+                tracing::warn!(%error, "the catalog cannot be written anew");
+            }
+        }
+    }
+
+    fn close_one(&self, name: &Arc<str>, stream: Stream) {
+        let _gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        let busy = Busy { inner: self, name };
+        stream.leave(&self.pool);
+        stream.stop();
+        stream.close();
+        let slot = self.state().slots.get(&**name).map(|slot| slot.known.clone());
+        let mut known = slot.unwrap_or_default();
+        stream.note(&mut known);
+        // Before the next use notes that it is open.
+        self.catalog().put(name, &known);
+        busy.finish(|state| {
+            if let Some(slot) = state.slots.get_mut(&**name) {
+                (slot.known, slot.life) = (known, Life::Closed);
+            }
+        });
+    }
+}
+
+/// Whether a stream's directory is as the catalog says, as far as names and lengths tell.
+fn is_as_known(disk: &dyn Disk, path: &Path, known: &Known) -> bool {
+    let Some(extents) = &known.extents else { return false };
+    let is_right = read_config(disk, path)
+        .is_ok_and(|found| found.is_some_and(|found| found == (known.config.clone(), known.created)));
+    let partition = |(number, extent): (usize, &Extent)| {
+        let dir = path.join(number.to_string());
+        let names = disk.list(&dir).unwrap_or_default();
+        let mut bases: Vec<u64> = names.iter().filter_map(|name| Segment::base_of_log(name)).collect();
+        bases.sort_unstable();
+        let is_file = |base: &u64| !disk.is_dir(Segment::new(&dir, *base).path());
+        let length = || disk.open(Segment::new(&dir, extent.last_base).path()).and_then(|file| file.bytes());
+        bases.len() as u64 == extent.segments
+            && bases.last() == Some(&extent.last_base)
+            && bases.iter().all(is_file)
+            && length().is_ok_and(|bytes| bytes == extent.last_bytes)
+    };
+    is_right && extents.iter().enumerate().all(partition)
+}
+
+/// What the clock looks at for streams that are not open.
+pub(super) struct Keeper {
+    inner: Weak<Inner>,
+}
+
+impl Keeper {
+    pub(super) fn new(inner: &Arc<Inner>) -> Arc<Self> {
+        Arc::new(Self { inner: Arc::downgrade(inner) })
+    }
+}
+
+impl Work for Keeper {
+    fn work(self: Arc<Self>) -> bool {
+        false
+    }
+
+    fn tick(&self, now: u64) -> bool {
+        let Some(inner) = self.inner.upgrade() else { return false };
+        let is_due = inner.state().slots.values().any(|slot| slot.is_due(now));
+        if is_due {
+            let job = inner.clone();
+            if !inner.opens_due.swap(true, Ordering::AcqRel) {
+                inner.openers.push(Box::new(move || job.open_due()));
+            }
+        }
+        false
+    }
+
+    fn rest(&self) {
+        if let Some(inner) = self.inner.upgrade() {
+            let job = inner.clone();
+            inner.openers.push(Box::new(move || job.close_idle()));
+        }
+    }
+}
+
+impl super::slot::Slot {
+    /// What the catalog is to say of it while the process runs.
+    pub(super) fn known_unless_open(&self) -> Known {
+        let extents = if matches!(self.life, Life::Closed) { self.known.extents.clone() } else { None };
+        Known { extents, ..self.known.clone() }
+    }
+}
+
+impl Inner {
+    /// The directory of a stream.
+    pub(super) fn path(&self, name: &str) -> Option<std::path::PathBuf> {
+        name::encode(name).map(|directory| self.dir.join(directory))
+    }
+}

@@ -1,0 +1,222 @@
+//! Streams that are not open: the list knows them, and each is opened by its first use.
+
+use std::future::Future;
+use std::path::Path;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use super::{Hand, One, numbered, open, poll, read_all, small};
+use crate::disk::simulated::{After, Simulated};
+use crate::disk::{self, Disk};
+use crate::{Durability, Lookup, Opening, StreamError, StreamState, Streams, StreamsConfig};
+
+fn begin(disk: &Simulated, hand: &Hand) -> Streams {
+    open(disk, StreamsConfig::default(), hand).unwrap().0
+}
+
+fn append(streams: &Streams, name: &str, number: u64) {
+    let mut pending =
+        streams.stream(name).unwrap().partition(0).unwrap().append(numbered([number], 8)).unwrap();
+    while streams.work() {}
+    assert!(matches!(poll(&mut pending, Durability::Disk), Some(Ok(_))), "{name}");
+}
+
+/// Streams `a`, `b` and `c` with a record each, after a clean stop.
+fn three() -> (Simulated, Hand) {
+    let (disk, hand) = (Simulated::new(1), Hand::default());
+    hand.pass(1_000);
+    let streams = begin(&disk, &hand);
+    for name in ["a", "b", "c"] {
+        streams.create(name, &small()).unwrap();
+        append(&streams, name, 7);
+    }
+    streams.close();
+    (disk, hand)
+}
+
+fn poll_opening(streams: &Streams, mut opening: Opening) -> Result<bool, StreamError> {
+    let mut opening = pin!(&mut opening);
+    for _ in 0..10 {
+        if let Poll::Ready(done) = opening.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return done.map(|stream| stream.is_some());
+        }
+        assert!(streams.work(), "something is to be done");
+    }
+    panic!("it is never done");
+}
+
+#[test]
+fn start_opens_nothing_and_lists_everything() {
+    let (disk, hand) = three();
+    let streams = begin(&disk, &hand);
+    assert!(streams.list_open().is_empty());
+    let all = streams.describe_all();
+    assert_eq!(all.iter().map(|info| &*info.name).collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert!(all.iter().all(|info| info.state == StreamState::Closed && info.partitions[0].readable == 1));
+    assert!(matches!(streams.lookup("a"), Lookup::Closed) && matches!(streams.lookup("d"), Lookup::Missing));
+    assert!(poll_opening(&streams, streams.opening("a")).unwrap());
+    assert!(!poll_opening(&streams, streams.opening("d")).unwrap());
+    assert!(poll_opening(&streams, streams.creating("d", &small())).unwrap());
+    assert_eq!(streams.list_open().len(), 2);
+    append(&streams, "a", 8);
+    drop(streams);
+    let streams = begin(&disk, &hand);
+    assert_eq!(streams.describe("a").unwrap().partitions[0].readable, 2);
+    assert_eq!(streams.count(), 4);
+}
+
+#[test]
+fn stream_in_use_at_a_crash_is_recovered_and_others_are_not_opened() {
+    let (disk, hand) = three();
+    for after in [After::Kill, After::PowerLoss] {
+        let streams = begin(&disk, &hand);
+        append(&streams, "b", 8);
+        let streams = begin(&disk.after(after), &hand);
+        let open: Vec<_> = streams.list_open().iter().map(|stream| stream.name().to_owned()).collect();
+        assert_eq!(open, ["b"]);
+        assert!(streams.describe("b").unwrap().partitions[0].readable >= 2);
+    }
+}
+
+#[test]
+fn catalog_is_rebuilt_from_the_directories() {
+    for damage in [0, 40, 200, 260] {
+        let (disk, hand) = three();
+        disk.damage("/log/catalog", damage);
+        let streams = begin(&disk, &hand);
+        assert_eq!(streams.count(), 3);
+        for name in ["a", "b", "c"] {
+            let found = streams.stream(name).unwrap();
+            assert_eq!(read_all(&found.partition(0).unwrap(), 100).0, [(0, 7)]);
+        }
+    }
+    let (disk, hand) = three();
+    disk.remove(Path::new("/log/catalog")).unwrap();
+    assert_eq!(begin(&disk, &hand).count(), 3);
+}
+
+#[test]
+fn stream_copied_or_removed_by_hand_is_noticed() {
+    let (disk, hand) = three();
+    disk::remove_tree(&disk, Path::new("/log/streams/a")).unwrap();
+    disk.rename(Path::new("/log/streams/b"), Path::new("/log/streams/d")).unwrap();
+    let streams = begin(&disk, &hand);
+    assert!(streams.stream("a").is_none() && streams.stream("b").is_none());
+    assert_eq!(read_all(&streams.stream("d").unwrap().partition(0).unwrap(), 100).0, [(0, 7)]);
+    assert_eq!(streams.count(), 2);
+}
+
+#[test]
+fn damaged_stream_stops_only_itself() {
+    let log = "/log/streams/b/0/00000000000000000000.log";
+    let damages: [(&str, fn(&Simulated)); 5] = [
+        ("stream", |disk| disk.damage("/log/streams/b/stream", 30)),
+        ("stream", |disk| disk.open(Path::new("/log/streams/b/stream")).unwrap().truncate(0).unwrap()),
+        ("stream", |disk| disk.remove(Path::new("/log/streams/b/stream")).unwrap()),
+        ("00000000000000000009.log", |disk| {
+            // A segment that says that it begins behind its first record.
+            let dir = Path::new("/log/streams/b/0");
+            let from = dir.join("00000000000000000000.log");
+            disk.rename(&from, &dir.join("00000000000000000009.log")).unwrap();
+        }),
+        ("00000000000000000000.log", |disk| {
+            let dir = Path::new("/log/streams/b/0/00000000000000000000.log");
+            disk.remove(dir).unwrap();
+            disk.create_dir(dir).unwrap();
+        }),
+    ];
+    for (place, damage) in damages {
+        let (disk, hand) = three();
+        damage(&disk);
+        let (streams, losses) = open(&disk, StreamsConfig::default(), &hand).unwrap();
+        append(&streams, "a", 8);
+        append(&streams, "c", 8);
+        match streams.find("b") {
+            Err(StreamError::Damaged(why)) => {
+                assert!(why.contains(place), "{why}");
+                assert!(matches!(streams.lookup("b"), Lookup::Damaged(_)));
+                assert_eq!(streams.list_damaged().len(), 1);
+                let create = streams.create("b", &small());
+                assert!(matches!(create, Err(crate::CreateError::Damaged(_))));
+            }
+            other => assert!(
+                other.is_ok() && losses.len() == 1 && place.ends_with(".log"),
+                "{place}: {other:?}, {losses:?}"
+            ),
+        }
+        assert!(streams.delete("b").unwrap(), "a damaged stream can be removed");
+        assert_eq!(streams.create("b", &small()).unwrap().partition(0).unwrap().ends().next, 0);
+        assert!(disk.files("/log/streams/b/0").iter().any(|(name, _)| log.ends_with(&**name)));
+    }
+}
+
+#[test]
+fn damaged_stream_is_tried_again_after_a_while() {
+    let (disk, hand) = three();
+    disk.damage("/log/streams/b/stream", 30);
+    let streams = begin(&disk, &hand);
+    assert!(streams.find("b").is_err());
+    disk.damage("/log/streams/b/stream", 30);
+    assert!(streams.find("b").is_err());
+    hand.pass(11_000_000);
+    assert_eq!(read_all(&streams.stream("b").unwrap().partition(0).unwrap(), 100).0, [(0, 7)]);
+}
+
+#[test]
+fn idle_stream_is_closed_unless_it_has_a_handle() {
+    let one = One::new(&small());
+    one.fill(0..5, 1000);
+    let close_idle = |one: &One| {
+        one.hand.pass(61_000_000);
+        one.streams.pool().rest();
+        one.work();
+        one.streams.list_open().len()
+    };
+    assert_eq!(close_idle(&one), 1);
+    let One { disk, hand, streams, stream, partition } = one;
+    drop((stream, partition));
+    hand.pass(61_000_000);
+    streams.pool().rest();
+    while streams.work() {}
+    assert!(streams.list_open().is_empty());
+    assert_eq!(streams.describe("s").unwrap().partitions[0].readable, 5);
+    // What the catalog says of it holds after a crash.
+    let after = begin(&disk.after(After::Kill), &hand);
+    assert!(after.list_open().is_empty());
+    append(&streams, "s", 5);
+    assert_eq!(streams.describe("s").unwrap().partitions[0].readable, 6);
+}
+
+#[test]
+fn retention_by_age_reaches_streams_that_are_not_open() {
+    let (disk, hand) = (Simulated::new(1), Hand::default());
+    hand.pass(1_000);
+    let streams = begin(&disk, &hand);
+    streams.create("s", &small().retain_age(Some(Duration::from_secs(10)))).unwrap();
+    (0..10).for_each(|number| append(&streams, "s", number));
+    drop(streams);
+    let streams = begin(&disk, &hand);
+    hand.pass(9_000_000);
+    streams.tick();
+    assert!(!streams.work() && streams.list_open().is_empty());
+    hand.pass(2_000_000);
+    for _ in 0..3 {
+        streams.tick();
+        while streams.work() {}
+    }
+    assert_eq!(streams.describe("s").unwrap().partitions[0].earliest, 10);
+}
+
+#[test]
+fn limit_on_streams_is_a_setting() {
+    let disk = Simulated::new(1);
+    let config = StreamsConfig::default().max_streams(2);
+    let (streams, _) = open(&disk, config, &Hand::default()).unwrap();
+    streams.create("a", &small()).unwrap();
+    streams.create("b", &small()).unwrap();
+    let error = poll_opening(&streams, streams.creating("c", &small())).unwrap_err();
+    assert_eq!(error.to_string(), "the limit of 2 streams is reached");
+    streams.delete("a").unwrap();
+    streams.create("c", &small()).unwrap();
+}
