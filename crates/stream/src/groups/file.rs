@@ -127,12 +127,20 @@ fn read_chunks(bytes: &[u8], now: u64, content: &mut Content) {
     content.lost += end - at;
     let why = format!("no valid chunk at byte {at}");
     // With nothing valid behind it, this is an append that a crash has torn, which was not acknowledged.
-    let is_torn = behind.is_empty() && at >= content.whole;
+    let ends_early = head_at(bytes, at).is_some() || is_unwritten(&bytes[at..]);
+    let is_torn = behind.is_empty() && at >= content.whole && ends_early;
     content.wrong = Some(if is_torn { format!("{why}; cut off") } else { why });
     if !is_torn && end > at {
         doubt(content, now);
     }
     behind.iter().rev().for_each(|chunk| apply(chunk, now, content));
+}
+
+/// Whether what should begin with two heads was not written as a whole: it ends early, or a part is zero as where a crash
+/// has kept the system from writing it. A head has fewer zeros in a row.
+fn is_unwritten(tail: &[u8]) -> bool {
+    const ZEROS: [u8; 12] = [0; 12];
+    tail.get(..2 * HEAD_BYTES).is_none_or(|heads| heads.windows(ZEROS.len()).any(|part| part == ZEROS))
 }
 
 /// A chunk with a valid head.
@@ -143,16 +151,19 @@ struct Chunk<'a> {
     body: Option<&'a [u8]>,
     /// A head or a body differs from its copy.
     is_damaged: bool,
-    /// Its last head is valid.
+    /// All of it has been written.
     is_complete: bool,
 }
 
 /// The chunk that begins here, if either of its first heads is valid and it does not reach beyond the file.
 fn chunk_at(bytes: &[u8], at: usize) -> Option<Chunk<'_>> {
+    chunk(bytes, at, &head_at(bytes, at)?)
+}
+
+fn head_at(bytes: &[u8], at: usize) -> Option<Head> {
     let heads = bytes.get(at..at.checked_add(2 * HEAD_BYTES)?)?;
     let (first, second) = heads.split_at(HEAD_BYTES);
-    let head = Head::decode(first).or_else(|| Head::decode(second))?;
-    chunk(bytes, at, &head)
+    Head::decode(first).or_else(|| Head::decode(second))
 }
 
 /// The chunk that ends here, if its last head is valid.
@@ -172,7 +183,13 @@ fn chunk<'a>(bytes: &'a [u8], start: usize, head: &Head) -> Option<Chunk<'a>> {
     let has_last = last == encoded;
     let is_damaged =
         heads[..HEAD_BYTES] != encoded || heads[HEAD_BYTES..] != encoded || !has_last || first != second;
-    Some(Chunk { start, end, body, is_damaged, is_complete: has_last })
+    Some(Chunk {
+        start,
+        end,
+        body,
+        is_damaged,
+        is_complete: has_last || !is_unwritten(&whole[whole.len() - 2 * HEAD_BYTES..]),
+    })
 }
 
 struct Head {
