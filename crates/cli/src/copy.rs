@@ -1,4 +1,5 @@
-//! `sinews streams copy` and `delete`: the streams of a directory go to a broker, or away.
+//! `sinews streams`: what a directory has is copied to a broker, so that the server can go on there, or deleted; damaged streams
+//! are checked and repaired.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -16,6 +17,8 @@ use sinews_stream::{AppendError, Durability, OpenError, Pending, Stream, Streams
 use crate::args::StoreArgs;
 use crate::settings::store::StoreSettings;
 
+mod mend;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum StreamsCommand {
     /// Copy streams of a directory to a broker which has none of these names yet. The server must not have the directory
@@ -24,6 +27,26 @@ pub(crate) enum StreamsCommand {
     /// Delete streams of a directory, with their records and what their groups have committed. Of a running server, ask
     /// for DELETE /streams/NAME instead.
     Delete(DeleteArgs),
+    /// Read all records of streams and print what is damaged. The server must not have the directory at the time. Exits
+    /// with 1 if anything is damaged
+    Check {
+        /// Directory in which the streams are
+        #[arg(long = "from", value_name = "DIR")]
+        directory: PathBuf,
+        /// Streams to check; default: all
+        #[arg(value_name = "STREAM")]
+        streams: Vec<String>,
+    },
+    /// Make a damaged stream usable: restore its configuration, and set aside files that cannot be used. The server must
+    /// not have the directory at the time
+    Repair {
+        /// Directory in which the streams are
+        #[arg(long = "from", value_name = "DIR")]
+        directory: PathBuf,
+        /// Stream to repair
+        #[arg(value_name = "STREAM")]
+        stream: String,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -69,7 +92,9 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(command: &StreamsCommand) -> Result<(), String> {
     match command {
-        StreamsCommand::Copy(args) => run_copy(args),
+        StreamsCommand::Copy(args) => copy_all(args),
+        StreamsCommand::Check { directory, streams } => mend::check(directory, streams),
+        StreamsCommand::Repair { directory, stream } => mend::repair(directory, stream),
         StreamsCommand::Delete(args) => delete(args),
     }
 }
@@ -93,7 +118,7 @@ fn delete(args: &DeleteArgs) -> Result<(), String> {
     Ok(())
 }
 
-fn run_copy(args: &CopyArgs) -> Result<(), String> {
+fn copy_all(args: &CopyArgs) -> Result<(), String> {
     crate::auth::crypto::install();
     let settings =
         StoreSettings::of(&args.store)?.ok_or("--store is missing: where the streams are to go")?;

@@ -18,12 +18,26 @@ pub(crate) fn add_to(router: Router, store: Option<&Arc<Store>>) -> Router {
     router.get("/readyz", move |_| {
         let answer = monitor.ready().map_err(|why| why.to_string()).and_then(|()| streams_are_ready(&store));
         let response = match answer {
-            Ok(()) => Response::text("ready\n"),
+            Ok(()) => Response::text(format!("ready\n{}", damaged(&store))),
             Err(why) => Response::text(format!("{why}\n")).with_status(503),
         };
         response.with_header("Cache-Control", "no-store")
     })
 }
+
+/// A line for each stream that cannot be opened: the server is ready for all others.
+fn damaged(store: &Store) -> String {
+    let all = store.damaged();
+    let line = |(name, why): &(Arc<str>, Arc<str>)| format!("stream {name} is damaged: {why}\n");
+    let mut lines: String = all.iter().take(DAMAGED_TOLD).map(line).collect();
+    if let Some(more @ 1..) = all.len().checked_sub(DAMAGED_TOLD) {
+        lines.push_str(&format!("{more} more streams are damaged\n"));
+    }
+    lines
+}
+
+/// Damaged streams that `/readyz` names.
+const DAMAGED_TOLD: usize = 100;
 
 /// Whether what is published can be expected to be taken.
 fn streams_are_ready(store: &Store) -> Result<(), String> {

@@ -28,7 +28,7 @@ pub(crate) mod report;
 mod tests;
 mod wire;
 
-use std::future::{Future, poll_fn};
+use std::future::{self, Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -40,8 +40,8 @@ use sinews_server::{Appender, Handler, Refusal, Request};
 use sinews_stream::broker::{self, Broker, Health};
 use sinews_stream::record::{Limits, Records};
 use sinews_stream::{
-    AppendError, CommitError, CreateError, Durability, Partition, Past, Pending, Read, Start, Stream,
-    StreamConfig, Streams,
+    AppendError, CommitError, CreateError, Durability, Lookup, Partition, Past, Pending, Read, Start, Stream,
+    StreamConfig, StreamError, StreamInfo, StreamState, Streams,
 };
 use tempfile::TempDir;
 
@@ -166,10 +166,6 @@ impl Store {
 
     /// Has the streams from now on.
     pub(crate) fn begin(&self, streams: Streams) {
-        // Those of a broker begin when this node follows them.
-        if self.bridge.is_none() {
-            self.topics.begin(&streams.list());
-        }
         // Whoever comes second has opened nothing: the directory is locked.
         let _ = self.streams.set(streams);
         self.carry();
@@ -201,7 +197,10 @@ impl Store {
     /// the right to hear it.
     pub(crate) fn opening_of_topic(self: &Arc<Self>, topic: &str) -> Option<Opening> {
         if let Some(streams) = self.streams.get() {
-            return self.bridge.as_ref()?.open(topic, streams, &self.config);
+            return match &self.bridge {
+                Some(bridge) => bridge.open(topic, streams, &self.config),
+                None => self.opening_here(streams, topic, Missing::Refused),
+            };
         }
         let (store, topic) = (Arc::clone(self), topic.to_owned());
         let open: Open = Box::pin(async move {
@@ -270,17 +269,34 @@ impl Store {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// All of them, the oldest first; none, as long as another process has them.
-    fn all(&self) -> Vec<Stream> {
-        let mut all = self.streams.get().map(Streams::list).unwrap_or_default();
+    /// The streams that are open, the oldest first; none, as long as another process has them.
+    fn open(&self) -> Vec<Stream> {
+        let mut all = self.streams.get().map(Streams::list_open).unwrap_or_default();
         all.sort_by_key(Stream::created);
         all
     }
 
+    /// Streams that are not open, by name: of the first so many of all.
+    fn not_open(&self, most: usize) -> Vec<StreamInfo> {
+        let mut infos = self.streams.get().map(|streams| streams.describe_first(most)).unwrap_or_default();
+        infos.retain(|info| info.state == StreamState::Closed);
+        infos
+    }
+
+    /// How many streams there are.
+    fn count(&self) -> usize {
+        self.streams.get().map_or(0, Streams::count)
+    }
+
+    /// The streams that cannot be opened, and why.
+    pub(crate) fn damaged(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        self.streams.get().map(Streams::list_damaged).unwrap_or_default()
+    }
+
     /// Those that may be read with these rights, by name.
-    pub(crate) fn list(&self, rights: &Rights) -> Result<Vec<Stream>, Problem> {
-        let mut list = self.streams()?.list();
-        list.retain(|stream| rights.check(Want::Subscribe(stream.name())).is_ok());
+    pub(crate) fn list(&self, rights: &Rights) -> Result<Vec<StreamInfo>, Problem> {
+        let mut list = self.streams()?.describe_all();
+        list.retain(|info| rights.check(Want::Subscribe(&info.name)).is_ok());
         Ok(list)
     }
 
@@ -288,7 +304,7 @@ impl Store {
     pub(crate) fn to_publish(&self, name: &str, rights: &Rights) -> Result<Stream, Problem> {
         hub::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
         rights.check(Want::Publish(name))?;
-        self.find(name, Missing::Made, &rights.creator())
+        self.find(name, Missing::Made)
     }
 
     /// A stream to read. Who may publish to it may be there first.
@@ -297,41 +313,87 @@ impl Store {
         rights.check(Want::Subscribe(name))?;
         let may_publish = rights.check(Want::Publish(name)).is_ok();
         let missing = if may_publish { Missing::Made } else { Missing::Refused };
-        self.find(name, missing, &rights.creator())
+        self.find(name, missing)
     }
 
     /// What has to be waited for before anybody with these rights can have the stream; nothing, as a rule. What is wrong
     /// with it says [`to_publish`](Self::to_publish) or [`to_read`](Self::to_read), afterwards.
     fn opening(&self, name: &str, want: Want<'_>, rights: &Rights) -> Option<Opening> {
-        let bridge = self.bridge.as_ref()?;
-        if hub::check_name(name).is_err() || rights.check(want).is_err() {
+        let streams = self.streams().ok()?;
+        let is_open = || matches!(streams.lookup(name), Lookup::Open(_));
+        if self.bridge.is_none() && is_open() || hub::check_name(name).is_err() || rights.check(want).is_err()
+        {
             return None;
         }
-        let streams = self.streams().ok()?;
-        if streams.describe(name).is_some() || self.quota.has(name) {
-            return bridge.open(name, streams, &self.config);
+        let creator = rights.creator();
+        let may_create = self.bridge.is_some() || rights.check(Want::Publish(name)).is_ok();
+        let creates = may_create && matches!(streams.lookup(name), Lookup::Missing) && !self.quota.has(name);
+        if creates && let Err(problem) = self.quota.take(&creator, name) {
+            let open: Open = Box::pin(future::ready(Err(problem)));
+            return Some(open.shared());
         }
-        // It may be made at the broker.
-        let taken = self.quota.take(&rights.creator(), name);
-        let opening = taken.map(|()| bridge.open(name, streams, &self.config)).transpose()?;
+        let opening = match &self.bridge {
+            Some(bridge) => bridge.open(name, streams, &self.config),
+            None => {
+                self.opening_here(streams, name, if may_create { Missing::Made } else { Missing::Refused })
+            }
+        };
+        if !creates {
+            return opening;
+        }
         let (quota, stream) = (Arc::clone(&self.quota), name.to_owned());
+        let Some(opening) = opening else {
+            quota.give_back(&stream);
+            return None;
+        };
+        let open: Open = Box::pin(async move { opening.await.inspect_err(|_| quota.give_back(&stream)) });
+        Some(open.shared())
+    }
+
+    /// Opens a stream of this node in the background, or creates it; nothing, if it is open or cannot be opened.
+    fn opening_here(&self, streams: &Streams, name: &str, missing: Missing) -> Option<Opening> {
+        match (streams.lookup(name), missing) {
+            (Lookup::Open(_) | Lookup::Damaged(_), _) | (Lookup::Missing, Missing::Refused) => return None,
+            _ => {}
+        }
+        let opening = match missing {
+            Missing::Made => streams.creating(name, &self.config_of(name)),
+            Missing::Refused => streams.opening(name),
+        };
+        let (topics, name) = (Arc::clone(&self.topics), name.to_owned());
         let open: Open = Box::pin(async move {
-            let opened = match opening {
-                Ok(opening) => opening.await,
-                Err(problem) => Err(problem),
-            };
-            opened.inspect_err(|_| quota.give_back(&stream))
+            let stream = opening.await.map_err(|error| unusable(&name, &error))?;
+            if let Some(stream) = stream.filter(|_| topics.backs(&name)) {
+                // One that keeps no topic has no line, which is told to those who want one.
+                let _ = topics.line(&stream);
+            }
+            Ok(())
         });
         Some(open.shared())
     }
 
-    /// A stream that is there, and followed if a broker keeps it.
-    fn open_stream(&self, name: &str) -> Result<Option<Stream>, Problem> {
-        let found = self.streams()?.stream(name);
-        Ok(found.filter(|_| self.bridge.as_ref().is_none_or(|bridge| bridge.is_open(name))))
+    /// How a stream is kept that its first use creates.
+    fn config_of(&self, name: &str) -> StreamConfig {
+        let config = self.config.clone().automatic(true);
+        // A topic has one order.
+        if self.topics.backs(name) { config.partitions(1) } else { config }
     }
 
-    fn find(&self, name: &str, missing: Missing, creator: &Creator) -> Result<Stream, Problem> {
+    /// A stream that is there, and followed if a broker keeps it.
+    fn open_stream(&self, name: &str) -> Result<Option<Stream>, Problem> {
+        let streams = self.streams()?;
+        if self.bridge.as_ref().is_some_and(|bridge| !bridge.is_open(name)) {
+            return Ok(None);
+        }
+        match streams.lookup(name) {
+            Lookup::Open(stream) => Ok(Some(stream)),
+            Lookup::Damaged(why) => Err(unusable(name, &StreamError::Damaged(why))),
+            Lookup::Missing => Ok(None),
+            _ => Err(not_open(name)),
+        }
+    }
+
+    fn find(&self, name: &str, missing: Missing) -> Result<Stream, Problem> {
         if let Some(stream) = self.open_stream(name)? {
             return Ok(stream);
         }
@@ -341,18 +403,8 @@ impl Store {
         if missing == Missing::Refused {
             return Err(problem(code::NO_STREAM, format!("there is no stream {name}")));
         }
-        let is_topic = self.topics.backs(name);
-        // A topic has one order.
-        let config = self.config.clone().automatic(true);
-        let config = if is_topic { config.partitions(1) } else { config };
-        let streams = self.streams()?;
-        self.quota.take(creator, name)?;
-        let made = streams.create(name, &config).inspect_err(|_| self.quota.give_back(name));
-        let stream = made.map_err(|error| created(name, &error))?;
-        if is_topic {
-            self.topics.line(&stream)?;
-        }
-        Ok(stream)
+        // It is created before a message gets here, and was deleted since.
+        Err(not_open(name))
     }
 
     /// Puts records behind the others.
@@ -446,6 +498,22 @@ impl Store {
         let asked = bridge.broker().ends(stream.name(), number).await;
         asked.map(|(_, end)| end.max(known)).map_err(|error| bridge.failed(&error))
     }
+}
+
+/// The stream has to be opened first, which takes place before a message gets that far: it was closed since.
+fn not_open(name: &str) -> Problem {
+    problem(code::STORE, format!("stream {name} is not open; retry"))
+}
+
+/// Why a stream cannot be used.
+fn unusable(name: &str, error: &StreamError) -> Problem {
+    let code = match error {
+        StreamError::Name => code::TOPIC,
+        StreamError::TooMany { .. } => code::TOO_MANY,
+        _ => code::STORE,
+    };
+    let setting = if let StreamError::TooMany { .. } = error { " (streams.max_streams)" } else { "" };
+    problem(code, format!("stream {name}: {error}{setting}"))
 }
 
 /// Why a stream could not be made.

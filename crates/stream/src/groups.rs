@@ -67,6 +67,8 @@ struct State {
     /// The file has been given its name, and the disk has not said yet that it keeps that.
     is_unsettled: bool,
     busy: bool,
+    /// Something was written and not synced.
+    is_dirty: bool,
     closed: bool,
     failed: Option<Arc<str>>,
 }
@@ -149,6 +151,7 @@ impl Groups {
             waiting: Vec::new(),
             is_unsettled: false,
             busy: false,
+            is_dirty: false,
             closed: false,
             failed: None,
         };
@@ -259,6 +262,7 @@ impl Groups {
         while self.step() {}
         let mut state = self.state();
         if state.failed.is_none()
+            && state.is_dirty
             && let Err(error) = state.file.sync()
         {
             tracing::error!(stream = %self.stream, %error, "offsets of groups could not be synced");
@@ -329,6 +333,7 @@ impl Groups {
         let mut state = self.state();
         let changes = std::mem::take(&mut state.under_way);
         if result.is_ok() {
+            state.is_dirty |= !write.sync;
             state.end = write.end;
             store(&mut state.offsets, changes);
         }

@@ -64,4 +64,4 @@ pub use info::{GroupInfo, Lookup, PartitionInfo, StreamInfo, StreamState};
 pub use partition::{Ends, Partition, Past, Read, Start, Statistics};
 pub use pending::{Appended, Completer, Durability, Pending, Wait};
 pub use stream::Stream;
-pub use streams::{Opening, Streams};
+pub use streams::{Check, Opening, Streams};

@@ -10,6 +10,7 @@
 mod deletion;
 mod openers;
 mod opening;
+mod repair;
 mod slot;
 mod survey;
 
@@ -23,6 +24,7 @@ use std::thread;
 
 use self::openers::Openers;
 pub use self::opening::Opening;
+pub use self::repair::Check;
 use self::slot::{Life, Slot};
 use self::survey::Keeper;
 use crate::catalog::{Catalog, Known};
@@ -298,6 +300,11 @@ impl Streams {
     /// All streams as the list knows them, by name. Opens none.
     pub fn describe_all(&self) -> Vec<StreamInfo> {
         self.inner.state().slots.iter().map(|(name, slot)| slot.info(name)).collect()
+    }
+
+    /// The first of them, so many at most.
+    pub fn describe_first(&self, count: usize) -> Vec<StreamInfo> {
+        self.inner.state().slots.iter().take(count).map(|(name, slot)| slot.info(name)).collect()
     }
 
     /// How many streams there are.

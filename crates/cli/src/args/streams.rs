@@ -49,7 +49,7 @@ pub(crate) struct StreamArgs {
     #[arg(long, value_name = "BYTES", env = "SINEWS_STREAMS_SEGMENT_BYTES")]
     pub(crate) streams_segment_bytes: Option<Bytes>,
 
-    /// Streams that there may be, 100,000 at most [default: 1024]
+    /// Maximum number of streams; further ones are rejected with 429 [default: 10000]
     #[arg(long, value_name = "N", env = "SINEWS_STREAMS_MAX_STREAMS")]
     pub(crate) streams_max_streams: Option<NonZeroU32>,
 

@@ -216,7 +216,7 @@ fn check_marker(path: &Path, store: Option<&StoreSettings>, streams: &Streams) -
             path.display(),
             place(&found)
         )),
-        (None, Some(store)) if streams.list().is_empty() => {
+        (None, Some(store)) if streams.count() == 0 => {
             write_whole(&marker, &store.marker()).map_err(|error| format!("{}: {error}", marker.display()))
         }
         (None, Some(_)) => Err(format!(
@@ -316,7 +316,7 @@ mod tests {
         let path = directory.path().to_owned();
         let open = |store: Option<&StoreSettings>| {
             Place::Given(path.clone(), store)
-                .open(1024)
+                .open(10)
                 .map(|streams| streams.close())
                 .map_err(|why| why.to_string())
         };
@@ -333,10 +333,10 @@ mod tests {
             assert!(error.contains("a copy of what redis://one keeps"), "{error}");
         }
         let own = tempfile::tempdir().unwrap();
-        let streams = Place::Given(own.path().to_owned(), None).open(1024).ok().unwrap();
+        let streams = Place::Given(own.path().to_owned(), None).open(10).ok().unwrap();
         streams.create("s", &sinews_stream::StreamConfig::default()).unwrap();
         streams.close();
-        let error = Place::Given(own.path().to_owned(), Some(&one)).open(1024).err().unwrap().to_string();
+        let error = Place::Given(own.path().to_owned(), Some(&one)).open(10).err().unwrap().to_string();
         assert!(error.contains("streams that no broker keeps"), "{error}");
     }
 }

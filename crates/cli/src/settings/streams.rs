@@ -65,7 +65,7 @@ impl StreamSettings {
                 .map_or(256 << 20, |Bytes(bytes)| bytes),
             max_streams: pick
                 .one(MAX_STREAMS, &args.streams_max_streams, file.max_streams)
-                .map_or(1024, |it| it.get() as usize),
+                .map_or(MAX_STREAMS_DEFAULT, |count| count.get() as usize),
             max_created: creation_limits(args, file, pick),
             expire_unused: pick
                 .one("streams.expire_unused", &args.streams_expire_unused, file.expire_unused)
@@ -251,9 +251,12 @@ const TAKE_OVER_WITHIN: Duration = Duration::from_secs(30);
 const TAKE_OVER_LATER: Duration = Duration::from_secs(1);
 
 const LISTEN: &str = "streams.listen";
+const MAX_STREAMS: &str = "streams.max_streams";
+
+/// As of [`StreamsConfig`](sinews_stream::StreamsConfig).
+const MAX_STREAMS_DEFAULT: usize = 10_000;
 const TOPICS: &str = "streams.topics";
 const PARTITIONS: &str = "streams.partitions";
-const MAX_STREAMS: &str = "streams.max_streams";
 const PER_CLIENT: &str = "streams.max_created_per_client";
 const PER_MINUTE: &str = "streams.max_created_per_minute";
 
@@ -316,7 +319,7 @@ mod tests {
         let from_flags = settings(&flags, file).unwrap().streams;
         assert_eq!(from_flags.directory, Some("b".into()));
         assert_eq!((from_flags.fsync, from_flags.retain_age), (Some(Fsync::Never), None));
-        assert_eq!((from_flags.max_streams, from_flags.expire_unused), (1024, None));
+        assert_eq!((from_flags.max_streams, from_flags.expire_unused), (MAX_STREAMS_DEFAULT, None));
         assert_eq!(from_flags.rules().creation, CreationLimits::default());
         let limits = "[streams]\nmax_streams = 9\nmax_created_per_client = 8\nmax_created_per_minute = 7\n\
                       expire_unused = \"30d\"";

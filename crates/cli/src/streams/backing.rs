@@ -37,13 +37,13 @@ pub(crate) struct Backing {
     patterns: Vec<String>,
     /// By name. There are no more than there may be streams.
     lines: Mutex<HashMap<String, Arc<Line>>>,
-    /// Changes of that.
-    generation: AtomicU64,
     /// Topics whose stream was deleted, and whose subscribers are to be told.
     reset: Mutex<Vec<String>>,
     bell: Arc<Bell>,
     relay: Mutex<Option<JoinHandle<()>>>,
     closing: AtomicBool,
+    /// How many lines have been added so far.
+    generation: AtomicU64,
     /// Those who wait [until](Self::until) something is so: at most one waker for each subscription.
     waiting: Mutex<Vec<Waker>>,
 }
@@ -100,11 +100,11 @@ impl Backing {
         Self {
             patterns,
             lines: Mutex::default(),
-            generation: AtomicU64::new(0),
             reset: Mutex::default(),
             bell: Arc::default(),
             relay: Mutex::default(),
             closing: AtomicBool::new(false),
+            generation: AtomicU64::new(0),
             waiting: Mutex::default(),
         }
     }
@@ -112,19 +112,6 @@ impl Backing {
     /// Whether a topic is kept in a stream.
     pub(crate) fn backs(&self, topic: &str) -> bool {
         !pattern::is_pattern(topic) && self.patterns.iter().any(|pattern| pattern::covers(pattern, topic))
-    }
-
-    /// These streams are there. What they hold has been published, or is found there by those who come back.
-    pub(super) fn begin(&self, streams: &[Stream]) {
-        for stream in streams.iter().filter(|stream| self.backs(stream.name())) {
-            match check(stream) {
-                Ok(partition) => {
-                    let end = partition.ends().readable;
-                    self.insert(stream, partition, (stream.created(), end));
-                }
-                Err(problem) => tracing::warn!("{}", problem.text),
-            }
-        }
     }
 
     /// A broker keeps this stream, and this node is about to follow it from there on. One that keeps no topic has no line,
@@ -137,20 +124,20 @@ impl Backing {
         }
     }
 
-    /// The line of a stream. One that was not there at the beginning is new, so all of it is to be published.
+    /// The line of a stream. Of one that this process has created, all is to be published; what others held when they
+    /// were opened has been published, or is found there by those who come back.
     pub(super) fn line(&self, stream: &Stream) -> Result<Arc<Line>, Problem> {
         if let Some(line) = self.lock().get(stream.name()).filter(|line| line.is_of(stream)) {
             return Ok(line.clone());
         }
-        Ok(self.insert(stream, check(stream)?, (stream.created(), 0)))
+        let partition = check(stream)?;
+        let relayed = if stream.is_new() { 0 } else { partition.ends().readable };
+        Ok(self.insert(stream, partition, (stream.created(), relayed)))
     }
 
     fn insert(&self, stream: &Stream, partition: Partition, (epoch, relayed): (u64, u64)) -> Arc<Line> {
         let mut lines = self.lock();
-        // One of a deleted stream goes.
-        lines.retain(|name, line| name != stream.name() || line.is_of(stream));
-        let line = lines.entry(stream.name().to_owned()).or_insert_with(|| {
-            self.generation.fetch_add(1, Ordering::SeqCst);
+        let new = || {
             Arc::new(Line {
                 stream: stream.clone(),
                 epoch,
@@ -159,8 +146,16 @@ impl Backing {
                 elsewhere: AtomicU64::new(0),
                 alarm: Alarm::new(Waker::from(self.bell.clone())),
             })
-        });
-        let line = line.clone();
+        };
+        let line = match lines.get(stream.name()).filter(|line| line.is_of(stream)) {
+            Some(line) => line.clone(),
+            None => {
+                let line = new();
+                lines.insert(stream.name().to_owned(), line.clone());
+                self.generation.fetch_add(1, Ordering::Release);
+                line
+            }
+        };
         drop(lines);
         self.bell.clone().wake();
         line
@@ -249,13 +244,14 @@ impl Backing {
     fn run(&self, hub: &Hub, mut publisher: Publisher) {
         // The first to set it.
         let _ = self.bell.0.set(thread::current());
-        let (mut lines, mut seen) = (Vec::new(), None);
+        let (mut lines, mut generation) = (Vec::new(), 0);
         loop {
             let closing = self.closing.load(Ordering::SeqCst);
             self.tell_reset(hub, &mut publisher);
-            let generation = self.generation.load(Ordering::SeqCst);
-            if seen.replace(generation) != Some(generation) {
-                lines = self.lock().values().cloned().collect();
+            let known = self.lock();
+            let current = self.generation.load(Ordering::Acquire);
+            if std::mem::replace(&mut generation, current) != current {
+                lines = known.values().cloned().collect();
             }
             let mut step = Step::Idle;
             for line in lines.iter().filter(|line| closing || line.alarm.has_rung()) {
@@ -285,12 +281,13 @@ impl Backing {
 }
 
 impl Line {
-    fn is_of(&self, stream: &Stream) -> bool {
-        self.stream.created() == stream.created()
-    }
-
     fn name(&self) -> &str {
         self.stream.name()
+    }
+
+    /// Whether it is of this stream, and not of a deleted one of its name.
+    fn is_of(&self, stream: &Stream) -> bool {
+        self.stream.created() == stream.created()
     }
 
     pub(super) fn stream(&self) -> &Stream {

@@ -91,9 +91,11 @@ impl Binary {
 
     /// How many partitions there are, if the stream is there, and how large a message may be.
     fn welcome(&self, id: u32) -> Bytes {
-        let stream = self.guest.as_ref().and_then(|guest| self.store.streams().ok()?.stream(&guest.stream));
+        let stream = self.guest.as_ref().and_then(|guest| self.store.streams().ok()?.describe(&guest.stream));
         wire::message(op::WELCOME, ANY, id, |body| {
-            body.put_u32_le(stream.map_or(0, |stream| stream.partitions()));
+            body.put_u32_le(
+                stream.map_or(0, |info| u32::try_from(info.partitions.len()).unwrap_or(u32::MAX)),
+            );
             body.put_u32_le(u32::try_from(self.max_message).unwrap_or(u32::MAX));
         })
     }

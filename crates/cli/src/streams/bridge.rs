@@ -19,7 +19,7 @@ use sinews_stream::broker::{Answer, Broker, BrokerError, Health};
 use sinews_stream::{CreateError, Partition, Read, ReadError, Start, Stream, StreamConfig, Streams};
 
 use super::backing::Backing;
-use super::created;
+use super::{created, unusable};
 use crate::protocol::{Problem, code, problem};
 
 /// How long a stop waits until the broker has acknowledged what was published.
@@ -188,7 +188,7 @@ async fn follow(
     config: &StreamConfig,
 ) -> Result<Vec<Extent>, Problem> {
     let refused = |error: BrokerError| problem(code::STORE, format!("stream {name}: {error}"));
-    if streams.stream(name).is_none() && !streams.has_room() {
+    if streams.describe(name).is_none() && !streams.has_room() {
         // Asking for it may make it at the broker.
         return Err(created(name, &CreateError::TooMany));
     }
@@ -219,7 +219,11 @@ async fn follow(
         )),
         other => other.map_err(|error| created(name, &error)),
     };
-    let stream = create()?;
+    let opened = streams.creating(name, &config.clone().partitions(count)).await;
+    let stream = match opened.map_err(|error| unusable(name, &error))? {
+        Some(stream) if stream.partitions() == count => stream,
+        _ => create()?,
+    };
     for (number, extent) in (0..count).zip(&extents) {
         let Some(partition) = stream.partition(number) else { continue };
         let ends = partition.ends();

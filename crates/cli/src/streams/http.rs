@@ -12,7 +12,7 @@ use sinews_stream::{Durability, Pending, Start, Stream};
 
 use super::bridge::Unread;
 use super::counted::counted;
-use super::json::{described, malformed, write_record};
+use super::json::{listed, malformed, write_record};
 use super::{Ack, Store, Which, choose, find_partition};
 use crate::auth::{Rights, Want};
 use crate::hub::{self, Content};
@@ -302,7 +302,7 @@ pub(crate) fn list(policy: &Policy, store: Option<&Arc<Store>>, request: &Reques
     let listed = || {
         let store = store.ok_or_else(off)?;
         let streams = store.list(&policy.rights(request)?)?;
-        Ok(streams.iter().map(|stream| described(store, stream)).collect::<Vec<_>>())
+        Ok(streams.iter().map(|info| listed(store, info)).collect::<Vec<_>>())
     };
     match listed() {
         Ok(streams) => {

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sinews_server::{Context, Position, Sent, Start};
 use sinews_stream::record::{self, Kind, Malformed, Record, RecordBuilder, Records};
-use sinews_stream::{Appended, Read, Stream};
+use sinews_stream::{Appended, Lookup, Read, Stream, StreamInfo, StreamState};
 
 use super::backing::content_of;
 use super::bridge::Opening;
@@ -145,7 +145,7 @@ impl Side {
                 }
                 let from = (&*store, stream);
                 let places = self.desk.subscribe(from, partition, begin, id.into(), cx)?;
-                Ok(Answer::Ack(json!({ "stream": name, "partitions": listed(&places) })))
+                Ok(Answer::Ack(json!({ "stream": name, "partitions": listed_places(&places) })))
             }
             Op::Commit { partition, offset, group } => {
                 let to = (&*group, partition, offset);
@@ -252,7 +252,7 @@ pub(super) fn described(store: &Store, stream: &Stream) -> Value {
     })
 }
 
-fn listed(places: &[Assigned]) -> Value {
+fn listed_places(places: &[Assigned]) -> Value {
     let one = |at: &Assigned| {
         let mut words = json!({ "partition": at.partition, "offset": at.offset });
         if at.is_reset {
@@ -261,6 +261,33 @@ fn listed(places: &[Assigned]) -> Value {
         words
     };
     places.iter().map(one).collect()
+}
+
+/// One stream of a list: of one that is not open, as of the last time that it was.
+pub(super) fn listed(store: &Store, info: &StreamInfo) -> Value {
+    if let Ok(Lookup::Open(stream)) = store.streams().map(|streams| streams.lookup(&info.name)) {
+        return described(store, &stream);
+    }
+    let partitions = info.partitions.iter().enumerate().map(|(number, it)| {
+        json!({ "partition": number, "earliest": it.earliest, "end": it.readable, "bytes": it.bytes })
+    });
+    let groups = info
+        .groups
+        .iter()
+        .map(|group| json!({ "group": &*group.name, "partitions": offsets(&group.offsets) }));
+    let mut words = json!({
+        "stream": &*info.name,
+        "partitions": partitions.collect::<Vec<_>>(),
+        "groups": groups.collect::<Vec<_>>(),
+    });
+    if let StreamState::Damaged(why) = &info.state {
+        words["error"] = json!(format!("the stream is damaged: {why}"));
+    }
+    words
+}
+
+fn offsets(places: &[(u32, u64)]) -> Value {
+    places.iter().map(|(partition, offset)| json!({ "partition": partition, "offset": offset })).collect()
 }
 
 /// Records of what a client gives.
@@ -464,7 +491,7 @@ impl Voice for Words {
 
     fn assigned(&self, _: &Asked, stream: &str, assigned: &[Assigned], cx: &mut Context<'_>) {
         Self::say(
-            json!({ "op": "assigned", "stream": stream, "partitions": listed(assigned) }),
+            json!({ "op": "assigned", "stream": stream, "partitions": listed_places(assigned) }),
             &Asked::default(),
             cx,
         );

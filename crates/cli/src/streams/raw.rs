@@ -8,7 +8,7 @@ use sinews_stream::{Appended, Read};
 
 use super::desk::{Assigned, Place};
 use super::{Ack, Desk, Fetched, Store, Voice, Which};
-use crate::auth::Rights;
+use crate::auth::{Rights, Want};
 use crate::hub::Content;
 use crate::protocol::{Problem, code};
 use crate::routes::close;
@@ -17,11 +17,13 @@ use crate::routes::close;
 pub(crate) struct ToStream {
     store: Arc<Store>,
     desk: Desk<()>,
+    /// Topic, content and rights of a message whose stream is being opened. The connection is held meanwhile.
+    waiting: Option<(String, Content, Rights)>,
 }
 
 impl ToStream {
     pub(crate) fn new(store: Arc<Store>) -> Self {
-        Self { store, desk: Desk::default() }
+        Self { store, desk: Desk::default(), waiting: None }
     }
 
     /// Nothing is received until the stream can be read and written; if it cannot be had, the connection closes.
@@ -34,6 +36,10 @@ impl ToStream {
     /// Appends a message. If there is no room, the connection is held until there is; if it fails, it closes, since
     /// nothing else could be told here.
     pub(crate) fn publish(&mut self, topic: &str, content: &Content, rights: &Rights, cx: &mut Context<'_>) {
+        if let Some(opening) = self.store.opening(topic, Want::Publish(topic), rights) {
+            self.waiting = Some((topic.to_owned(), content.clone(), rights.clone()));
+            return self.desk.park(opening, Bytes::new(), cx);
+        }
         let result = self.store.to_publish_to_topic(topic, content, rights).and_then(|(line, records)| {
             let to = (&*self.store, line.stream().clone());
             self.desk.publish(to, Which::This(0), records, ((), Ack::Broker), &Silent, cx)
@@ -44,8 +50,14 @@ impl ToStream {
     }
 
     pub(crate) fn woken(&mut self, cx: &mut Context<'_>) {
-        if let Some((_, Err(problem))) = self.desk.unpark(cx) {
-            Silent.failed(&(), problem, cx);
+        match self.desk.unpark(cx) {
+            Some((_, Err(problem))) => Silent.failed(&(), problem, cx),
+            Some((_, Ok(()))) => {
+                if let Some((topic, content, rights)) = self.waiting.take() {
+                    self.publish(&topic, &content, &rights, cx);
+                }
+            }
+            None => {}
         }
         self.desk.woken(Some(&*self.store), &Silent, cx);
     }

@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use serde_json::{Value, json};
 use sinews_server::{Metrics, Response, Router};
-use sinews_stream::{Ends, Partition, Statistics, Stream};
+use sinews_stream::{Ends, GroupInfo, Partition, PartitionInfo, Statistics, Stream, StreamInfo};
 
 use super::Store;
 use crate::health;
@@ -20,10 +20,16 @@ use crate::health;
 /// Streams that the dashboard is told of: those that have failed first, then those with the most traffic so far.
 const STREAMS_SHOWN: usize = 20;
 
+/// Open streams among which those with the most traffic are looked for, the oldest first.
+const OPEN_LOOKED_AT: usize = 4096;
+
+/// Streams among which some that are not open are looked for, by name.
+const CLOSED_LOOKED_AT: usize = 1024;
+
 /// Groups of each that the dashboard is told of: those that are furthest behind.
 const GROUPS_SHOWN: usize = 8;
 
-/// Partitions that Prometheus is told of, of all streams, the oldest streams first: which ones these are does not change.
+/// Partitions that Prometheus is told of: of open streams, the oldest first, and then of others.
 const PARTITIONS_TOLD: usize = 256;
 
 /// Groups that Prometheus is told of, in the same order.
@@ -83,42 +89,58 @@ fn lags(stream: &Stream) -> Vec<(String, u64)> {
 
 /// What the dashboard is told.
 pub(crate) fn words(store: &Store) -> Value {
+    let open = store.open().into_iter().take(OPEN_LOOKED_AT);
     let mut all: Vec<(Stream, Sum)> =
-        store.all().into_iter().map(|stream| (Sum::of(&stream), stream)).map(|(sum, it)| (it, sum)).collect();
+        open.map(|stream| (Sum::of(&stream), stream)).map(|(sum, it)| (it, sum)).collect();
     all.sort_by_key(|(_, sum)| {
         let traffic = sum.statistics.written + sum.statistics.read_bytes;
         (sum.failure.is_none(), std::cmp::Reverse(traffic))
     });
-    let count = all.len();
-    let mut shown = all;
-    shown.truncate(STREAMS_SHOWN);
-    shown.sort_by(|a, b| a.0.name().cmp(b.0.name()));
-    let list: Vec<Value> = shown.iter().map(|(stream, sum)| described(stream, sum)).collect();
-    json!({ "count": count, "shown": list })
+    let damaged = store.damaged().into_iter().take(STREAMS_SHOWN);
+    let mut list: Vec<Value> = damaged.map(|(name, why)| damaged_words(&name, &why)).collect();
+    all.truncate(STREAMS_SHOWN - list.len());
+    list.extend(all.iter().map(|(stream, sum)| described(stream, sum)));
+    let closed = store.not_open(CLOSED_LOOKED_AT);
+    list.extend(closed.iter().take(STREAMS_SHOWN - list.len()).map(closed_words));
+    list.sort_by(|a, b| a["stream"].as_str().cmp(&b["stream"].as_str()));
+    json!({ "count": store.count(), "shown": list })
+}
+
+/// A stream that cannot be opened.
+fn damaged_words(name: &str, why: &str) -> Value {
+    let mut words = numbers(name, 0, &Statistics::default(), 0, &[]);
+    words["failure"] = json!(format!("damaged: {why}"));
+    words
+}
+
+/// A stream that is not open.
+fn closed_words(info: &StreamInfo) -> Value {
+    let mut statistics = Statistics::default();
+    for partition in &info.partitions {
+        statistics.bytes += partition.bytes;
+        statistics.segments += partition.segments;
+    }
+    let kept = info.partitions.iter().map(|it| it.readable.saturating_sub(it.earliest)).sum();
+    let groups: Vec<(String, u64)> = info.groups.iter().map(|group| closed_lag(info, group)).collect();
+    let mut words = numbers(&info.name, info.partitions.len(), &statistics, kept, &groups);
+    if let [one] = &info.partitions[..] {
+        (words["earliest"], words["next"]) = (json!(one.earliest), json!(one.readable));
+    }
+    words
+}
+
+/// A group of a stream that is not open, and how many records it has before it.
+fn closed_lag(info: &StreamInfo, group: &GroupInfo) -> (String, u64) {
+    let lag = |(number, partition): (u32, &PartitionInfo)| {
+        let stored = group.offsets.iter().find(|(of, _)| *of == number).map_or(0, |(_, offset)| *offset);
+        partition.readable.saturating_sub(stored.max(partition.earliest))
+    };
+    (group.name.to_string(), (0..).zip(&info.partitions).map(lag).sum())
 }
 
 fn described(stream: &Stream, sum: &Sum) -> Value {
-    let statistics = &sum.statistics;
-    let mut groups = lags(stream);
-    groups.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    let group_count = groups.len();
-    groups.truncate(GROUPS_SHOWN);
-    let mut words = json!({
-        "stream": stream.name(),
-        "partitions": stream.partitions(),
-        "records": statistics.records,
-        "bytes": statistics.written,
-        "read_records": statistics.read_records,
-        "read_bytes": statistics.read_bytes,
-        "disk_bytes": statistics.bytes,
-        "segments": statistics.segments,
-        "pending_bytes": statistics.pending,
-        "kept": sum.kept,
-        "syncs": statistics.syncs,
-        "sync_us": micros(statistics.sync_time),
-        "groups": groups,
-        "group_count": group_count,
-    });
+    let partitions = stream.partitions() as usize;
+    let mut words = numbers(stream.name(), partitions, &sum.statistics, sum.kept, &lags(stream));
     if let (1, Some(partition)) = (stream.partitions(), stream.partition(0)) {
         let ends = partition.ends();
         (words["earliest"], words["next"]) = (json!(ends.earliest), json!(ends.next));
@@ -127,6 +149,35 @@ fn described(stream: &Stream, sum: &Sum) -> Value {
         words["failure"] = json!(&**failure);
     }
     words
+}
+
+fn numbers(
+    name: &str,
+    partitions: usize,
+    statistics: &Statistics,
+    kept: u64,
+    groups: &[(String, u64)],
+) -> Value {
+    let mut groups = groups.to_vec();
+    groups.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let group_count = groups.len();
+    groups.truncate(GROUPS_SHOWN);
+    json!({
+        "stream": name,
+        "partitions": partitions,
+        "records": statistics.records,
+        "bytes": statistics.written,
+        "read_records": statistics.read_records,
+        "read_bytes": statistics.read_bytes,
+        "disk_bytes": statistics.bytes,
+        "segments": statistics.segments,
+        "pending_bytes": statistics.pending,
+        "kept": kept,
+        "syncs": statistics.syncs,
+        "sync_us": micros(statistics.sync_time),
+        "groups": groups,
+        "group_count": group_count,
+    })
 }
 
 fn micros(time: Duration) -> u64 {
@@ -156,6 +207,7 @@ pub(crate) fn add_metrics(router: Router, store: Option<&Arc<Store>>) -> Router 
 #[derive(Debug)]
 struct Told {
     streams: u64,
+    damaged: u64,
     partitions: Vec<One>,
     groups: Vec<([(&'static str, String); 2], u64)>,
 }
@@ -164,17 +216,33 @@ struct Told {
 struct One {
     labels: [(&'static str, String); 2],
     statistics: Statistics,
-    ends: Ends,
+    earliest: u64,
+    next: u64,
+}
+
+impl One {
+    /// Of a stream that is not open: nothing has been counted since.
+    fn closed(stream: &str, number: u32, info: &PartitionInfo) -> Self {
+        let mut statistics = Statistics::default();
+        (statistics.bytes, statistics.segments) = (info.bytes, info.segments);
+        let labels = [("stream", stream.to_owned()), ("partition", number.to_string())];
+        Self { labels, statistics, earliest: info.earliest, next: info.readable }
+    }
 }
 
 impl Told {
     fn of(store: &Store) -> Self {
-        let all = store.all();
+        let all = store.open();
+        let closed = store.not_open(CLOSED_LOOKED_AT);
+        let closed = closed.iter().flat_map(|info| {
+            (0_u32..).zip(&info.partitions).map(|(number, it)| One::closed(&info.name, number, it))
+        });
         let each = all.iter().flat_map(|stream| {
             (0_u32..).zip(partitions(stream)).map(|(number, partition)| One {
                 labels: [("stream", stream.name().to_owned()), ("partition", number.to_string())],
                 statistics: partition.statistics(),
-                ends: partition.ends(),
+                earliest: partition.ends().earliest,
+                next: partition.ends().next,
             })
         });
         let groups = all.iter().flat_map(|stream| {
@@ -183,8 +251,9 @@ impl Told {
                 .map(|(group, lag)| ([("stream", stream.name().to_owned()), ("group", group)], lag))
         });
         Self {
-            streams: all.len() as u64,
-            partitions: each.take(PARTITIONS_TOLD).collect(),
+            streams: store.count() as u64,
+            damaged: store.damaged().len() as u64,
+            partitions: each.chain(closed).take(PARTITIONS_TOLD).collect(),
             groups: groups.take(GROUPS_TOLD).collect(),
         }
     }
@@ -239,11 +308,9 @@ impl Told {
             it.statistics.pending
         })?;
         self.gauges(out, ("sinews_stream_earliest_offset", "The first record that is there", None), |it| {
-            it.ends.earliest
+            it.earliest
         })?;
-        self.gauges(out, ("sinews_stream_next_offset", "The offset that comes next", None), |it| {
-            it.ends.next
-        })?;
+        self.gauges(out, ("sinews_stream_next_offset", "The offset that comes next", None), |it| it.next)?;
         let help = "1 if the partition has failed, and takes nothing more until the server is started again";
         self.gauges(out, ("sinews_stream_failed", help, None), |it| u64::from(it.statistics.failed))
     }
@@ -253,6 +320,9 @@ impl Collector for Told {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         let encoder = out.encode_descriptor("sinews_streams", "Streams", None, MetricType::Gauge)?;
         ConstGauge::new(self.streams).encode(encoder)?;
+        let help = "Streams that cannot be opened";
+        let encoder = out.encode_descriptor("sinews_streams_damaged", help, None, MetricType::Gauge)?;
+        ConstGauge::new(self.damaged).encode(encoder)?;
         self.counters_to(&mut out)?;
         self.gauges_to(&mut out)?;
         let help = "Records that a group has before it";

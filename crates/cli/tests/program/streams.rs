@@ -11,6 +11,7 @@ use crate::config::Directory;
 use crate::support::{PATIENCE, Running, Socket};
 
 mod crash;
+mod damage;
 mod deletion;
 mod directory;
 mod groups;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use super::slot::{Life, Slot};
+use super::survey::misnamed;
 use super::{Inner, State};
 use crate::catalog::Known;
 use crate::disk::{self, is_shortage};
@@ -192,6 +193,10 @@ impl Inner {
         let mut known = self.state().slots.get(&**name).map(|slot| slot.known.clone()).unwrap_or_default();
         if known.created != created {
             known = Known { created, ..Known::default() };
+        }
+        if let Some((found, right)) = misnamed(&*self.pool.disk, &path, &known) {
+            let why = format!("{}: is misnamed, and was {}", found.display(), right.display());
+            return Err(StreamError::Damaged(why.into()));
         }
         let now = (self.pool.clock)();
         if known.extents.is_none() {

@@ -1,7 +1,7 @@
 //! Looking after streams that are not open: whether the catalog is right, what retention is to remove, and which open
 //! ones have become idle.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 
@@ -147,6 +147,27 @@ fn is_as_known(disk: &dyn Disk, path: &Path, known: &Known) -> bool {
     is_right && extents.iter().enumerate().all(partition)
 }
 
+/// A segment that was given another name since the stream was closed, and its right name. Opening would take it for a
+/// damaged one and cut it off.
+pub(super) fn misnamed(disk: &dyn Disk, path: &Path, known: &Known) -> Option<(PathBuf, PathBuf)> {
+    let extents = known.extents.as_deref().unwrap_or_default();
+    extents.iter().enumerate().filter(|(_, extent)| extent.last_bytes > 0).find_map(|(number, extent)| {
+        let dir = path.join(number.to_string());
+        let bases: Vec<u64> =
+            disk.list(&dir).ok()?.iter().filter_map(|name| Segment::base_of_log(name)).collect();
+        let segment = |base: u64| Segment::new(&dir, base).path().to_owned();
+        let is_it = |base: &u64| {
+            disk.open(&segment(*base))
+                .and_then(|file| file.bytes())
+                .is_ok_and(|bytes| bytes == extent.last_bytes)
+        };
+        if bases.contains(&extent.last_base) {
+            return None;
+        }
+        Some((segment(bases.into_iter().filter(is_it).max()?), segment(extent.last_base)))
+    })
+}
+
 /// What the clock looks at for streams that are not open.
 pub(super) struct Keeper {
     inner: Weak<Inner>,
@@ -193,7 +214,7 @@ impl super::slot::Slot {
 
 impl Inner {
     /// The directory of a stream.
-    pub(super) fn path(&self, name: &str) -> Option<std::path::PathBuf> {
+    pub(super) fn path(&self, name: &str) -> Option<PathBuf> {
         name::encode(name).map(|directory| self.dir.join(directory))
     }
 }

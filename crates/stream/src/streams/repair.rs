@@ -1,0 +1,192 @@
+//! Checking and repairing streams, for a command.
+
+use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
+
+use super::slot::Life;
+use super::survey::misnamed;
+use super::{Inner, Streams, read_config};
+use crate::catalog::Known;
+use crate::disk::{self, Disk};
+use crate::record;
+use crate::segment::Segment;
+use crate::{Loss, OpenError, ReadError, Stream, StreamConfig, StreamError, meta};
+
+/// Files of a stream that a repair sets aside at most.
+const SET_ASIDE_MAX: usize = 1024;
+
+/// What a file gets behind its name that a repair sets aside.
+const DAMAGED: &str = ".damaged";
+
+/// Bytes that a check reads at a time.
+const READ_BYTES: usize = 1 << 20;
+
+/// What [`Streams::check`] has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Check {
+    /// Records that can be read.
+    pub records: u64,
+    /// What is damaged, by partition and file.
+    pub damage: Vec<String>,
+}
+
+impl Streams {
+    /// Opens a stream and reads all of it. None, if it does not exist. Waits for the disk.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError`]: it cannot be opened.
+    pub fn check(&self, name: &str) -> Result<Option<Check>, StreamError> {
+        let (Some(stream), losses) = self.inner.find(name, None)? else { return Ok(None) };
+        let mut check = Check { records: 0, damage: losses.iter().map(Loss::to_string).collect() };
+        for number in 0..stream.partitions() {
+            check_partition(&stream, number, &mut check);
+        }
+        Ok(Some(check))
+    }
+
+    /// Makes a stream usable that cannot be opened: writes its configuration anew, from the catalog if that knows it,
+    /// gives a segment back its name, and sets aside files that still cannot be used, which get
+    /// `.damaged` behind their names. Answers what was done; nothing, if the stream can be opened. Waits for the disk.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError`]: it still cannot be opened, or there is no such stream.
+    pub fn repair(&self, name: &str) -> Result<Vec<String>, StreamError> {
+        let inner = &*self.inner;
+        let path = inner.path(name).ok_or(StreamError::Name)?;
+        let mut done = Vec::new();
+        if inner.find(name, None).is_ok_and(|(stream, _)| stream.is_some()) {
+            return Ok(done);
+        }
+        let _gate = inner.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let known = inner.state().slots.get(name).map(|slot| slot.known.clone());
+        let known = known.ok_or_else(|| StreamError::Damaged(format!("there is no stream {name}").into()))?;
+        inner.repair_config(&path, &known, &mut done)?;
+        while let Some((from, to)) = misnamed(&*inner.pool.disk, &path, &known) {
+            inner.pool.disk.rename(&from, &to)?;
+            done.push(format!("{}: renamed to {}", from.display(), to.display()));
+        }
+        for _ in 0..SET_ASIDE_MAX {
+            let (config, created) = read_config(&*inner.pool.disk, &path)
+                .ok()
+                .flatten()
+                .ok_or_else(|| StreamError::Damaged("its configuration cannot be written".into()))?;
+            match Stream::open((name, created), path.clone(), &inner.pool, &config) {
+                Ok((stream, losses)) => {
+                    done.extend(losses.iter().map(Loss::to_string));
+                    stream.stop();
+                    stream.close();
+                    inner.reset(name);
+                    return Ok(done);
+                }
+                Err(OpenError::Unknown(file, why)) => inner.repair_file(&path, &file, &why, &mut done)?,
+                Err(OpenError::Io(file, why)) => {
+                    inner.repair_file(&path, &file, &why.to_string(), &mut done)?;
+                }
+                Err(error) => return Err(StreamError::Damaged(error.to_string().into())),
+            }
+        }
+        Err(StreamError::Damaged("too many of its files are damaged".into()))
+    }
+}
+
+impl Inner {
+    /// Writes the file that says how a stream is kept, if it cannot be read.
+    fn repair_config(&self, path: &Path, known: &Known, done: &mut Vec<String>) -> Result<(), StreamError> {
+        let disk = &*self.pool.disk;
+        if matches!(read_config(disk, path), Ok(Some(_))) {
+            return Ok(());
+        }
+        let (config, created, from) = if known.created > 0 {
+            (known.config.clone(), known.created, "as the catalog has it")
+        } else {
+            let names = disk.list(path)?;
+            let last = names.iter().filter_map(|name| name.parse::<u32>().ok()).max();
+            let partitions = last.map_or(1, |last| last.saturating_add(1)).min(StreamConfig::PARTITIONS_MAX);
+            let config = StreamConfig::default().partitions(partitions);
+            (config, (self.pool.clock)(), "with the defaults: it is not in the catalog")
+        };
+        let file = path.join(meta::NAME);
+        if disk.is_dir(&file) {
+            set_aside(disk, &file, "is a directory", done)?;
+        }
+        disk::replace(disk, path, meta::NAME, &meta::encode(&config, created))?;
+        done.push(format!("{}: written anew {from}", file.display()));
+        Ok(())
+    }
+
+    /// Sets a file aside that cannot be used.
+    fn repair_file(
+        &self,
+        stream: &Path,
+        file: &Path,
+        why: &str,
+        done: &mut Vec<String>,
+    ) -> Result<(), StreamError> {
+        let disk = &*self.pool.disk;
+        let is_within = file.starts_with(stream) && file != stream;
+        let dir = file.parent().filter(|_| is_within);
+        let dir = dir.ok_or_else(|| StreamError::Damaged(why.into()))?;
+        // A partition is named if something in it cannot be opened.
+        if disk.is_dir(file) && dir == stream {
+            let names = disk.list(file)?;
+            let wrong = names
+                .iter()
+                .find(|name| Segment::base_of_log(name).is_some() && disk.is_dir(&file.join(name)));
+            let wrong = wrong.ok_or_else(|| StreamError::Damaged(why.into()))?;
+            return set_aside(disk, &file.join(wrong), "is a directory", done);
+        }
+        set_aside(disk, file, why, done)
+    }
+
+    /// The next use opens it.
+    fn reset(&self, name: &str) {
+        if let Some(slot) = self.state().slots.get_mut(name) {
+            slot.known.extents = None;
+            slot.life = Life::Closed;
+        }
+    }
+}
+
+fn set_aside(disk: &dyn Disk, file: &Path, why: &str, done: &mut Vec<String>) -> Result<(), StreamError> {
+    let mut name = file.as_os_str().to_owned();
+    name.push(DAMAGED);
+    let aside = PathBuf::from(name);
+    disk.rename(file, &aside)?;
+    if let Some(dir) = file.parent() {
+        disk.sync_dir(dir)?;
+    }
+    done.push(format!("{}: {why}; set aside as {}", file.display(), aside.display()));
+    Ok(())
+}
+
+fn check_partition(stream: &Stream, number: u32, check: &mut Check) {
+    let Some(partition) = stream.partition(number) else { return };
+    let mut wrong = |what: String| check.damage.push(format!("partition {number}: {what}"));
+    let mut from = partition.ends().earliest;
+    loop {
+        match partition.read(from, READ_BYTES) {
+            Ok(read) if read.batches.is_empty() => return,
+            Ok(read) => {
+                for batch in record::iter(&read.batches).flatten() {
+                    for record in batch.records() {
+                        match record {
+                            Ok(_) => check.records += 1,
+                            Err(error) => {
+                                wrong(format!("in the batch of offset {}: {error}", batch.header().base))
+                            }
+                        }
+                    }
+                }
+                from = read.next;
+            }
+            Err(ReadError::Damaged { resume, why }) if resume > from => {
+                wrong(why.to_string());
+                from = resume;
+            }
+            Err(error) => return wrong(error.to_string()),
+        }
+    }
+}
