@@ -253,6 +253,7 @@ impl Backing {
             if std::mem::replace(&mut generation, current) != current {
                 lines = known.values().cloned().collect();
             }
+            drop(known);
             let mut step = Step::Idle;
             for line in lines.iter().filter(|line| closing || line.alarm.has_rung()) {
                 match line.step(hub, &mut publisher, |publisher| self.pace(publisher)) {

@@ -153,3 +153,38 @@ impl Future for Deletion {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use sinews_stream::{Past, StreamConfig, StreamsConfig};
+
+    use super::super::Rules;
+    use super::*;
+
+    #[test]
+    fn unused_streams_expire_unless_they_were_created_on_request_or_a_consumer_waits() {
+        let directory = tempfile::tempdir().unwrap();
+        let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
+        let minute = Duration::from_secs(60);
+        let rules = Rules { expire_unused: Some(minute), ..Rules::default() };
+        let store = Store::new(StreamConfig::default(), Vec::new(), 1 << 20, None, rules);
+        let automatic = StreamConfig::default().automatic(true);
+        for (name, config) in
+            [("auto", &automatic), ("waits", &automatic), ("asked", &StreamConfig::default())]
+        {
+            streams.create(name, config).unwrap();
+        }
+        let waits = streams.stream("waits").unwrap().partition(0).unwrap();
+        assert!(!waits.watch(Past::Readable(0), Waker::noop()));
+        store.begin(streams.clone());
+        let names = || streams.describe_all().iter().map(|info| info.name.to_string()).collect::<Vec<_>>();
+        let later = |seconds: u64| now() + seconds * 1_000_000;
+        store.expire(later(30));
+        assert_eq!(names(), ["asked", "auto", "waits"]);
+        store.expire(later(61));
+        assert_eq!(names(), ["asked", "waits"]);
+        store.close();
+    }
+}

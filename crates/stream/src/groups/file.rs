@@ -94,6 +94,7 @@ pub(super) fn read(bytes: &[u8], now: u64) -> Result<Content, Newer> {
         content.is_stale = true;
         content.wrong = Some("the preamble is damaged".to_owned());
     }
+    content.is_stale |= is_torn_preamble;
     let whole = if is_torn_preamble { Some(0) } else { whole };
     // Without a preamble, any part may have been written as a whole.
     content.whole = whole.map_or(bytes.len(), |whole| usize::try_from(whole).unwrap_or(bytes.len()));

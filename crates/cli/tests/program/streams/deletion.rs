@@ -51,7 +51,11 @@ fn deleted_stream_ends_its_readers_with_410_and_no_other_ones() {
     let answer = delete(&server.running, "gone");
     assert_eq!((status(&answer), body(&answer)), ("200", json!({"stream": "gone", "deleted": true})));
     for (client, id) in [(&mut reader, 1), (&mut idle, 5)] {
-        let end = client.hear();
+        let mut end = client.hear();
+        if end["op"] == "assigned" {
+            // The other member has left before this one is told.
+            end = client.hear();
+        }
         assert_eq!(
             (&end["op"], &end["code"], &end["id"]),
             (&json!("error"), &json!(410), &json!(id)),
