@@ -41,11 +41,7 @@ fn deleted_stream_ends_its_readers_with_410_and_no_other_ones() {
     let mut binary = Binary::plain(&server, "gone");
     binary.subscribe(1, 0, "");
     binary.say(1, 2, ANY, 9, &records(&[b"x"]));
-    loop {
-        if binary.hear().op == 129 {
-            break;
-        }
-    }
+    while binary.hear().op != 129 {}
     assert_eq!(reader.hear()["op"], "records");
 
     let answer = delete(&server.running, "gone");
