@@ -98,6 +98,8 @@ export interface ConsumeOptions {
   partition?: number;
   /** Called with the partitions that this member of a group reads now. */
   onassigned?: (partitions: number[]) => void;
+  /** Called if the group's committed offset may be lost, or cannot be read from: reading begins at `offset`. */
+  onreset?: (reset: { partition: number; offset: number }) => void;
   /** Called if records are not there any more. */
   ongap?: (gap: { partition: number; from: number; to: number }) => void;
   /** Called if the server refuses it, at first or after a reconnect. */

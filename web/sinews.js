@@ -572,6 +572,9 @@ class Consumption {
         this.#next = new Map(message.partitions.map(({ partition, offset }) =>
           [partition, Math.max(offset, this.#next.get(partition) ?? 0)]));
         this.#options.onassigned?.([...this.#next.keys()]);
+        for (const { partition, offset, reset } of message.partitions) {
+          if (reset) this.#options.onreset?.({ partition, offset });
+        }
         return;
       case "gap":
         this.#next.set(partition, Math.max(message.to, this.#next.get(partition) ?? 0));

@@ -68,7 +68,7 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     /// Write manual pages.
     Man(ManArgs),
-    /// Copy streams to a broker.
+    /// Check, repair or delete streams of a directory, or copy them to a broker.
     #[command(subcommand)]
     Streams(StreamsCommand),
     /// Make an access token, or inspect one.

@@ -4,6 +4,7 @@ pub(crate) mod crypto;
 pub(crate) mod keys;
 pub(crate) mod pattern;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -19,6 +20,7 @@ use self::keys::Key;
 use crate::config::units::OneOrMore;
 use crate::echo::{ECHO_MAX, brief, brief_error};
 use crate::settings::AuthSettings;
+use crate::streams::Creator;
 
 /// What a token says that concerns us, beside what its check concerns.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -31,6 +33,12 @@ pub(crate) struct Claims {
     /// Patterns of topics that it may subscribe to.
     #[serde(default)]
     subscribe: OneOrMore<String>,
+    /// Patterns of streams that it may delete.
+    #[serde(default)]
+    delete: OneOrMore<String>,
+    /// The client that it stands for.
+    #[serde(default)]
+    sub: Option<String>,
 }
 
 /// Patterns of one token for each right, at most.
@@ -47,12 +55,14 @@ pub(crate) struct Auth {
 
 /// What one connection or request may do.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rights(Option<Arc<Grant>>);
+pub(crate) struct Rights(Option<Arc<Grant>>, Option<IpAddr>);
 
 #[derive(Clone, Debug, Default)]
 struct Grant {
     publish: Vec<String>,
     subscribe: Vec<String>,
+    delete: Vec<String>,
+    subject: Option<Box<str>>,
     /// It came with a token, which ends then.
     until: Option<Instant>,
 }
@@ -62,6 +72,8 @@ struct Grant {
 pub(crate) enum Want<'a> {
     Publish(&'a str),
     Subscribe(&'a str),
+    /// A stream.
+    Delete(&'a str),
 }
 
 /// Somebody may not do what they want.
@@ -102,7 +114,7 @@ impl Auth {
             public: Arc::new(Grant {
                 publish: settings.public_publish.clone(),
                 subscribe: settings.public_subscribe.clone(),
-                until: None,
+                ..Grant::default()
             }),
         }))
     }
@@ -120,7 +132,7 @@ impl Auth {
     /// # Errors
     /// As [`rights`](Self::rights).
     pub(crate) fn rights_of(&self, token: Option<&str>) -> Result<Rights, Denied> {
-        let Some(token) = token else { return Ok(Rights(Some(Arc::clone(&self.public)))) };
+        let Some(token) = token else { return Ok(Rights(Some(Arc::clone(&self.public)), None)) };
         let claims = self.verify(token).map_err(Denied::token)?;
         let until = Some(instant(self.end_of(&claims)));
         let with_public = |claimed: OneOrMore<String>, public: &[String]| {
@@ -128,11 +140,14 @@ impl Auth {
             patterns.extend_from_slice(public);
             patterns
         };
-        Ok(Rights(Some(Arc::new(Grant {
+        let grant = Grant {
             publish: with_public(claims.publish, &self.public.publish),
             subscribe: with_public(claims.subscribe, &self.public.subscribe),
+            delete: claims.delete.0,
+            subject: claims.sub.map(Into::into),
             until,
-        }))))
+        };
+        Ok(Rights(Some(Arc::new(grant)), None))
     }
 
     fn end_of(&self, claims: &Claims) -> SystemTime {
@@ -192,7 +207,9 @@ fn has_critical_extension(token: &str) -> bool {
 
 /// The rights that it claims must make sense.
 fn check(claims: Claims) -> Result<Claims, String> {
-    for (claim, OneOrMore(patterns)) in [("publish", &claims.publish), ("subscribe", &claims.subscribe)] {
+    for (claim, OneOrMore(patterns)) in
+        [("publish", &claims.publish), ("subscribe", &claims.subscribe), ("delete", &claims.delete)]
+    {
         if patterns.len() > PATTERNS_MAX {
             return Err(format!("the token's {claim} has more than {PATTERNS_MAX} patterns"));
         }
@@ -246,7 +263,21 @@ fn token_of<'a>(request: &Request<'a>) -> Result<Option<&'a str>, Denied> {
 impl Rights {
     /// Everything: where no tokens are asked for.
     pub(crate) fn all() -> Self {
-        Self(None)
+        Self(None, None)
+    }
+
+    /// The same for a client at this address.
+    pub(crate) fn of_client(self, address: IpAddr) -> Self {
+        Self(self.0, Some(address))
+    }
+
+    /// The client that creates streams with these rights.
+    pub(crate) fn creator(&self) -> Creator {
+        match (self.0.as_ref().and_then(|grant| grant.subject.clone()), self.1) {
+            (Some(subject), _) => Creator::Subject(subject),
+            (None, Some(address)) => Creator::of_address(address),
+            (None, None) => Creator::Server,
+        }
     }
 
     /// Whether this may be done.
@@ -258,6 +289,7 @@ impl Rights {
         let (patterns, name) = match want {
             Want::Publish(name) => (&grant.publish, name),
             Want::Subscribe(name) => (&grant.subscribe, name),
+            Want::Delete(name) => (&grant.delete, name),
         };
         if patterns.iter().any(|granted| pattern::covers(granted, name)) {
             return Ok(());
@@ -293,6 +325,7 @@ impl Denied {
         let (verb, right, name) = match want {
             Want::Publish(name) => ("publish to", "publish", name),
             Want::Subscribe(name) => ("subscribe to", "subscribe", name),
+            Want::Delete(name) => ("delete", "delete", name),
         };
         // Part of a name would be another name.
         let needs = (name.len() <= ECHO_MAX).then(|| (right, name.to_owned()));

@@ -1,4 +1,5 @@
-//! `sinews streams copy`, and commands for damaged streams: what a directory has goes to a broker, so that the server can go on there.
+//! `sinews streams`: what a directory has is copied to a broker, so that the server can go on there, or deleted; damaged streams
+//! are checked and repaired.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use sinews_stream::broker::Broker;
 use sinews_stream::record::{self, RecordBuilder, Records};
-use sinews_stream::{AppendError, Durability, Pending, Stream, Streams, StreamsConfig};
+use sinews_stream::{AppendError, Durability, OpenError, Pending, Stream, Streams, StreamsConfig};
 
 use crate::args::StoreArgs;
 use crate::settings::store::StoreSettings;
@@ -23,6 +24,9 @@ pub(crate) enum StreamsCommand {
     /// Copy streams of a directory to a broker which has none of these names yet. The server must not have the directory
     /// at the time.
     Copy(Box<CopyArgs>),
+    /// Delete streams of a directory, with their records and what their groups have committed. Of a running server, ask
+    /// for DELETE /streams/NAME instead.
+    Delete(DeleteArgs),
     /// Read all records of streams and print what is damaged. The server must not have the directory at the time. Exits
     /// with 1 if anything is damaged
     Check {
@@ -43,6 +47,17 @@ pub(crate) enum StreamsCommand {
         #[arg(value_name = "STREAM")]
         stream: String,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DeleteArgs {
+    /// Directory in which the streams are; no server may have it open
+    #[arg(long, value_name = "DIR")]
+    from: PathBuf,
+
+    /// Streams to delete
+    #[arg(value_name = "STREAM", required = true)]
+    streams: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -80,7 +95,27 @@ pub(crate) fn run(command: &StreamsCommand) -> Result<(), String> {
         StreamsCommand::Copy(args) => copy_all(args),
         StreamsCommand::Check { directory, streams } => mend::check(directory, streams),
         StreamsCommand::Repair { directory, stream } => mend::repair(directory, stream),
+        StreamsCommand::Delete(args) => delete(args),
     }
+}
+
+fn delete(args: &DeleteArgs) -> Result<(), String> {
+    let from = args.from.display();
+    if !args.from.is_dir() {
+        return Err(format!("--from {from}: there is no such directory"));
+    }
+    let (streams, _) = Streams::open(&args.from, StreamsConfig::default()).map_err(|error| match error {
+        OpenError::Locked(_) => format!("--from {from}: {error}: ask its server for DELETE /streams/NAME"),
+        error => format!("--from {from}: {error}"),
+    })?;
+    for name in &args.streams {
+        if !streams.delete(name).map_err(|error| format!("{name}: {error}"))? {
+            return Err(format!("{from} has no stream {name}"));
+        }
+        say(&format!("{name}: deleted"))?;
+    }
+    streams.close();
+    Ok(())
 }
 
 fn copy_all(args: &CopyArgs) -> Result<(), String> {

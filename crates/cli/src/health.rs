@@ -16,7 +16,7 @@ pub(crate) fn add_to(router: Router, store: Option<&Arc<Store>>) -> Router {
     let Some(store) = store else { return router.readyz("/readyz") };
     let (store, monitor) = (Arc::clone(store), router.monitor());
     router.get("/readyz", move |_| {
-        let answer = monitor.ready().map_err(|why| why.to_string()).and_then(|()| broker_is_ready(&store));
+        let answer = monitor.ready().map_err(|why| why.to_string()).and_then(|()| streams_are_ready(&store));
         let response = match answer {
             Ok(()) => Response::text(format!("ready\n{}", damaged(&store))),
             Err(why) => Response::text(format!("{why}\n")).with_status(503),
@@ -40,7 +40,10 @@ fn damaged(store: &Store) -> String {
 const DAMAGED_TOLD: usize = 100;
 
 /// Whether what is published can be expected to be taken.
-fn broker_is_ready(store: &Store) -> Result<(), String> {
+fn streams_are_ready(store: &Store) -> Result<(), String> {
+    if let Some(why) = store.failure() {
+        return Err(format!("the streams: {why}"));
+    }
     match store.broker() {
         Some((health, _)) if !health.ready => {
             let why = health.error.unwrap_or_else(|| "it has not answered yet".into());

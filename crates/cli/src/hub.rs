@@ -228,6 +228,14 @@ impl Hub {
         self.publish_plain(out, topic, content, true);
     }
 
+    /// Tells subscribers that the stream of a topic was deleted: the topic begins anew, with another epoch.
+    pub(crate) fn tell_reset(&self, out: &mut Publisher, topic: &str) {
+        if self.framed.load(Ordering::Acquire) > 0 {
+            let message = serde_json::json!({ "op": "reset", "topic": topic }).to_string();
+            out.publish(&Form::Framed.topic(topic), &Prepared::text(&message));
+        }
+    }
+
     fn publish_plain(
         &self,
         out: &mut impl Outlet,

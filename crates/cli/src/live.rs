@@ -83,8 +83,8 @@ impl Policy {
     /// # Errors
     /// [`Denied`] if it has a token that is none, or is over.
     pub(crate) fn rights(&self, request: &Request<'_>) -> Result<Rights, Denied> {
-        let Some(auth) = &self.auth else { return Ok(Rights::all()) };
-        let rights = auth.rights(request);
+        let rights = self.auth.as_ref().map_or_else(|| Ok(Rights::all()), |auth| auth.rights(request));
+        let rights = rights.map(|rights| rights.of_client(request.client()));
         rights.inspect_err(|denied| {
             self.rejections.note(Reason::Token, &Source::of(request), &denied.problem);
         })
@@ -100,8 +100,8 @@ impl Policy {
         client: IpAddr,
         protocol: &str,
     ) -> Result<Rights, Denied> {
-        let Some(auth) = &self.auth else { return Ok(Rights::all()) };
-        auth.rights_of(token).inspect_err(|denied| {
+        let rights = self.auth.as_ref().map_or_else(|| Ok(Rights::all()), |auth| auth.rights_of(token));
+        rights.map(|rights| rights.of_client(client)).inspect_err(|denied| {
             self.rejections.note(Reason::Token, &Source::connection(client, protocol), &denied.problem);
         })
     }

@@ -70,7 +70,7 @@ pub(crate) mod code {
     pub(crate) const NO_STREAM: u16 = 404;
     /// Nothing is subscribed to by that name.
     pub(crate) const NOT_SUBSCRIBED: u16 = 409;
-    /// Nothing is kept of the topic.
+    /// Nothing is kept of the topic, or the stream was deleted.
     pub(crate) const NOT_KEPT: u16 = 410;
     /// More at once than is taken.
     pub(crate) const TOO_LARGE: u16 = 413;

@@ -82,6 +82,7 @@ fn add_streams(
     store: Option<&Arc<Store>>,
 ) -> Router {
     let (to_list, to_read, to_publish, to_talk) = (live.clone(), live.clone(), live.clone(), live.clone());
+    let (to_delete, of_deleters) = (live.clone(), store.cloned());
     let (of_list, of_readers, of_publishers, of_clients) =
         (store.cloned(), store.cloned(), store.cloned(), store.cloned());
     let (hub, max_message) = (Arc::clone(hub), settings.max_message);
@@ -92,6 +93,9 @@ fn add_streams(
         })
         .post("/streams/{name}", move |request| {
             streams::http::publish(&to_publish.policy(), of_publishers.as_ref(), request)
+        })
+        .delete("/streams/{name}", move |request| {
+            streams::http::delete(&to_delete.policy(), of_deleters.as_ref(), request)
         })
         .websocket(
             "/streams/{name}",

@@ -20,18 +20,20 @@ pub(crate) mod follow;
 mod groups;
 pub(crate) mod http;
 pub(crate) mod json;
+mod quota;
 pub(crate) mod raw;
+mod removal;
 pub(crate) mod report;
 #[cfg(test)]
 mod tests;
 mod wire;
 
-use std::future::{Future, poll_fn};
+use std::future::{self, Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{self, Poll, Waker};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::FutureExt;
 use sinews_server::{Appender, Handler, Request};
@@ -50,6 +52,8 @@ use self::carrier::Loops;
 pub(crate) use self::desk::{Desk, Voice};
 use self::groups::Groups;
 use self::json::Side;
+use self::quota::Quota;
+pub(crate) use self::quota::{CreationLimits, Creator};
 use crate::admission::Rejection;
 use crate::auth::{Rights, Want};
 use crate::echo::brief;
@@ -67,12 +71,22 @@ pub(crate) struct Store {
     config: StreamConfig,
     limits: Limits,
     groups: Groups,
+    quota: Arc<Quota>,
+    rules: Rules,
     topics: Arc<Backing>,
     /// What keeps the streams, if the log of this node does not.
     bridge: Option<Arc<Bridge>>,
     /// A directory that is removed at the end.
     made: Mutex<Option<TempDir>>,
     closed: AtomicBool,
+}
+
+/// What holds for streams that their first use creates.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rules {
+    pub(crate) creation: CreationLimits,
+    /// How long a stream stays that nobody appends to or reads.
+    pub(crate) expire_unused: Option<Duration>,
 }
 
 /// A stream that is not there comes into being for those who may publish to it.
@@ -121,6 +135,7 @@ impl Store {
         topics: Vec<String>,
         max_message: usize,
         broker: Option<Arc<dyn Broker>>,
+        rules: Rules,
     ) -> Arc<Self> {
         let limits = Limits::default().bytes(max_message.min(BATCH_MAX));
         let topics = Arc::new(Backing::new(topics));
@@ -131,6 +146,8 @@ impl Store {
             config,
             limits,
             groups: Groups::default(),
+            quota: Arc::new(Quota::new(rules.creation)),
+            rules,
             topics,
             bridge,
             made: Mutex::new(None),
@@ -217,6 +234,11 @@ impl Store {
         })
     }
 
+    /// Why nothing can be appended to any stream, if so: their directory is gone.
+    pub(crate) fn failure(&self) -> Option<Arc<str>> {
+        self.streams.get()?.failure()
+    }
+
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -291,7 +313,8 @@ impl Store {
         hub::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
         rights.check(Want::Subscribe(name))?;
         let may_publish = rights.check(Want::Publish(name)).is_ok();
-        self.find(name, if may_publish { Missing::Made } else { Missing::Refused })
+        let missing = if may_publish { Missing::Made } else { Missing::Refused };
+        self.find(name, missing)
     }
 
     /// What has to be waited for before anybody with these rights can have the stream; nothing, as a rule. What is wrong
@@ -303,11 +326,29 @@ impl Store {
         {
             return None;
         }
-        if let Some(bridge) = &self.bridge {
-            return bridge.open(name, streams, &self.config);
+        let creator = rights.creator();
+        let may_create = self.bridge.is_some() || rights.check(Want::Publish(name)).is_ok();
+        let creates = may_create && matches!(streams.lookup(name), Lookup::Missing) && !self.quota.has(name);
+        if creates && let Err(problem) = self.quota.take(&creator, name) {
+            let open: Open = Box::pin(future::ready(Err(problem)));
+            return Some(open.shared());
         }
-        let may_publish = rights.check(Want::Publish(name)).is_ok();
-        self.opening_here(streams, name, if may_publish { Missing::Made } else { Missing::Refused })
+        let opening = match &self.bridge {
+            Some(bridge) => bridge.open(name, streams, &self.config),
+            None => {
+                self.opening_here(streams, name, if may_create { Missing::Made } else { Missing::Refused })
+            }
+        };
+        if !creates {
+            return opening;
+        }
+        let (quota, stream) = (Arc::clone(&self.quota), name.to_owned());
+        let Some(opening) = opening else {
+            quota.give_back(&stream);
+            return None;
+        };
+        let open: Open = Box::pin(async move { opening.await.inspect_err(|_| quota.give_back(&stream)) });
+        Some(open.shared())
     }
 
     /// Opens a stream of this node in the background, or creates it; nothing, if it is open or cannot be opened.
@@ -404,6 +445,11 @@ impl Store {
                 Committed::Asked(Arc::clone(bridge), answer)
             }
         }
+    }
+
+    /// Whether a commit of the group may be missing. A broker keeps its own groups.
+    fn is_doubtful(&self, stream: &Stream, partition: u32, group: &str) -> bool {
+        self.bridge.is_none() && stream.is_doubtful(group, partition)
     }
 
     /// The offset at which one begins to read.
@@ -544,6 +590,11 @@ fn find_partition(stream: &Stream, partition: u32) -> Result<Partition, Problem>
     })
 }
 
+/// The stream was deleted.
+fn deleted(name: &str) -> Problem {
+    problem(code::NOT_KEPT, format!("{name}: {}", AppendError::Deleted))
+}
+
 /// `WS /streams/{name}`: in binary messages if the client wants them, else in JSON.
 pub(crate) fn connect(
     request: &Request<'_>,
@@ -572,6 +623,7 @@ impl From<AppendError> for Problem {
         let code = match error {
             AppendError::Busy => code::TOO_MANY,
             AppendError::TooLarge { .. } => code::TOO_LARGE,
+            AppendError::Deleted => code::NOT_KEPT,
             _ => code::STORE,
         };
         problem(code, error.to_string())

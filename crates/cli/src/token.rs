@@ -58,6 +58,10 @@ struct MakeArgs {
     #[arg(long, value_name = "PATTERN")]
     publish: Vec<String>,
 
+    /// Streams that it may delete, as a pattern; may be given several times
+    #[arg(long, value_name = "PATTERN")]
+    delete: Vec<String>,
+
     /// How long it holds, such as 15m, 1h or 7d
     #[arg(long, value_name = "TIME", default_value = "1h")]
     expires: Wait,
@@ -120,13 +124,15 @@ fn make(args: &MakeArgs) -> Result<String, String> {
     if !good.contains(&algorithm) {
         return Err(format!("--algorithm {algorithm:?}: the key is good for {good:?}"));
     }
-    for (flag, patterns) in [("--subscribe", &args.subscribe), ("--publish", &args.publish)] {
+    for (flag, patterns) in
+        [("--subscribe", &args.subscribe), ("--publish", &args.publish), ("--delete", &args.delete)]
+    {
         if let Some(bad) = patterns.iter().find(|pattern| !pattern::is_valid(pattern)) {
             return Err(format!("{flag} {bad}: no pattern of topics"));
         }
     }
-    if args.subscribe.is_empty() && args.publish.is_empty() {
-        return Err("it would be good for nothing: give --subscribe or --publish".to_owned());
+    if args.subscribe.is_empty() && args.publish.is_empty() && args.delete.is_empty() {
+        return Err("it would be good for nothing: give --subscribe, --publish or --delete".to_owned());
     }
     let now = now().floor() as u64;
     let mut claims = json!({
@@ -135,6 +141,9 @@ fn make(args: &MakeArgs) -> Result<String, String> {
         "publish": args.publish,
         "subscribe": args.subscribe,
     });
+    if !args.delete.is_empty() {
+        claims["delete"] = json!(args.delete);
+    }
     let audience = (!args.audience.is_empty()).then(|| json!(args.audience));
     for (claim, value) in [
         ("sub", args.subject.as_ref().map(|name| json!(name))),

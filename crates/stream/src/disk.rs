@@ -41,7 +41,13 @@ pub(crate) trait Disk: Send + Sync {
 }
 
 /// A lock on a directory; dropped, it is free.
-pub(crate) type Lock = Box<dyn std::any::Any + Send + Sync>;
+pub(crate) type Lock = Arc<dyn HeldLock>;
+
+/// The file that is locked.
+pub(crate) trait HeldLock: Send + Sync {
+    /// Whether the path of the lock leads to another file, or to none: then the lock keeps no process out any more.
+    fn is_replaced(&self) -> bool;
+}
 
 /// A file that is appended to. See [`AppendFile`](sinews_engine::AppendFile), which is the real one.
 pub(crate) trait File: Send + Sync {

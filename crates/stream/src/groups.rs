@@ -1,5 +1,7 @@
 //! Where groups of consumers go on: a small log of its own for each stream, written anew when most of it is old.
 
+mod file;
+
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
@@ -9,12 +11,29 @@ use bytes::Bytes;
 
 use crate::disk::{self, File, append_all, is_shortage};
 use crate::pending::Completer;
-use crate::record::{self, BatchHeader, Kind, Malformed, RecordBuilder};
 use crate::writer::{Pool, Work};
 use crate::{AppendError, CommitError, Durability, Fsync, Loss, OpenError, Pending, StreamConfig};
 
 /// Offsets of each group, by partition.
-type Offsets = BTreeMap<Box<str>, BTreeMap<u32, u64>>;
+type Offsets = BTreeMap<Box<str>, BTreeMap<u32, Stored>>;
+
+/// A committed offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stored {
+    offset: u64,
+    /// The file was damaged behind this commit: a later one may be lost.
+    is_doubtful: bool,
+}
+
+impl Stored {
+    fn trust(&mut self) {
+        self.is_doubtful = false;
+    }
+
+    fn doubt(&mut self) {
+        self.is_doubtful = true;
+    }
+}
 
 /// What changes: the last word of each group and partition. None: it is forgotten.
 type Changes = HashMap<(Box<str>, u32), Option<u64>>;
@@ -33,10 +52,13 @@ pub(crate) struct Groups {
 struct State {
     fsync: Fsync,
     file: Arc<dyn File>,
-    end: Position,
+    /// Bytes of the file.
+    end: u64,
     /// How long the file may be before it is looked whether most of it is old.
     compact_at: u64,
     offsets: Offsets,
+    /// Since when offsets of groups may be missing, because the file was damaged; in microseconds since 1970.
+    doubt: Option<u64>,
     changes: Changes,
     /// Changes on their way to the disk.
     under_way: Changes,
@@ -51,15 +73,6 @@ struct State {
     failed: Option<Arc<str>>,
 }
 
-/// The end of the file: its length; and the records in it, and when the last were written, both of which a batch's
-/// header wants to grow.
-#[derive(Clone, Copy, Default)]
-struct Position {
-    bytes: u64,
-    next: u64,
-    time: u64,
-}
-
 /// Who waits, and for which offset to be stored.
 type Waiting = Vec<(Completer, u64)>;
 
@@ -67,7 +80,7 @@ type Waiting = Vec<(Completer, u64)>;
 struct Write {
     file: Arc<dyn File>,
     start: u64,
-    end: Position,
+    end: u64,
     pieces: Vec<Bytes>,
     waiting: Waiting,
     sync: bool,
@@ -89,9 +102,6 @@ const COMPACT_LEAST: u64 = 256 << 10;
 /// Commits of a stream that may wait to be written.
 const WAITING_MAX: usize = 65_536;
 
-/// What stands for an offset that is forgotten.
-const FORGOTTEN: u64 = u64::MAX;
-
 impl Groups {
     /// Opens what is in the stream's directory, or begins it.
     pub(crate) fn open(
@@ -105,27 +115,26 @@ impl Groups {
         let file = disk.create(&dir.join(NAME)).map_err(failed)?;
         disk.sync_dir(&dir).map_err(failed)?;
         let bytes = file.lend(0..file.bytes().map_err(failed)?).map_err(failed)?;
-        let mut offsets = Offsets::new();
-        let found = apply(&bytes, &mut offsets);
+        let path = dir.join(NAME);
+        let found = file::read(&bytes, (pool.clock)()).map_err(|file::Newer| {
+            OpenError::Unknown(path.clone(), "was written by a newer version".into())
+        })?;
+        let (mut file, mut end) = (file, bytes.len() as u64);
+        drop(bytes);
+        if found.is_stale {
+            let content = file::whole(&found.offsets, found.doubt);
+            disk::replace(disk, &dir, NAME, &content).map_err(failed)?;
+            file = disk.open(&path).map_err(failed)?;
+            end = content.len() as u64;
+        }
         let mut losses = Vec::new();
-        let (mut file, mut end) = (file, position(&bytes[..found.right]));
-        if let Some(wrong) = found.wrong {
-            let path = dir.join(NAME);
-            if wrong == Malformed::Reserved {
-                return Err(OpenError::Unknown(path, "was written by a newer version".into()));
-            }
-            let how = if found.goes_on { "written anew without it" } else { "cut off" };
-            let why = format!("{}: {wrong} at byte {}; {how}", path.display(), found.right);
-            let lost = (bytes.len() - found.right) as u64;
-            losses.push(Loss { stream: stream.to_string(), partition: None, offset: 0, bytes: lost, why });
-            drop(bytes);
-            if found.goes_on {
-                let content = content(&offsets, (pool.clock)());
-                disk::replace(disk, &dir, NAME, &content).map_err(failed)?;
-                file = disk.open(&path).map_err(failed)?;
-                end = position(&content);
+        if let Some(wrong) = &found.wrong {
+            let why = format!("{}: {wrong}", path.display());
+            let bytes = found.lost as u64;
+            if bytes > 0 {
+                losses.push(Loss { stream: stream.to_string(), partition: None, offset: 0, bytes, why });
             } else {
-                file.truncate(end.bytes).map_err(failed)?;
+                tracing::warn!(%stream, "committed offsets repaired: {why}");
             }
         }
         // A process that was killed has written what it has not synced: what is told from now on must stay.
@@ -135,7 +144,8 @@ impl Groups {
             file,
             end,
             compact_at: COMPACT_LEAST,
-            offsets,
+            offsets: found.offsets,
+            doubt: found.doubt,
             changes: Changes::new(),
             under_way: Changes::new(),
             waiting: Vec::new(),
@@ -155,7 +165,14 @@ impl Groups {
     }
 
     pub(crate) fn committed(&self, group: &str, partition: u32) -> Option<u64> {
-        self.state().offsets.get(group)?.get(&partition).copied()
+        Some(self.state().offsets.get(group)?.get(&partition)?.offset)
+    }
+
+    /// Whether a commit of this group and partition may have been lost with a damaged part of the file.
+    pub(crate) fn is_doubtful(&self, group: &str, partition: u32) -> bool {
+        let state = self.state();
+        let stored = state.offsets.get(group).and_then(|stored| stored.get(&partition));
+        stored.map_or(state.doubt.is_some(), |stored| stored.is_doubtful)
     }
 
     pub(crate) fn commit(
@@ -175,7 +192,7 @@ impl Groups {
             // Its place is taken; it has no offset until that is stored.
             state.offsets.insert(group.into(), BTreeMap::new());
         }
-        let offset = offset.min(FORGOTTEN - 1);
+        let offset = offset.min(file::FORGOTTEN - 1);
         self.change(state, [((group.into(), partition), Some(offset))].into(), offset)
             .map_err(CommitError::Append)
     }
@@ -229,6 +246,12 @@ impl Groups {
         self.state().busy
     }
 
+    /// Rejects further commits for good, and fails pending ones.
+    pub(crate) fn fail_for_good(&self, why: &Arc<str>) {
+        self.state().failed = Some(why.clone());
+        self.refuse(&AppendError::Failed(why.clone()));
+    }
+
     /// Takes no more. What waits is still written.
     pub(crate) fn stop(&self) {
         self.state().closed = true;
@@ -259,7 +282,6 @@ impl Groups {
     }
 
     fn begin(&self) -> Option<Job> {
-        let now = (self.pool.clock)();
         let mut state = self.state();
         if state.failed.is_some() || state.changes.is_empty() {
             state.busy = false;
@@ -268,21 +290,24 @@ impl Groups {
         if state.is_unsettled {
             return Some(Job::Settle);
         }
-        if state.end.bytes >= state.compact_at {
-            let content = content(&state.offsets, now);
+        if state.end >= state.compact_at {
+            let content = file::whole(&state.offsets, state.doubt);
             state.compact_at = COMPACT_LEAST.max(4 * content.len() as u64);
-            if state.end.bytes >= state.compact_at {
+            if state.end >= state.compact_at {
                 return Some(Job::Compact(content));
             }
         }
         state.under_way = std::mem::take(&mut state.changes);
         let entries =
             state.under_way.iter().map(|((group, partition), offset)| (&**group, *partition, *offset));
-        let (pieces, end) = encode(entries, state.end, now);
+        let mut pieces = file::chunks(entries);
+        if state.end == 0 {
+            pieces.insert(0, Bytes::copy_from_slice(&file::preamble(0)));
+        }
         let write = Write {
             file: state.file.clone(),
-            start: state.end.bytes,
-            end,
+            start: state.end,
+            end: state.end + pieces.iter().map(|piece| piece.len() as u64).sum::<u64>(),
             pieces,
             waiting: std::mem::take(&mut state.waiting),
             sync: state.fsync == Fsync::Batch,
@@ -334,7 +359,7 @@ impl Groups {
             Ok(()) => {
                 let mut state = self.state();
                 state.file = file;
-                state.end = position(content);
+                state.end = content.len() as u64;
                 state.is_unsettled = true;
             }
             Err(error) if is_shortage(&error) => self.put_off(&error),
@@ -409,101 +434,11 @@ impl Work for Groups {
     fn rest(&self) {}
 }
 
-/// The file that says all of this and nothing else.
-fn content(offsets: &Offsets, now: u64) -> Vec<u8> {
-    let entries = offsets.iter().flat_map(|(group, offsets)| {
-        offsets.iter().map(move |(&partition, &offset)| (&**group, partition, Some(offset)))
-    });
-    encode(entries, Position::default(), now).0.concat()
-}
-
-/// The end of a file of this content, which is right.
-fn position(content: &[u8]) -> Position {
-    let bytes = content.len() as u64;
-    let last = record::iter(content).filter_map(Result::ok).last();
-    last.map_or_else(Position::default, |batch| Position {
-        bytes,
-        next: batch.header().end(),
-        time: batch.header().appended,
-    })
-}
-
-/// Batches of entries, and the end behind them.
-fn encode<'a>(
-    entries: impl Iterator<Item = (&'a str, u32, Option<u64>)>,
-    mut end: Position,
-    now: u64,
-) -> (Vec<Bytes>, Position) {
-    let time = end.time.max(now);
-    let mut pieces = Vec::new();
-    let mut builder = RecordBuilder::new();
-    let mut finish = |builder: &mut RecordBuilder| {
-        if let Some(records) = builder.finish() {
-            let header = BatchHeader::of(&records, end.next, time);
-            end = Position { bytes: end.bytes + u64::from(header.length), next: header.end(), time };
-            pieces.extend([Bytes::copy_from_slice(&header.encode()), records.into_bytes()]);
-        }
-    };
-    for (group, partition, offset) in entries {
-        let mut value = [0; 12];
-        value[..4].copy_from_slice(&partition.to_le_bytes());
-        value[4..].copy_from_slice(&offset.unwrap_or(FORGOTTEN).to_le_bytes());
-        if builder.push(time, group.as_bytes(), &value, Kind::Bytes).is_err() {
-            finish(&mut builder);
-            // A name has 255 bytes at most, so that one record fits.
-            let _ = builder.push(time, group.as_bytes(), &value, Kind::Bytes);
-        }
-    }
-    finish(&mut builder);
-    (pieces, end)
-}
-
-/// What a file was found to be.
-struct Found {
-    /// Bytes before what is wrong.
-    right: usize,
-    wrong: Option<Malformed>,
-    /// Whether something right comes behind it.
-    goes_on: bool,
-}
-
-/// Takes over what a file says, also behind what is wrong.
-fn apply(bytes: &[u8], offsets: &mut Offsets) -> Found {
-    let checked = record::walk(bytes, (0, 0), |_, _| ());
-    store_all(offsets, &bytes[..checked.bytes]);
-    let mut rest = &bytes[checked.bytes..];
-    let mut goes_on = false;
-    let mut next = position(&bytes[..checked.bytes]).next;
-    while let Some((at, header)) = record::find_batch(rest, next) {
-        next = header.end();
-        let end = at + header.length as usize;
-        store_all(offsets, &rest[at..end]);
-        rest = &rest[end..];
-        goes_on = true;
-    }
-    Found { right: checked.bytes, wrong: checked.wrong, goes_on }
-}
-
-fn store_all(offsets: &mut Offsets, batches: &[u8]) {
-    for batch in record::iter(batches).flatten() {
-        let records = batch.records().flatten();
-        store(offsets, records.filter_map(|record| change(record.key, record.value)));
-    }
-}
-
-/// One entry; none, if it is not ours.
-fn change(group: &[u8], value: &[u8]) -> Option<Change> {
-    let (partition, offset) = value.split_first_chunk::<4>()?;
-    let offset = u64::from_le_bytes(offset.try_into().ok()?);
-    let group = std::str::from_utf8(group).ok()?;
-    Some(((group.into(), u32::from_le_bytes(*partition)), (offset != FORGOTTEN).then_some(offset)))
-}
-
 fn store(offsets: &mut Offsets, changes: impl IntoIterator<Item = Change>) {
     for ((group, partition), offset) in changes {
         let stored = offsets.entry(group).or_default();
         match offset {
-            Some(offset) => stored.insert(partition, offset),
+            Some(offset) => stored.insert(partition, Stored { offset, is_doubtful: false }),
             None => stored.remove(&partition),
         };
     }

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -144,6 +144,8 @@ pub(crate) struct Core {
     last_read: AtomicU64,
     /// Whether the stream was deleted: reads and appends fail.
     deleted: AtomicBool,
+    /// Why nothing is appended until the log is opened again, also if a failure of the disk is repaired.
+    lost: OnceLock<Arc<str>>,
     /// Tells that a carrier has given it back.
     carriers: Condvar,
 }
@@ -194,6 +196,7 @@ impl Partition {
             read_bytes: AtomicU64::new(0),
             last_read: AtomicU64::new(0),
             deleted: AtomicBool::new(false),
+            lost: OnceLock::new(),
             carriers: Condvar::new(),
         });
         let mut state = core.state();
@@ -369,6 +372,20 @@ impl Partition {
         woken.into_iter().for_each(Waker::wake);
     }
 
+    /// Rejects further appends for good, and fails pending appends. Reads go on.
+    pub(crate) fn fail_for_good(&self, why: &Arc<str>) {
+        // The first reason stays.
+        let _ = self.core.lost.set(why.clone());
+        let mut state = self.core.state();
+        state.failed = Some(why.clone());
+        let refused = state.give_up_queue();
+        let woken = state.take_woken(self.core.limits.max_pending);
+        drop(state);
+        let error = AppendError::Failed(why.clone());
+        refused.into_iter().for_each(|batch| batch.completer.fail(error.clone()));
+        woken.into_iter().for_each(Waker::wake);
+    }
+
     /// Whether a thread or a carrier has an operation on the partition's files in flight.
     pub(crate) fn is_busy(&self) -> bool {
         let state = self.core.state();
@@ -434,6 +451,9 @@ impl Core {
         let mut state = self.state();
         if self.is_deleted() {
             return Err(AppendError::Deleted);
+        }
+        if let Some(why) = self.lost.get() {
+            return Err(AppendError::Failed(why.clone()));
         }
         if let Some(refused) = state.refuses() {
             return Err(refused);

@@ -199,6 +199,13 @@ impl Stream {
         self.inner.groups.committed(group, partition)
     }
 
+    /// Whether a commit of this group may be missing: the file of offsets was damaged in both of its copies, and the group
+    /// has committed nothing in this partition since. What [`committed`](Self::committed) answers is then an earlier
+    /// offset, or none. True for 30 days after the damage was found.
+    pub fn is_doubtful(&self, group: &str, partition: u32) -> bool {
+        self.inner.groups.is_doubtful(group, partition)
+    }
+
     /// Removes what is stored of a group; none, if nothing is.
     ///
     /// # Errors
@@ -264,6 +271,12 @@ impl Stream {
     pub(crate) fn discard(&self) {
         self.inner.groups.stop();
         self.all().iter().for_each(Partition::discard);
+    }
+
+    /// Rejects appends and commits for good. What was appended can be read.
+    pub(crate) fn fail_for_good(&self, why: &Arc<str>) {
+        self.inner.groups.fail_for_good(why);
+        self.all().iter().for_each(|partition| partition.fail_for_good(why));
     }
 
     /// Whether an operation on the stream's files is in flight.

@@ -50,6 +50,8 @@ struct Inner {
     handles: Arc<Handles>,
     openers: Arc<Openers>,
     state: Mutex<State>,
+    /// Held while a clone of the lock may exist, so that closing unlocks the directory.
+    checking: Mutex<()>,
     /// A slot is no longer busy.
     changed: Condvar,
     /// Shared by each operation on the files of a stream that is not open; closing waits for all of them.
@@ -66,6 +68,8 @@ struct State {
     slots: BTreeMap<Arc<str>, Slot>,
     /// None: closed.
     lock: Option<Lock>,
+    /// Why nothing is appended or created any more.
+    lost: Option<Arc<str>>,
     /// Deletions so far.
     removed: u64,
     /// When the youngest stream was created, deleted ones included.
@@ -144,18 +148,25 @@ impl Streams {
             catalog.replace(known).map_err(failed)?;
         }
         let created_last = slots.values().map(|slot| slot.known.created).max().unwrap_or(0);
-        let state = State { slots, lock: Some(lock), removed: 0, created_last };
+        let state = State { slots, lock: Some(lock), lost: None, removed: 0, created_last };
         let inner = Arc::new(Inner {
             dir,
             openers: Openers::new(&pool),
             pool,
             handles,
             state: Mutex::new(state),
+            checking: Mutex::default(),
             changed: Condvar::new(),
             gate: RwLock::default(),
             catalog: Mutex::new(catalog),
             configuring: Mutex::default(),
             opens_due: AtomicBool::new(false),
+        });
+        let weak = Arc::downgrade(&inner);
+        inner.pool.guard(move || {
+            if let Some(inner) = weak.upgrade() {
+                inner.check_lock();
+            }
         });
         inner.pool.add(Keeper::new(&inner));
         removed.into_iter().for_each(|path| inner.remove_later(path));
@@ -217,6 +228,9 @@ impl Streams {
         if inner.state().lock.is_none() {
             return Err(CreateError::Closed);
         }
+        if let Some(why) = inner.check_lock() {
+            return Err(CreateError::Io(io::Error::other(&*why)));
+        }
         let path = inner.path(name).ok_or(CreateError::Name)?;
         let _configuring = inner.configuring.lock().unwrap_or_else(PoisonError::into_inner);
         let stream = match self.find(name)? {
@@ -246,6 +260,13 @@ impl Streams {
             inner.catalog().put(name, &known);
         }
         Ok(stream)
+    }
+
+    /// Why nothing is appended, committed or created until the directory is opened again, if so: the directory was
+    /// removed or replaced while it was open, so that its lock keeps no process out any more. The writers look for
+    /// that every second, and every 100 ms while they write. What was read before can still be read.
+    pub fn failure(&self) -> Option<Arc<str>> {
+        self.inner.state().lost.clone()
     }
 
     /// All streams, by name. Opens each that can be, and waits for the disk: see
@@ -366,8 +387,11 @@ impl Inner {
             }
             first.into_iter().flatten().for_each(Stream::close);
         });
-        self.write_catalog();
+        if self.state().lost.is_none() {
+            self.write_catalog();
+        }
         drop(gate);
+        let _checking = self.checking.lock().unwrap_or_else(PoisonError::into_inner);
         drop(lock);
     }
 
@@ -390,6 +414,42 @@ impl Inner {
             drop(state);
             self.pool.work();
         }
+    }
+
+    /// Fails all streams for good if the directory is another one than was opened.
+    fn check_lock(&self) -> Option<Arc<str>> {
+        let _checking = self.checking.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state();
+        if state.lost.is_some() || state.lock.is_none() {
+            return state.lost.clone();
+        }
+        let lock = state.lock.clone()?;
+        drop(state);
+        // The file system may take its time.
+        if !lock.is_replaced() {
+            return None;
+        }
+        let mut state = self.state();
+        if state.lost.is_some() || state.lock.is_none() {
+            return state.lost.clone();
+        }
+        let dir = self.dir.parent().unwrap_or(&self.dir);
+        let why: Arc<str> = format!(
+            "the directory {} was removed or replaced while it was open: its file `{LOCK}` is not the one that this \
+             process has locked. Restart the process",
+            dir.display()
+        )
+        .into();
+        state.lost = Some(why.clone());
+        let open = state.slots.values().filter_map(|slot| match &slot.life {
+            Life::Open(stream) => Some(stream.clone()),
+            _ => None,
+        });
+        let streams: Vec<Stream> = open.collect();
+        drop(state);
+        tracing::error!("{why}");
+        streams.iter().for_each(|stream| stream.fail_for_good(&why));
+        Some(why)
     }
 
     /// Nothing here panics while it is held.

@@ -3,6 +3,7 @@
 mod crash;
 mod damage;
 mod deletion;
+mod directory;
 mod groups;
 mod many;
 mod reading;

@@ -1,7 +1,7 @@
 //! The threads that write, and the clock that reminds them.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -29,6 +29,8 @@ pub(crate) struct Pool {
     pub(crate) clock: Clock,
     line: Mutex<Line>,
     wake: Condvar,
+    /// Looks whether the directory is still the one that was opened.
+    guard: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Who writes in place of the threads.
     carrier: RwLock<Option<Arc<dyn Carrier>>>,
 }
@@ -43,6 +45,7 @@ struct Line {
     tick: Duration,
     next_tick: Instant,
     next_rest: Instant,
+    next_guard: Instant,
 }
 
 /// How often everything is looked at, where no stream wants to be synced more often.
@@ -53,6 +56,9 @@ const TICK_LEAST: Duration = Duration::from_millis(5);
 
 /// How often [`Pool::settle`] looks.
 const SETTLE: Duration = Duration::from_millis(1);
+
+/// How often the directory is looked at while something is written.
+const GUARD: Duration = Duration::from_millis(100);
 
 /// How long a segment stays open that nobody reads.
 const REST: Duration = Duration::from_secs(60);
@@ -69,8 +75,17 @@ impl Pool {
             tick: TICK,
             next_tick: now + TICK,
             next_rest: now + REST,
+            next_guard: now,
         };
-        Self { disk, limits, clock, line: Mutex::new(line), wake: Condvar::new(), carrier: RwLock::new(None) }
+        Self {
+            disk,
+            limits,
+            clock,
+            line: Mutex::new(line),
+            wake: Condvar::new(),
+            guard: OnceLock::new(),
+            carrier: RwLock::new(None),
+        }
     }
 
     /// Starts the threads.
@@ -82,6 +97,12 @@ impl Pool {
             self.line().threads.push(thread);
         }
         Ok(())
+    }
+
+    /// Is called by the threads from now on: every [`TICK`], and every [`GUARD`] while they write.
+    pub(crate) fn guard(&self, guard: impl Fn() + Send + Sync + 'static) {
+        // Called once.
+        let _ = self.guard.set(Box::new(guard));
     }
 
     /// Is looked at by the clock from now on.
@@ -218,6 +239,14 @@ impl Pool {
     fn look_at_clock(&self) {
         let mut line = self.line();
         let now = Instant::now();
+        if now >= line.next_guard {
+            line.next_guard = now + GUARD;
+            drop(line);
+            if let Some(guard) = self.guard.get() {
+                guard();
+            }
+            line = self.line();
+        }
         if now < line.next_tick {
             return;
         }
@@ -253,6 +282,9 @@ impl Pool {
     /// Looks at everything now.
     #[cfg(test)]
     pub(crate) fn tick(&self) {
+        if let Some(guard) = self.guard.get() {
+            guard();
+        }
         let members = self.line().members.clone();
         self.tick_members(members);
     }

@@ -68,16 +68,21 @@ mod redis {
     use std::collections::BTreeMap;
     use std::io::{self, BufReader, Write};
     use std::net::TcpStream;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, Mutex};
 
     use sinews_stream::Start;
     use sinews_stream::broker::connect;
 
-    use super::broker::{Node, read, until, values};
+    use sinews_stream::AppendError;
+
+    use super::broker::{Node, acked, publish, read, until, values};
     use super::{Peer, bytes, line};
 
-    fn serve(stream: TcpStream, stored: &Mutex<Vec<&str>>) -> io::Result<()> {
+    fn serve(stream: TcpStream, stored: &Mutex<Vec<&str>>, is_full: &AtomicBool) -> io::Result<()> {
         let mut reader = BufReader::new(stream);
+        // Entries of a transaction, if there is one.
+        let mut queued: Option<usize> = None;
         loop {
             let count = line(&mut reader)?.trim_start_matches('*').parse().expect("a command");
             let mut words = Vec::new();
@@ -85,7 +90,37 @@ mod redis {
                 let length = line(&mut reader)?.trim_start_matches('$').parse().expect("a length");
                 words.push(bytes(&mut reader, length)?);
             }
-            let answer = answer(&words, &stored.lock().unwrap());
+            let is_full = is_full.load(Ordering::SeqCst);
+            let answer = match (&*words[0], queued) {
+                ("MULTI", _) => {
+                    queued = Some(0);
+                    "+OK\r\n".to_owned()
+                }
+                ("XADD", _) if is_full => {
+                    "-OOM command not allowed when used memory > 'maxmemory'.\r\n".into()
+                }
+                ("XADD", None) => "$-1\r\n".to_owned(),
+                ("EXEC", _) if is_full => {
+                    queued = None;
+                    "-EXECABORT Transaction discarded because of previous errors.\r\n".to_owned()
+                }
+                ("EXEC", Some(count)) => {
+                    queued = None;
+                    let mut stored = stored.lock().unwrap();
+                    let mut answers = format!("*{}\r\n", count + 1);
+                    for _ in 0..count {
+                        stored.push("new");
+                        let id = format!("0-{}", stored.len());
+                        answers.push_str(&format!("${}\r\n{id}\r\n", id.len()));
+                    }
+                    answers + ":0\r\n"
+                }
+                (word, Some(count)) => {
+                    queued = Some(count + usize::from(word == "XADD"));
+                    "+QUEUED\r\n".to_owned()
+                }
+                _ => answer(&words, &stored.lock().unwrap()),
+            };
             reader.get_mut().write_all(answer.as_bytes())?;
         }
     }
@@ -98,6 +133,7 @@ mod redis {
         match &*words[0] {
             "PING" => "+PONG\r\n".to_owned(),
             "SUBSCRIBE" => format!("*3\r\n{}{}:1\r\n", text("subscribe"), text(&words[1])),
+            "XINFO" if stored.is_empty() => "-ERR no such key\r\n".to_owned(),
             "XINFO" => {
                 let last = text(&format!("0-{}", stored.len()));
                 format!("*4\r\n{}{last}{}{}", text("last-generated-id"), text("first-entry"), entry(0))
@@ -116,7 +152,7 @@ mod redis {
         let stored = Arc::new(Mutex::new(vec!["a", "b", "c"]));
         let peer = Peer::new({
             let stored = stored.clone();
-            move |stream| serve(stream, &stored)
+            move |stream| serve(stream, &stored, &AtomicBool::new(false))
         });
         let broker = connect(&format!("redis://{}", peer.address), &BTreeMap::new()).expect("a URL");
         let node = Node::new();
@@ -132,6 +168,75 @@ mod redis {
         assert_eq!(broker.ends("s", 0).block(), Ok((1, 11)));
         assert_eq!(values(&read(&partition, 0, 4)), ["a", "b", "c"]);
         assert!(!broker.health().ready);
+    }
+
+    #[test]
+    fn append_to_an_emptied_stream_is_rejected_since_no_reader_of_this_node_sees_it() {
+        let stored = Arc::new(Mutex::new(vec!["a", "b", "c"]));
+        let peer = Peer::new({
+            let stored = stored.clone();
+            move |stream| serve(stream, &stored, &AtomicBool::new(false))
+        });
+        let broker = connect(&format!("redis://{}", peer.address), &BTreeMap::new()).expect("a URL");
+        let node = Node::new();
+        let partition = node.partition("s", 0);
+        broker.follow("s", 0, Start::Earliest, partition.clone());
+        assert_eq!(values(&read(&partition, 0, 4)), ["a", "b", "c"]);
+        stored.lock().unwrap().clear();
+        let rejected = acked(&mut publish(&*broker, "s", 0, &["x"]));
+        assert!(
+            matches!(&rejected, Err(AppendError::Broker(why)) if why.contains("made anew")),
+            "{rejected:?}"
+        );
+        until("that is noticed", || !broker.health().ready);
+        let end = stored.lock().unwrap().len();
+        let rejected = broker.publish("s", 0, super::broker::records(&["y"])).map(drop);
+        assert!(
+            matches!(&rejected, Err(AppendError::Broker(why)) if why.contains("made anew")),
+            "{rejected:?}"
+        );
+        assert_eq!(stored.lock().unwrap().len(), end, "nothing more is sent");
+        // Another stream goes on.
+        assert_eq!(acked(&mut publish(&*broker, "t", 0, &["z"])), Ok(end as u64 + 1));
+    }
+
+    #[test]
+    fn stream_that_was_emptied_and_filled_beyond_what_this_node_has_seen_is_not_followed() {
+        let stored = Arc::new(Mutex::new(vec!["a", "b", "c"]));
+        let peer = Peer::new({
+            let stored = stored.clone();
+            move |stream| serve(stream, &stored, &AtomicBool::new(false))
+        });
+        let broker = connect(&format!("redis://{}", peer.address), &BTreeMap::new()).expect("a URL");
+        let node = Node::new();
+        let partition = node.partition("s", 0);
+        broker.follow("s", 0, Start::Earliest, partition.clone());
+        assert_eq!(values(&read(&partition, 0, 4)), ["a", "b", "c"]);
+        *stored.lock().unwrap() = vec!["other"; 10];
+        until("that is noticed", || {
+            broker.health().error.is_some_and(|why| why.contains("made anew")) && !broker.health().ready
+        });
+        assert_eq!(values(&read(&partition, 0, 4)), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn broker_that_refuses_every_append_is_not_ready_until_it_takes_them_again() {
+        let (stored, is_full) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(true)));
+        let peer = Peer::new({
+            let (stored, is_full) = (stored.clone(), is_full.clone());
+            move |stream| serve(stream, &stored, &is_full)
+        });
+        let url = format!("redis://{}?failure.timeout.ms=0", peer.address);
+        let broker = connect(&url, &BTreeMap::new()).expect("a URL");
+        until("it answers", || broker.health().ready);
+        let refused = acked(&mut publish(&*broker, "s", 0, &["x"]));
+        assert!(matches!(refused, Err(AppendError::Broker(_))), "{refused:?}");
+        let health = broker.health();
+        let error = health.error.unwrap_or_default();
+        assert!(!health.ready && error.contains("every append fails"), "{error}");
+        is_full.store(false, Ordering::SeqCst);
+        until("it takes appends again", || broker.health().ready);
+        assert_eq!(acked(&mut publish(&*broker, "s", 0, &["x"])), Ok(1));
     }
 }
 

@@ -53,6 +53,20 @@ pub(crate) struct StreamArgs {
     #[arg(long, value_name = "N", env = "SINEWS_STREAMS_MAX_STREAMS")]
     pub(crate) streams_max_streams: Option<NonZeroU32>,
 
+    /// Streams that one client may create by using them, less those that were deleted; a client is the subject of a
+    /// token, or an address [default: 256]
+    #[arg(long, value_name = "N", env = "SINEWS_STREAMS_MAX_CREATED_PER_CLIENT")]
+    pub(crate) streams_max_created_per_client: Option<NonZeroU32>,
+
+    /// Streams that one client may create within a minute [default: 256]
+    #[arg(long, value_name = "N", env = "SINEWS_STREAMS_MAX_CREATED_PER_MINUTE")]
+    pub(crate) streams_max_created_per_minute: Option<NonZeroU32>,
+
+    /// Time after which a stream that its first use has created is deleted, with its records, if no client appends to
+    /// it or reads it; `off` keeps it [default: off]
+    #[arg(long, value_name = "TIME", env = "SINEWS_STREAMS_EXPIRE_UNUSED")]
+    pub(crate) streams_expire_unused: Option<WaitOrOff>,
+
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }

@@ -181,7 +181,7 @@ fn op(fields: Fields<'_>) -> Result<Op<'_>, Problem> {
         let words = format!("{}: a field that is there for the op token only", brief(&name));
         return Err(problem(code::MALFORMED, words));
     }
-    if matches!(&*name, "append" | "consume" | "commit" | "read" | "stop" | "stream") {
+    if matches!(&*name, "append" | "consume" | "commit" | "read" | "stop" | "stream" | "delete") {
         return op_of_stream(&name, fields);
     }
     if fields.is_of_stream() {
@@ -285,6 +285,7 @@ fn op_of_stream<'a>(name: &str, fields: Fields<'a>) -> Result<Op<'a>, Problem> {
             max: fields.max.unwrap_or(READ_BYTES),
         },
         "stop" => streams::Op::Stop,
+        "delete" => streams::Op::Delete,
         _ => streams::Op::Stream,
     };
     Ok(Op::Stream(fields.stream, op))

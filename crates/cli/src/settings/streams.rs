@@ -15,7 +15,7 @@ use crate::auth::pattern;
 use crate::config::StreamValues;
 use crate::config::network::Place;
 use crate::config::units::{Bytes, FsyncWhen, OneOrMore, WaitOrOff};
-use crate::streams::Store;
+use crate::streams::{CreationLimits, Rules, Store};
 
 /// Where streams are kept, and how.
 ///
@@ -34,6 +34,8 @@ pub(crate) struct StreamSettings {
     retain_age: Option<Duration>,
     segment_bytes: usize,
     max_streams: usize,
+    max_created: CreationLimits,
+    expire_unused: Option<Duration>,
     /// The broker that keeps the streams, if the directory is only a copy of what is there.
     store: Option<StoreSettings>,
 }
@@ -64,8 +66,16 @@ impl StreamSettings {
             max_streams: pick
                 .one(MAX_STREAMS, &args.streams_max_streams, file.max_streams)
                 .map_or(MAX_STREAMS_DEFAULT, |count| count.get() as usize),
+            max_created: creation_limits(args, file, pick),
+            expire_unused: pick
+                .one("streams.expire_unused", &args.streams_expire_unused, file.expire_unused)
+                .and_then(|WaitOrOff(time)| time),
             store,
         };
+        if settings.max_streams > STREAMS_MAX {
+            let name = pick.names.of(MAX_STREAMS);
+            return Err(format!("{name}: {} is more than {STREAMS_MAX}", settings.max_streams));
+        }
         let needs_one = [(LISTEN, settings.listen.is_empty()), (TOPICS, settings.topics.is_empty())];
         let has_none = settings.directory.is_none() && settings.store.is_none();
         if let (true, Some((name, _))) = (has_none, needs_one.iter().find(|(_, empty)| !empty)) {
@@ -100,7 +110,7 @@ impl StreamSettings {
             }
             (None, None) => return Ok(None),
         };
-        let store = Store::new(self.config(), self.topics.clone(), max_message, broker);
+        let store = Store::new(self.config(), self.topics.clone(), max_message, broker, self.rules());
         match directory.open(self.max_streams) {
             Ok(streams) => store.begin(streams),
             Err(Unopened::Locked) if has_former => {
@@ -118,12 +128,17 @@ impl StreamSettings {
         if let Directory::Made(made) = directory {
             store.own(made);
         }
+        store.start_expiry().map_err(|error| format!("streams.expire_unused: {error}"))?;
         Ok(Some(store))
     }
 
     /// Patterns of topics that are kept in streams.
     pub(crate) fn topics(&self) -> &[String] {
         &self.topics
+    }
+
+    fn rules(&self) -> Rules {
+        Rules { creation: self.max_created, expire_unused: self.expire_unused }
     }
 
     fn config(&self) -> StreamConfig {
@@ -177,7 +192,7 @@ impl StreamSettings {
         self.listen.iter().filter(|place| matches!(place, Place::Tcp(_))).count()
     }
 
-    pub(super) fn differs(&self, new: &Self) -> [(&'static str, bool); 12] {
+    pub(super) fn differs(&self, new: &Self) -> [(&'static str, bool); 15] {
         let [store, settings, password] = StoreSettings::differ(self.store.as_ref(), new.store.as_ref());
         [
             store,
@@ -192,7 +207,22 @@ impl StreamSettings {
             ("streams.retain_age", self.retain_age != new.retain_age),
             ("streams.segment_bytes", self.segment_bytes != new.segment_bytes),
             (MAX_STREAMS, self.max_streams != new.max_streams),
+            (PER_CLIENT, self.max_created.per_client != new.max_created.per_client),
+            (PER_MINUTE, self.max_created.per_minute != new.max_created.per_minute),
+            ("streams.expire_unused", self.expire_unused != new.expire_unused),
         ]
+    }
+}
+
+fn creation_limits(args: &StreamArgs, file: &StreamValues, pick: &mut Pick<'_>) -> CreationLimits {
+    let default = CreationLimits::default();
+    CreationLimits {
+        per_client: pick
+            .one(PER_CLIENT, &args.streams_max_created_per_client, file.max_created_per_client)
+            .map_or(default.per_client, |it| it.get()),
+        per_minute: pick
+            .one(PER_MINUTE, &args.streams_max_created_per_minute, file.max_created_per_minute)
+            .map_or(default.per_minute, |it| it.get()),
     }
 }
 
@@ -236,6 +266,11 @@ const MAX_STREAMS: &str = "streams.max_streams";
 const MAX_STREAMS_DEFAULT: usize = 10_000;
 const TOPICS: &str = "streams.topics";
 const PARTITIONS: &str = "streams.partitions";
+const PER_CLIENT: &str = "streams.max_created_per_client";
+const PER_MINUTE: &str = "streams.max_created_per_minute";
+
+/// Streams at most, as far as starting and handing over were measured.
+const STREAMS_MAX: usize = 100_000;
 
 /// Bytes of a partition that a node keeps of what a broker has, unless told.
 const COPY_BYTES: usize = 1 << 30;
@@ -265,7 +300,7 @@ mod tests {
     fn a_process_that_ends_waits_no_longer_for_the_directory_of_another_one() {
         let directory = tempfile::tempdir().unwrap();
         let other = Directory::Given(directory.path().to_owned(), None).open(10);
-        let store = Store::new(StreamConfig::default(), Vec::new(), 1 << 20, None);
+        let store = Store::new(StreamConfig::default(), Vec::new(), 1 << 20, None, Rules::default());
         let (waiting, path) = (Arc::clone(&store), directory.path().to_owned());
         let (over, is_over) = std::sync::mpsc::channel();
         thread::spawn(move || {
@@ -293,6 +328,16 @@ mod tests {
         let from_flags = settings(&flags, file).unwrap().streams;
         assert_eq!(from_flags.directory, Some("b".into()));
         assert_eq!((from_flags.fsync, from_flags.retain_age), (Some(Fsync::Never), None));
+        assert_eq!((from_flags.max_streams, from_flags.expire_unused), (MAX_STREAMS_DEFAULT, None));
+        assert_eq!(from_flags.rules().creation, CreationLimits::default());
+        let limits = "[streams]\nmax_streams = 9\nmax_created_per_client = 8\nmax_created_per_minute = 7\n\
+                      expire_unused = \"30d\"";
+        let limited = settings(&[], limits).unwrap().streams;
+        let Rules { creation, expire_unused } = limited.rules();
+        assert_eq!((limited.max_streams, creation.per_client, creation.per_minute), (9, 8, 7));
+        assert_eq!(expire_unused, Some(Duration::from_secs(30 * 86_400)));
+        let many = settings(&["--streams-max-streams", "100001"], "").unwrap_err();
+        assert!(many.contains("--streams-max-streams") && many.contains("100000"), "{many}");
         let many = settings(&["--streams-partitions", "1025"], "").unwrap_err();
         assert!(many.contains("--streams-partitions"), "{many}");
     }

@@ -36,8 +36,10 @@ use crate::protocol::{Problem, code, problem};
 /// The topics that are kept in streams.
 pub(crate) struct Backing {
     patterns: Vec<String>,
-    /// By name. A stream stays, and so does its line; there are no more than there may be streams.
+    /// By name. There are no more than there may be streams.
     lines: Mutex<HashMap<String, Arc<Line>>>,
+    /// Topics whose stream was deleted, and whose subscribers are to be told.
+    reset: Mutex<Vec<String>>,
     bell: Arc<Bell>,
     relay: Mutex<Option<JoinHandle<()>>>,
     closing: AtomicBool,
@@ -99,6 +101,7 @@ impl Backing {
         Self {
             patterns,
             lines: Mutex::default(),
+            reset: Mutex::default(),
             bell: Arc::default(),
             relay: Mutex::default(),
             closing: AtomicBool::new(false),
@@ -157,6 +160,24 @@ impl Backing {
         drop(lines);
         self.bell.clone().wake();
         line
+    }
+
+    /// The stream that was created then is deleted. Subscribers of its topic are told.
+    pub(super) fn remove(&self, name: &str, created: u64) {
+        if !self.backs(name) {
+            return;
+        }
+        self.lock().retain(|known, line| known != name || line.stream.created() != created);
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        self.reset.lock().unwrap_or_else(PoisonError::into_inner).push(name.to_owned());
+        self.bell.clone().wake();
+        self.wake_all();
+    }
+
+    /// Tells the subscribers of topics whose stream was deleted.
+    fn tell_reset(&self, hub: &Hub, publisher: &mut Publisher) {
+        let reset = std::mem::take(&mut *self.reset.lock().unwrap_or_else(PoisonError::into_inner));
+        reset.iter().for_each(|topic| hub.tell_reset(publisher, topic));
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Line>>> {
@@ -227,6 +248,7 @@ impl Backing {
         let (mut lines, mut generation) = (Vec::new(), 0);
         loop {
             let closing = self.closing.load(Ordering::SeqCst);
+            self.tell_reset(hub, &mut publisher);
             let known = self.lock();
             let current = self.generation.load(Ordering::Acquire);
             if std::mem::replace(&mut generation, current) != current {
@@ -329,6 +351,7 @@ impl Line {
             }
             // A copy that has nothing yet stands at 0, wherever its broker is.
             Err(ReadError::Ahead { .. }) => self.follow(from),
+            Err(ReadError::Deleted) => Step::Idle,
             Err(error) => {
                 tracing::error!(topic = self.name(), %error, "what is kept of a topic cannot be read");
                 Step::Failed

@@ -10,7 +10,7 @@ use sinews_stream::record::Records;
 use sinews_stream::{Appended, Read, Stream};
 
 use super::bridge::Opening;
-use super::desk::Place;
+use super::desk::{Assigned, Place};
 use super::json::malformed;
 use super::wire::{self, ANY, HEAD, Head, Wish, op};
 use super::{Ack, Desk, Fetched, Store, Voice};
@@ -160,7 +160,13 @@ impl Binary {
         }
         let Some(stream) = found.clone() else { return Err(nobody()) };
         let records = Records::check(records, self.store.limits()).map_err(malformed)?;
-        self.desk.publish((&self.store, stream), head.which(), records, (head.id, ack), &Wire, cx)
+        let to = (&*self.store, stream);
+        let result = self.desk.publish(to, head.which(), records, (head.id, ack), &Wire, cx);
+        if result.as_ref().is_err_and(|problem| problem.code == code::NOT_KEPT) {
+            // It was deleted. The next one is created by what is published next.
+            *found = None;
+        }
+        result
     }
 
     /// Does what a message asks for; answers what is to be said at once.
@@ -199,6 +205,11 @@ impl Binary {
             }
             Wish::Unsubscribe(id) => {
                 Err(problem(code::NOT_SUBSCRIBED, format!("there is no subscription {id}")))
+            }
+            Wish::Delete => {
+                let name = stream.clone();
+                self.desk.delete((&self.store, &name), rights, head.id, &Wire, cx)?;
+                Ok(None)
             }
             Wish::Ping => Ok(Some(wire::message(op::PONG, ANY, head.id, |_| {}))),
         }
@@ -278,6 +289,10 @@ impl Voice for Wire {
         let _ = cx.send_binary(&wire::message(op::COMMITTED, number(at.partition), *at.id, |_| {}));
     }
 
+    fn deleted(&self, at: &Place<'_, u32>, cx: &mut Context<'_>) {
+        let _ = cx.send_binary(&wire::message(op::DELETED, ANY, *at.id, |_| {}));
+    }
+
     fn failed(&self, id: &u32, problem: Problem, cx: &mut Context<'_>) {
         let _ = cx.send_binary(&wire::error(*id, problem.code, &problem.text));
     }
@@ -308,8 +323,8 @@ impl Voice for Wire {
         cx.send_binary(&words).unwrap_or(Sent::Dropped)
     }
 
-    fn assigned(&self, id: &u32, _: &str, places: &[(u32, u64)], cx: &mut Context<'_>) {
-        let _ = cx.send_binary(&wire::places(op::ASSIGNED, *id, places));
+    fn assigned(&self, id: &u32, _: &str, assigned: &[Assigned], cx: &mut Context<'_>) {
+        let _ = cx.send_binary(&wire::places(op::ASSIGNED, *id, assigned));
     }
 }
 

@@ -354,6 +354,7 @@ fn of_log(found: Result<Read, ReadError>, from: u64) -> Result<Option<Read>, Unr
             Err(Unread::Gap(to))
         }
         Err(ReadError::Ahead { readable }) if readable < from => Err(Unread::Ahead(readable)),
+        Err(error @ ReadError::Deleted) => Err(Unread::Failed(problem(code::NOT_KEPT, error.to_string()))),
         Err(error) => Err(Unread::Failed(problem(code::STORE, error.to_string()))),
     }
 }

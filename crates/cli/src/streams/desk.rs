@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{self, Poll, Wake, Waker};
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use sinews_server::{Context, Sent};
 use sinews_stream::record::Records;
 use sinews_stream::{AppendError, Appended, Durability, Past, Pending, Read, Start, Stream};
@@ -18,7 +19,7 @@ use sinews_stream::{AppendError, Appended, Durability, Past, Pending, Read, Star
 use super::bridge::{Opening, Source, Unread};
 use super::groups::Membership;
 use super::{Ack, Begin, Committed, Fetched, READ_BYTES, Store, Under, Which, choose};
-use crate::auth::Denied;
+use crate::auth::{Denied, Rights};
 use crate::protocol::{Problem, code, problem};
 
 /// How a connection says what became of things.
@@ -30,6 +31,8 @@ pub(crate) trait Voice {
     /// So many records were taken from a producer who does not want to know more.
     fn taken(&self, _at: &Place<'_, Self::Id>, _count: u32, _cx: &mut Context<'_>) {}
     fn committed(&self, at: &Place<'_, Self::Id>, cx: &mut Context<'_>);
+    /// The stream was deleted, as the client asked for.
+    fn deleted(&self, at: &Place<'_, Self::Id>, cx: &mut Context<'_>);
     fn failed(&self, id: &Self::Id, problem: Problem, cx: &mut Context<'_>);
     /// Records from an offset on; what comes before it in the first batch does not count. `end` is that of what can
     /// be read. Answers where it goes on, too: earlier than behind all of it where something is damaged.
@@ -46,7 +49,16 @@ pub(crate) trait Voice {
     /// Records that are not there any more, and where it goes on.
     fn gap(&self, at: &Place<'_, Self::Id>, from: u64, to: u64, cx: &mut Context<'_>) -> Sent;
     /// Which partitions a member of a group reads now, and from where.
-    fn assigned(&self, id: &Self::Id, stream: &str, places: &[(u32, u64)], cx: &mut Context<'_>);
+    fn assigned(&self, id: &Self::Id, stream: &str, assigned: &[Assigned], cx: &mut Context<'_>);
+}
+
+/// Where reading of a partition begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Assigned {
+    pub(crate) partition: u32,
+    pub(crate) offset: u64,
+    /// The group's committed offset may be lost, or reading cannot begin there. A member is told once.
+    pub(crate) is_reset: bool,
 }
 
 /// Whom and what something is about.
@@ -102,7 +114,13 @@ struct Fetch<I> {
     id: I,
     stream: String,
     partition: u32,
-    fetched: Pin<Box<dyn Future<Output = Result<Fetched, Problem>>>>,
+    done: Pin<Box<dyn Future<Output = Result<Done, Problem>>>>,
+}
+
+/// What was asked for once.
+enum Done {
+    Fetched(Fetched),
+    Deleted,
 }
 
 struct Waiting<I> {
@@ -138,6 +156,8 @@ struct Feed {
     next: u64,
     /// Where its group has come to, until that is known.
     committed: Option<Committed>,
+    /// See [`Assigned::is_reset`].
+    is_reset: bool,
     /// Rings when there is more, and stands still while that is awaited.
     alarm: Arc<Alarm>,
 }
@@ -270,7 +290,7 @@ impl<I> Desk<I> {
         Begin { start, group }: Begin,
         id: I,
         cx: &Context<'_>,
-    ) -> Result<Vec<(u32, u64)>, Problem> {
+    ) -> Result<Vec<Assigned>, Problem> {
         if self.subscriptions.len() == SUBSCRIPTIONS_MAX {
             return Err(problem(
                 code::TOO_MANY,
@@ -361,7 +381,34 @@ impl<I> Desk<I> {
         voice: &impl Voice<Id = I>,
         cx: &mut Context<'_>,
     ) {
-        self.fetches.push_back(Fetch { id, stream, partition, fetched: Box::pin(fetched) });
+        let done = fetched.map(|fetched| fetched.map(Done::Fetched));
+        self.answer_when(done, (stream, partition), id, voice, cx);
+    }
+
+    /// Deletes a stream, and answers when that is done.
+    pub(crate) fn delete(
+        &mut self,
+        (store, name): (&Arc<Store>, &str),
+        rights: &Rights,
+        id: I,
+        voice: &impl Voice<Id = I>,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Problem> {
+        store.check_delete(name, rights)?;
+        let done = store.delete(name)?.map(|deleted| deleted.map(|()| Done::Deleted));
+        self.answer_when(done, (name.to_owned(), 0), id, voice, cx);
+        Ok(())
+    }
+
+    fn answer_when(
+        &mut self,
+        done: impl Future<Output = Result<Done, Problem>> + 'static,
+        (stream, partition): (String, u32),
+        id: I,
+        voice: &impl Voice<Id = I>,
+        cx: &mut Context<'_>,
+    ) {
+        self.fetches.push_back(Fetch { id, stream, partition, done: Box::pin(done) });
         self.awaited += 1;
         self.answer_fetches(voice, cx);
         self.hold_or_release(cx);
@@ -517,13 +564,13 @@ impl<I> Desk<I> {
         while let Some(first) = self.fetches.front_mut()
             && takes_more(cx)
         {
-            let Poll::Ready(result) = first.fetched.as_mut().poll(&mut task::Context::from_waker(&waker))
-            else {
+            let Poll::Ready(result) = first.done.as_mut().poll(&mut task::Context::from_waker(&waker)) else {
                 break;
             };
             let at = Place { id: &first.id, stream: &first.stream, partition: first.partition };
             match result {
-                Ok(fetched) => voice.fetched(&at, &fetched, cx),
+                Ok(Done::Fetched(fetched)) => voice.fetched(&at, &fetched, cx),
+                Ok(Done::Deleted) => voice.deleted(&at, cx),
                 Err(problem) => voice.failed(&first.id, problem, cx),
             }
             self.fetches.pop_front();
@@ -588,8 +635,10 @@ impl<I> Lane<I> {
 }
 
 impl<I> Subscription<I> {
-    fn places(&self) -> Vec<(u32, u64)> {
-        self.feeds.iter().map(|feed| (feed.number, feed.next)).collect()
+    fn places(&self) -> Vec<Assigned> {
+        let assigned =
+            |feed: &Feed| Assigned { partition: feed.number, offset: feed.next, is_reset: feed.is_reset };
+        self.feeds.iter().map(assigned).collect()
     }
 
     /// Begins to read a partition: where its group has come to, or else where it was told.
@@ -598,7 +647,8 @@ impl<I> Subscription<I> {
         let member = self.member.as_ref();
         let committed = member.map(|member| store.committed(&self.stream, number, &member.group));
         let next = if committed.is_some() { 0 } else { store.seek(&self.stream, number, self.start)? };
-        self.feeds.push(Feed { number, source, next, committed, alarm: Alarm::new(cx.waker()) });
+        let alarm = Alarm::new(cx.waker());
+        self.feeds.push(Feed { number, source, next, committed, is_reset: false, alarm });
         Ok(())
     }
 
@@ -611,11 +661,15 @@ impl<I> Subscription<I> {
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
         let Some(member) = &self.member else { return Ok(()) };
+        if member.membership.is_deleted() {
+            return Err(super::deleted(self.stream.name()));
+        }
         let moves = member.membership.moves();
         self.has_moved |= !moves.lost.is_empty() || !moves.gained.is_empty();
         if !self.has_moved {
             return Ok(());
         }
+        let group = member.group.clone();
         self.feeds.retain(|feed| !moves.lost.contains(&feed.number));
         for number in moves.gained {
             self.read(store, number, cx)?;
@@ -626,11 +680,15 @@ impl<I> Subscription<I> {
             let Poll::Ready(offset) = committed.poll(&mut task::Context::from_waker(&waker)) else {
                 return Ok(());
             };
-            feed.next = store.seek(&self.stream, feed.number, offset?.map_or(self.start, Start::Offset))?;
+            let offset = offset?;
+            feed.next = store.seek(&self.stream, feed.number, offset.map_or(self.start, Start::Offset))?;
+            feed.is_reset = offset.is_some_and(|offset| offset != feed.next)
+                || store.is_doubtful(&self.stream, feed.number, &group);
             feed.committed = None;
         }
         self.has_moved = false;
         voice.assigned(&self.id, self.stream.name(), &self.places(), cx);
+        self.feeds.iter_mut().for_each(|feed| feed.is_reset = false);
         Ok(())
     }
 

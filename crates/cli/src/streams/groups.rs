@@ -30,6 +30,8 @@ struct State {
     /// By partition: who reads it, and who is to.
     readers: Vec<Option<u64>>,
     wanted: Vec<Option<u64>>,
+    /// The stream was deleted.
+    is_deleted: bool,
 }
 
 #[derive(Debug)]
@@ -76,6 +78,16 @@ impl Groups {
         state.wake_all();
         drop(state);
         Ok(Membership { group, id })
+    }
+
+    /// The stream was deleted: members are told, and its name is free.
+    pub(super) fn remove(&self, stream: &str) {
+        let groups = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(stream);
+        for group in groups.into_iter().flatten().filter_map(|(_, group)| group.upgrade()) {
+            let mut state = group.lock();
+            state.is_deleted = true;
+            state.wake_all();
+        }
     }
 
     fn group(&self, stream: &str, group: &str) -> Result<Arc<Group>, Problem> {
@@ -141,6 +153,11 @@ impl State {
 }
 
 impl Membership {
+    /// Whether the stream was deleted.
+    pub(super) fn is_deleted(&self) -> bool {
+        self.group.lock().is_deleted
+    }
+
     /// What this member does not read any more, from this moment on, and what it reads from now on.
     pub(super) fn moves(&self) -> Moves {
         let mut state = self.group.lock();

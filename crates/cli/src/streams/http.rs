@@ -133,6 +133,28 @@ pub(crate) fn publish_to_topic(store: Arc<Store>, topic: String, content: Conten
     })
 }
 
+/// `DELETE /streams/{name}`: answers when the stream is deleted.
+pub(crate) fn delete(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) -> Answer {
+    // A page elsewhere can make a browser ask for it, too.
+    if let Err(rejection) = policy.check_origin(request) {
+        return failure(403, rejection.text()).into();
+    }
+    try_delete(policy, store, request).unwrap_or_else(|problem| refused(&problem).into())
+}
+
+fn try_delete(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) -> Result<Answer, Problem> {
+    let store = store.ok_or_else(off)?;
+    let name = name_of(request)?;
+    store.check_delete(&name, &policy.rights(request)?)?;
+    let deletion = store.delete(&name)?;
+    Ok(Answer::later(async move {
+        match deletion.await {
+            Ok(()) => Response::json(format!("{}\n", json!({ "stream": name, "deleted": true }))),
+            Err(problem) => refused(&problem),
+        }
+    }))
+}
+
 fn partition_of(request: &Request<'_>) -> Result<Which, Problem> {
     match request.query("partition").map(str::parse) {
         None => Ok(Which::Any),

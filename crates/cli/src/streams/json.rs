@@ -17,7 +17,7 @@ use sinews_stream::{Appended, Lookup, Read, Stream, StreamInfo, StreamState};
 use super::backing::content_of;
 use super::bridge::Opening;
 use super::counted::counted;
-use super::desk::Place;
+use super::desk::{Assigned, Place};
 use super::{Ack, Begin, Desk, Fetched, Store, Voice, Which, follow};
 use crate::auth::{Rights, Want};
 use crate::echo::brief;
@@ -33,6 +33,7 @@ pub(crate) enum Op<'a> {
     Read { partition: u32, offset: u64, max: usize },
     Stop,
     Stream,
+    Delete,
 }
 
 /// One record as a client gives it.
@@ -99,7 +100,7 @@ impl Side {
     pub(crate) fn opening(&self, stream: Option<&str>, op: &Op<'_>, rights: &Rights) -> Option<Opening> {
         let name = stream.or(self.here.as_deref())?;
         let want = match op {
-            Op::Stop => return None,
+            Op::Stop | Op::Delete => return None,
             Op::Append { .. } => Want::Publish(name),
             _ => Want::Subscribe(name),
         };
@@ -160,6 +161,10 @@ impl Side {
             }
             Op::Stop if self.desk.unsubscribe(|_, known| known == name) => {
                 Ok(Answer::Ack(json!({ "stream": name })))
+            }
+            Op::Delete => {
+                self.desk.delete((&store, name), rights, id.into(), &Words, cx)?;
+                Ok(Answer::Later)
             }
             Op::Stop => Err(problem(code::NOT_SUBSCRIBED, format!("{} is not being consumed", brief(name)))),
             Op::Stream => {
@@ -262,6 +267,17 @@ pub(super) fn described(store: &Store, stream: &Stream) -> Value {
     })
 }
 
+fn listed_places(places: &[Assigned]) -> Value {
+    let one = |at: &Assigned| {
+        let mut words = json!({ "partition": at.partition, "offset": at.offset });
+        if at.is_reset {
+            words["reset"] = json!(true);
+        }
+        words
+    };
+    places.iter().map(one).collect()
+}
+
 /// One stream of a list: of one that is not open, as of the last time that it was.
 pub(super) fn listed(store: &Store, info: &StreamInfo) -> Value {
     if let Ok(Lookup::Open(stream)) = store.streams().map(|streams| streams.lookup(&info.name)) {
@@ -273,7 +289,7 @@ pub(super) fn listed(store: &Store, info: &StreamInfo) -> Value {
     let groups = info
         .groups
         .iter()
-        .map(|group| json!({ "group": &*group.name, "partitions": listed_places(&group.offsets) }));
+        .map(|group| json!({ "group": &*group.name, "partitions": offsets(&group.offsets) }));
     let mut words = json!({
         "stream": &*info.name,
         "partitions": partitions.collect::<Vec<_>>(),
@@ -285,7 +301,7 @@ pub(super) fn listed(store: &Store, info: &StreamInfo) -> Value {
     words
 }
 
-fn listed_places(places: &[(u32, u64)]) -> Value {
+fn offsets(places: &[(u32, u64)]) -> Value {
     places.iter().map(|(partition, offset)| json!({ "partition": partition, "offset": offset })).collect()
 }
 
@@ -436,6 +452,12 @@ impl Voice for Words {
         }
     }
 
+    fn deleted(&self, at: &Place<'_, Asked>, cx: &mut Context<'_>) {
+        if at.id.id.is_some() {
+            Self::say(json!({ "op": "ack", "stream": at.stream }), at.id, cx);
+        }
+    }
+
     fn failed(&self, id: &Asked, problem: Problem, cx: &mut Context<'_>) {
         Self::say(problem.words(), id, cx);
     }
@@ -482,9 +504,9 @@ impl Voice for Words {
         Self::say(words, &Asked::default(), cx)
     }
 
-    fn assigned(&self, _: &Asked, stream: &str, places: &[(u32, u64)], cx: &mut Context<'_>) {
+    fn assigned(&self, _: &Asked, stream: &str, assigned: &[Assigned], cx: &mut Context<'_>) {
         Self::say(
-            json!({ "op": "assigned", "stream": stream, "partitions": listed_places(places) }),
+            json!({ "op": "assigned", "stream": stream, "partitions": listed_places(assigned) }),
             &Asked::default(),
             cx,
         );

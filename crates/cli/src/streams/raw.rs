@@ -6,7 +6,7 @@ use bytes::Bytes;
 use sinews_server::{CloseCode, Context, Sent};
 use sinews_stream::{Appended, Read};
 
-use super::desk::Place;
+use super::desk::{Assigned, Place};
 use super::{Ack, Desk, Fetched, Store, Voice, Which};
 use crate::auth::{Rights, Want};
 use crate::hub::Content;
@@ -73,9 +73,11 @@ impl Voice for Silent {
 
     fn committed(&self, _: &Place<'_, ()>, _: &mut Context<'_>) {}
 
+    fn deleted(&self, _: &Place<'_, ()>, _: &mut Context<'_>) {}
+
     fn failed(&self, (): &(), problem: Problem, cx: &mut Context<'_>) {
         let code = match problem.code {
-            code::STORE | code::TOO_MANY => CloseCode::TRY_AGAIN_LATER,
+            code::STORE | code::TOO_MANY | code::NOT_KEPT => CloseCode::TRY_AGAIN_LATER,
             code::TOO_LARGE => CloseCode::TOO_BIG,
             _ => CloseCode::POLICY,
         };
@@ -92,5 +94,5 @@ impl Voice for Silent {
         Sent::Queued
     }
 
-    fn assigned(&self, (): &(), _: &str, _: &[(u32, u64)], _: &mut Context<'_>) {}
+    fn assigned(&self, (): &(), _: &str, _: &[Assigned], _: &mut Context<'_>) {}
 }

@@ -12,9 +12,9 @@ use sinews_server::{Config, Listen, MessageRoute, Position, Router, Server, Stop
 use sinews_stream::record::{Kind, RecordBuilder};
 use sinews_stream::{StreamConfig, Streams, StreamsConfig};
 
-use super::Store;
 use super::binary::Binary;
 use super::json::{malformed, write_record};
+use super::{Rules, Store};
 use crate::live::{Live, Policy};
 use crate::settings::tests::settings;
 
@@ -44,7 +44,7 @@ impl Host {
         let directory = std::env::temp_dir().join(format!("sinews-streams-{}-{count}", std::process::id()));
         let config = StreamsConfig::default().writers(0).max_pending(max_pending);
         let (streams, _) = Streams::open(&directory, config).unwrap();
-        let store = Store::new(StreamConfig::default(), Vec::new(), 1 << 20, None);
+        let store = Store::new(StreamConfig::default(), Vec::new(), 1 << 20, None, Rules::default());
         store.begin(streams.clone());
         streams.create("s", &StreamConfig::default()).unwrap();
         let kept = Arc::clone(&store);
@@ -53,7 +53,9 @@ impl Host {
         let router = Router::new().post("/streams/{name}", move |request| {
             super::http::publish(&to_post.policy(), Some(&of_post), request)
         });
-        let route = MessageRoute::new(move |_| Binary::plain(live.clone(), Arc::clone(&store), 1 << 20));
+        let route = MessageRoute::new(move |_| {
+            Binary::plain(live.clone(), Arc::clone(&store), 1 << 20)
+        });
         let route = route.with_config(config_of_plain);
         let any = || Listen::tcp(([127, 0, 0, 1], 0).into());
         let server = Server::new(router).threads(1).listen_on(any()).listen_on(any().with_messages(route));
@@ -273,7 +275,7 @@ fn a_connection_reads_so_many_partitions_and_no_more() {
 fn what_another_process_publishes_is_heard_here_where_it_goes_on_behind_what_was() {
     let directory = tempfile::tempdir().unwrap();
     let (streams, _) = Streams::open(directory.path(), StreamsConfig::default().writers(0)).unwrap();
-    let store = Store::new(StreamConfig::default(), vec!["chat".to_owned()], 1 << 20, None);
+    let store = Store::new(StreamConfig::default(), vec!["chat".to_owned()], 1 << 20, None, Rules::default());
     let stream = streams.create("chat", &StreamConfig::default().partitions(1)).unwrap();
     store.begin(streams);
     let topics = store.topics();
@@ -301,7 +303,7 @@ fn a_line_has_one_record_whatever_is_in_it() {
 
 #[test]
 fn nothing_is_taken_that_those_who_read_it_from_a_broker_would_leave_out() {
-    let store = Store::new(StreamConfig::default(), Vec::new(), 64 << 20, None);
+    let store = Store::new(StreamConfig::default(), Vec::new(), 64 << 20, None, Rules::default());
     let value = vec![0; 8 << 20];
     let mut builder = RecordBuilder::with_limits(*store.limits());
     let problem = malformed(builder.push(0, b"", &value, Kind::Bytes).unwrap_err());

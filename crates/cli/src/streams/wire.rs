@@ -3,6 +3,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use sinews_stream::{Appended, Start};
 
+use super::desk::Assigned;
 use super::{Ack, Begin, Which};
 
 /// What stands before the body of every message.
@@ -41,6 +42,7 @@ pub(super) enum Wish<'a> {
     /// The id that it was subscribed with.
     Unsubscribe(u32),
     Ping,
+    Delete,
     /// A token in place of the one before.
     Renew {
         token: &'a str,
@@ -60,6 +62,7 @@ pub(super) mod op {
     pub(in crate::streams) const COMMITTED: u8 = 132;
     pub(in crate::streams) const UNSUBSCRIBED: u8 = 133;
     pub(in crate::streams) const PONG: u8 = 134;
+    pub(in crate::streams) const DELETED: u8 = 135;
     pub(in crate::streams) const RENEWED: u8 = 136;
     pub(in crate::streams) const ASSIGNED: u8 = 140;
     pub(in crate::streams) const GAP: u8 = 141;
@@ -99,6 +102,8 @@ impl Head {
                 Wish::Unsubscribe(id.map_err(|_| "unsubscribe: u32 id of the subscription")?)
             }
             6 => Wish::Ping,
+            7 if body.is_empty() => Wish::Delete,
+            7 => return Err(Some("delete: no body")),
             8 => Wish::Renew { token: text(body).ok_or("token: a token in UTF-8")? },
             _ => return Err(None),
         };
@@ -188,13 +193,16 @@ pub(super) fn gap(partition: u16, id: u32, from: u64, to: u64) -> Bytes {
     })
 }
 
+/// The flag of a partition whose committed offset may be lost, or cannot be read from.
+const RESET: u32 = 1;
+
 /// Where reading begins in each partition.
-pub(super) fn places(op: u8, id: u32, places: &[(u32, u64)]) -> Bytes {
+pub(super) fn places(op: u8, id: u32, places: &[Assigned]) -> Bytes {
     message(op, ANY, id, |body| {
-        for (partition, offset) in places {
-            body.put_u32_le(*partition);
-            body.put_u32_le(0);
-            body.put_u64_le(*offset);
+        for at in places {
+            body.put_u32_le(at.partition);
+            body.put_u32_le(if at.is_reset { RESET } else { 0 });
+            body.put_u64_le(at.offset);
         }
     })
 }
@@ -248,13 +256,14 @@ mod tests {
         assert_eq!(read(&commit), Ok(Wish::Commit { offset: 7, group: "g" }));
         assert_eq!(read(&with(5, 0, &[1, 0, 0, 0])), Ok(Wish::Unsubscribe(1)));
         assert_eq!(read(&with(6, 0, b"")), Ok(Wish::Ping));
+        assert_eq!(read(&with(7, 0, b"")), Ok(Wish::Delete));
         assert_eq!(read(&with(8, 0, b"a.b.c")), Ok(Wish::Renew { token: "a.b.c" }));
     }
 
     #[test]
     fn what_is_none_is_told() {
         assert_eq!(Head::split(&[0; 7]), None);
-        assert_eq!(read(&with(7, 0, b"")), Err(None));
+        assert_eq!(read(&with(8, 0, b"")), Err(None));
         for bad in [
             with(0, 0, b""),
             with(0, 0, b"\x02\x01a"),
@@ -268,6 +277,7 @@ mod tests {
             with(4, 0, &[0; 7]),
             with(5, 0, &[0; 3]),
             with(6, 1, b""),
+            with(7, 0, b"s"),
             with(8, 0, b"\xff"),
         ] {
             assert!(matches!(read(&bad), Err(Some(_))), "{bad:?}");
@@ -281,8 +291,10 @@ mod tests {
         let head = batches(0, 1, 2, 3, 4);
         assert_eq!((head.len(), head[0], head[8], head[16], head[24]), (32, 131, 2, 3, 4));
         assert_eq!(error(1, 429, "x")[..], [255, 0, 255, 255, 1, 0, 0, 0, 0xad, 1, b'x']);
-        let places = places(op::ASSIGNED, 1, &[(2, 3)]);
-        assert_eq!(places[8..], [2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+        let at = |partition, offset, is_reset| Assigned { partition, offset, is_reset };
+        let places = places(op::ASSIGNED, 1, &[at(2, 3, false), at(4, 5, true)]);
+        assert_eq!(places[8..24], [2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(places[24..], [4, 0, 0, 0, 1, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
     }
 
     /// As the log gives them.

@@ -12,6 +12,8 @@ use crate::support::{PATIENCE, Running, Socket};
 
 mod crash;
 mod damage;
+mod deletion;
+mod directory;
 mod groups;
 mod renewal;
 mod report;

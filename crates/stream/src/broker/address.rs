@@ -85,6 +85,18 @@ impl Address {
         }
     }
 
+    /// How long appends may fail, and none succeed, until the broker counts as not ready.
+    #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
+    pub(super) fn take_failure_timeout(&mut self) -> Result<std::time::Duration, ConnectError> {
+        let millis = match self.take(FAILURE_TIMEOUT) {
+            None => FAILURE_TIMEOUT_MS,
+            Some(text) => text
+                .parse()
+                .map_err(|_| self.refused(FAILURE_TIMEOUT, format!("`{text}` is no whole number")))?,
+        };
+        Ok(std::time::Duration::from_millis(millis))
+    }
+
     /// The setting has a value that means nothing, or one that must not be.
     #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
     pub(super) fn refused(&self, setting: &str, why: impl Into<String>) -> ConnectError {
@@ -100,6 +112,14 @@ impl Address {
         }
     }
 }
+
+/// A setting of each engine.
+#[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
+pub(super) const FAILURE_TIMEOUT: &str = "failure.timeout.ms";
+
+/// Longer than a broker takes to find a new leader, and as long as it may take to notice that one is frozen.
+#[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
+const FAILURE_TIMEOUT_MS: u64 = 10_000;
 
 /// The text before a `@` may be a password, so only the scheme is repeated.
 fn wrong(url: &str, why: &str) -> ConnectError {

@@ -38,6 +38,8 @@ mod signal;
 mod sink;
 #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
 mod status;
+#[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
+mod visible;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -110,7 +112,8 @@ pub trait Broker: Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
-    /// Whether the broker has answered lately, and every followed partition is.
+    /// Whether the broker has answered lately, every followed partition is, and appends do not fail: for the setting
+    /// `failure.timeout.ms` (10,000) there were failed appends and no other ones, and the last of them within 10 seconds.
     pub ready: bool,
     /// What went wrong last, or what is still wrong.
     pub error: Option<Arc<str>>,

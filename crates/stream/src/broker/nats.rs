@@ -26,7 +26,7 @@ use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use tokio::sync::mpsc;
 
-use super::address::Address;
+use super::address::{Address, FAILURE_TIMEOUT};
 use super::batches::Batches;
 use super::remote::{
     ANSWER_WITHIN, Bell, Engine, Outgoing, QUEUE_BYTES, RETRY_EVERY, Remote, failed, settle,
@@ -53,8 +53,9 @@ const REMEMBERED: Duration = Duration::from_secs(120);
 const LATE: Duration = Duration::from_secs(30);
 
 /// What can be set, for errors.
-const SETTINGS: [&str; 9] = [
+const SETTINGS: [&str; 10] = [
     "credentials.file",
+    FAILURE_TIMEOUT,
     "max.age.seconds",
     "max.bytes",
     "partitions",
@@ -124,8 +125,9 @@ pub(super) fn connect(mut address: Address) -> Result<Remote, ConnectError> {
     address.default_port(PORT);
     let bytes = address.take_number("queue.bytes", QUEUE_BYTES)?;
     let settings = Settings::of(&mut address)?;
+    let failure_timeout = address.take_failure_timeout()?;
     address.refuse_rest(&SETTINGS)?;
-    let status = Arc::new(Status::new(address.to_string()));
+    let status = Arc::new(Status::new(address.to_string(), failure_timeout));
     let shared = status.clone();
     Remote::start("nats", &address, bytes, status, move || Nats {
         settings,
@@ -401,7 +403,7 @@ impl Nats {
     async fn send(&self, session: &Session, flights: &mut Vec<Flight>) -> Result<(), String> {
         while let Some(first) = flights.first() {
             if let Some(why) = too_large(&session.context, first) {
-                flights.remove(0).append.refuse(&why);
+                flights.remove(0).append.reject(&why);
                 continue;
             }
             self.stream(&first.name).await?;

@@ -21,7 +21,7 @@ use redis::{
 };
 use tokio::sync::mpsc;
 
-use super::address::Address;
+use super::address::{Address, FAILURE_TIMEOUT};
 use super::batches::Batches;
 use super::remote::{
     ANSWER_WITHIN, Bell, Engine, Outgoing, QUEUE_BYTES, RETRY_EVERY, Remote, failed, settle,
@@ -43,7 +43,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(1);
 
 /// What can be set, for errors.
-const SETTINGS: [&str; 5] = ["database", "maxlen", "partitions", "prefix", "queue.bytes"];
+const SETTINGS: [&str; 6] = ["database", FAILURE_TIMEOUT, "maxlen", "partitions", "prefix", "queue.bytes"];
+
+/// A stream that is never there.
+const PROBE: &str = "sinews-probe";
 
 /// Fields of an entry.
 const VALUE: &str = "v";
@@ -72,6 +75,7 @@ pub(super) fn connect(mut address: Address) -> Result<Remote, ConnectError> {
     let (database, bytes) =
         (address.take_number("database", 0)?, address.take_number("queue.bytes", QUEUE_BYTES)?);
     let prefix = address.take("prefix").unwrap_or_default();
+    let failure_timeout = address.take_failure_timeout()?;
     address.refuse_rest(&SETTINGS)?;
     let partitions =
         u32::try_from(partitions).map_err(|_| address.refused("partitions", "there are too many"))?;
@@ -81,7 +85,7 @@ pub(super) fn connect(mut address: Address) -> Result<Remote, ConnectError> {
     };
     let client = client(&address, host, database)
         .map_err(|error| ConnectError::Client { broker: address.to_string(), why: error.to_string() })?;
-    let status = Arc::new(Status::new(address.to_string()));
+    let status = Arc::new(Status::new(address.to_string(), failure_timeout));
     let shared = status.clone();
     Remote::start("redis", &address, bytes, status, move || Redis {
         client,
@@ -198,8 +202,23 @@ impl Redis {
     /// Reads on until it fails.
     async fn read_on(&self, key: &str, next: &mut u64, sink: &mut Sink, bell: &Bell) -> Result<(), Trouble> {
         self.check_end(key, sink.next()).await?;
+        let known = sink.last().filter(|record| record.0 + 1 == *next);
+        let mut last = known.map(|record| (record.0, print(record.1, &record.2, &record.3)));
         loop {
-            let entries = self.entries(key, *next, ENTRIES_MAX).await?;
+            // From the last entry that is known: another one in its place belongs to another stream.
+            let from = last.map_or(*next, |(offset, _)| offset);
+            let mut entries = self.entries(key, from, ENTRIES_MAX + 1).await?;
+            if let (Some((known, print)), Some(first)) = (last, entries.first())
+                && offset(&first.id) == Some(known)
+            {
+                if print_of(first) != print {
+                    return Err(Trouble::Stop(format!(
+                        "the record at offset {known} is another one than this node has seen: the stream was made anew. \
+                         Remove this node's copy of it to read it again"
+                    )));
+                }
+                entries.remove(0);
+            }
             if entries.is_empty() {
                 // It may have been made anew since.
                 self.check_end(key, sink.next()).await?;
@@ -217,6 +236,7 @@ impl Redis {
                 if !sink.push(offset, time, |builder| push(builder, entry, time)) {
                     self.status.note(&format!("{key}: the record at {offset} is too large, and left out"));
                 }
+                last = Some((offset, print_of(entry)));
                 if sink.is_full() {
                     settle(sink, key, &self.status).await.map_err(Trouble::Stop)?;
                 }
@@ -350,7 +370,6 @@ impl Engine for Redis {
             let answers = self.pipeline(&batch).query_async::<Vec<RedisResult<Value>>>(&mut connection).await;
             match answers {
                 Ok(answers) => {
-                    self.status.is_up();
                     Self::answer(batch, answers);
                     known = Some((connection, Instant::now()));
                 }
@@ -445,6 +464,14 @@ impl Engine for Redis {
         self.query::<()>(&cmd("PING")).await.map_err(|error| error.to_string())
     }
 
+    /// Redis refuses a command that adds before it looks whether there is a stream to add to.
+    async fn probe_append(&self) -> Option<Result<(), String>> {
+        let mut command = cmd("XADD");
+        command.arg(format!("{}{PROBE}", self.prefix)).arg("NOMKSTREAM").arg("*").arg(VALUE).arg("");
+        let answer = self.query::<Option<String>>(&command).await;
+        Some(answer.map(|_| ()).map_err(|error| format!("Redis refused it: {error}")))
+    }
+
     async fn run(&self) {
         loop {
             if let Err(error) = self.listen().await {
@@ -461,6 +488,16 @@ async fn is_there(mut connection: MultiplexedConnection) -> bool {
 
 fn offset(id: &str) -> Option<u64> {
     id.strip_prefix("0-")?.parse().ok()
+}
+
+/// Tells a record from another one that has its offset in another stream.
+fn print(time: u64, key: &[u8], value: &[u8]) -> u32 {
+    let of_key = crc32c::crc32c_append(crc32c::crc32c(&time.to_le_bytes()), key);
+    crc32c::crc32c_append(of_key, value)
+}
+
+fn print_of(entry: &StreamId) -> u32 {
+    print(number(entry, TIME), field(entry, KEY), field(entry, VALUE))
 }
 
 fn field<'a>(entry: &'a StreamId, name: &str) -> &'a [u8] {

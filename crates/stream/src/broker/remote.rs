@@ -17,7 +17,7 @@ use super::address::Address;
 use super::answer::Reply;
 use super::sink::{Flow, Sink};
 use super::status::{Status, lock};
-use super::{Answer, Broker, BrokerError, ConnectError, Health};
+use super::{Answer, Broker, BrokerError, ConnectError, Health, visible};
 use crate::record::Records;
 use crate::{AppendError, Completer, Durability, Partition, Pending, Read, Start};
 
@@ -54,6 +54,10 @@ pub(super) trait Engine: 'static {
     async fn committed(&self, stream: &str, partition: u32, group: &str) -> Result<Option<u64>, BrokerError>;
     /// Whether the broker is there.
     async fn probe(&self) -> Result<(), String>;
+    /// Whether appends are taken again, asked while they fail; nothing where only an append can tell.
+    async fn probe_append(&self) -> Option<Result<(), String>> {
+        None
+    }
     /// What else runs as long as the connection is open.
     async fn run(&self) {}
 }
@@ -108,11 +112,21 @@ pub(super) struct Outgoing {
     pub(super) records: Records,
     completer: Option<Completer>,
     line: Arc<Line>,
+    /// Before that, readers of this node do not see it.
+    least: u64,
 }
 
 impl Outgoing {
     /// The broker has them from this offset on.
     pub(super) fn acknowledge(mut self, first: u64) {
+        if first < self.least {
+            let why = visible::made_anew(first, self.least);
+            let status = &self.line.status;
+            status.visible.end(&self.stream, self.partition, &why);
+            status.stopped(&format!("{}/{}", self.stream, self.partition), &why);
+            return self.reject(&why);
+        }
+        self.line.status.append_succeeded();
         self.leave();
         if let Some(completer) = self.completer.take() {
             completer.reached(Durability::Broker, first);
@@ -120,7 +134,13 @@ impl Outgoing {
     }
 
     /// The broker does not have them, or does not say.
-    pub(super) fn refuse(mut self, why: &str) {
+    pub(super) fn refuse(self, why: &str) {
+        self.line.status.append_failed(why);
+        self.reject(why);
+    }
+
+    /// The same, for a reason that says nothing about other appends.
+    pub(super) fn reject(mut self, why: &str) {
         self.line.status.note(why);
         self.leave();
         if let Some(completer) = self.completer.take() {
@@ -205,6 +225,7 @@ impl Broker for Remote {
     fn publish(&self, stream: &str, partition: u32, records: Records) -> Result<Pending, AppendError> {
         let outgoing = self.ends().ok_or(AppendError::Closed)?.outgoing;
         let (bytes, count) = (records.bytes().len(), records.count());
+        let least = self.line.status.visible.least_offset(stream, partition)?;
         let Ok(place) = outgoing.try_reserve() else {
             self.line.status.starve();
             return Err(if outgoing.is_closed() { AppendError::Closed } else { AppendError::Busy });
@@ -224,6 +245,7 @@ impl Broker for Remote {
             records,
             completer: Some(completer),
             line: self.line.clone(),
+            least,
         });
         Ok(pending)
     }
@@ -234,6 +256,7 @@ impl Broker for Remote {
 
     fn follow(&self, stream: &str, partition: u32, from: Start, sink: Partition) {
         if let Some(ends) = self.ends() {
+            self.line.status.visible.follow(stream, partition, from, &sink);
             // Without a receiver it is being closed.
             let _ = ends.follows.send(Follow { stream: stream.to_owned(), partition, from, sink });
         }
@@ -335,6 +358,14 @@ async fn probe<E: Engine>(engine: &E, status: &Status) {
             Ok(Err(why)) => status.is_down(&why),
             Err(_) => status.is_down("no answer in time"),
         }
+        if status.is_failing()
+            && let Ok(Some(answer)) = tokio::time::timeout(ANSWER_WITHIN, engine.probe_append()).await
+        {
+            match answer {
+                Ok(()) => status.append_succeeded(),
+                Err(why) => status.append_failed(&why),
+            }
+        }
         status.feed_if_due();
         tokio::time::sleep(PROBE_EVERY).await;
     }
@@ -344,6 +375,7 @@ async fn begin<E: Engine>(engine: Rc<E>, follow: Follow, status: Arc<Status>) {
     let Follow { stream, partition, from, sink } = follow;
     let mut sink = Sink::new(sink);
     let why = engine.follow(&stream, partition, from, &mut sink).await;
+    status.visible.end(&stream, partition, &why);
     status.stopped(&format!("{stream}/{partition}"), &why);
 }
 
@@ -470,7 +502,7 @@ mod tests {
     #[test]
     fn no_more_questions_are_with_the_broker_than_may_be() {
         let address = Address::parse("redis://127.0.0.1:1", &BTreeMap::new()).unwrap();
-        let status = Arc::new(Status::new("slow".to_owned()));
+        let status = Arc::new(Status::new("slow".to_owned(), Duration::ZERO));
         let (asked, may) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let engine = Slow { asked: asked.clone(), may: may.clone() };
         let slow = Remote::start("slow", &address, QUEUE_BYTES, status, || engine).unwrap();

@@ -53,6 +53,18 @@ impl Sink {
         self.next
     }
 
+    /// The last record that the log has: its offset, time, key and value. None if the log is empty, cannot be read, or more
+    /// than that is on its way to it.
+    #[cfg(feature = "redis")]
+    pub(super) fn last(&self) -> Option<(u64, u64, Vec<u8>, Vec<u8>)> {
+        let offset = self.next.checked_sub(1)?;
+        let read = self.partition.read(offset, 1).ok()?;
+        let batches = crate::record::iter(&read.batches).flatten();
+        let mut records = batches.flat_map(|batch| batch.records()).flatten();
+        let record = records.find(|record| record.offset == offset)?;
+        Some((offset, record.timestamp, record.key.to_vec(), record.value.to_vec()))
+    }
+
     /// Where to begin, if that is what was asked for and the log has this much already.
     pub(super) fn beginning(&self, from: Start) -> Start {
         match from {

@@ -3,13 +3,14 @@
 use std::fs::{self, TryLockError};
 use std::io::{self, IoSlice};
 use std::ops::Range;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use sinews_engine::AppendFile;
 
-use super::{Disk, File, Lock};
+use super::{Disk, File, HeldLock, Lock};
 
 pub(crate) struct RealDisk;
 
@@ -60,9 +61,29 @@ impl Disk for RealDisk {
     fn lock(&self, path: &Path) -> io::Result<Option<Lock>> {
         let file = fs::OpenOptions::new().create(true).append(true).open(path)?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(Box::new(file))),
+            Ok(()) => Ok(Some(Arc::new(LockFile { file, path: path.to_owned() }))),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+struct LockFile {
+    file: fs::File,
+    path: PathBuf,
+}
+
+impl HeldLock for LockFile {
+    fn is_replaced(&self) -> bool {
+        let held = self.file.metadata().map(|data| (data.dev(), data.ino()));
+        let found = fs::metadata(&self.path).map(|data| (data.dev(), data.ino()));
+        match (held, found) {
+            (Ok(held), Ok(found)) => held != found,
+            // Any other error may pass.
+            (_, Err(error)) => {
+                matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+            }
+            (Err(_), _) => false,
         }
     }
 }

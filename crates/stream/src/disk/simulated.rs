@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 
-use super::{Disk, File, Lock};
+use super::{Disk, File, HeldLock, Lock};
 
 /// Numbers that look random, and are the same for the same seed.
 #[derive(Clone)]
@@ -75,6 +75,8 @@ struct World {
     room: Option<u64>,
     crashed: bool,
     locked: bool,
+    /// The path of the lock leads to another file.
+    is_lock_replaced: bool,
     /// Something can be read that will never be durable.
     misleads: bool,
     chance: Chance,
@@ -124,6 +126,7 @@ impl Simulated {
             room: None,
             crashed: false,
             locked: false,
+            is_lock_replaced: false,
             misleads: false,
             chance: Chance::new(seed),
         };
@@ -153,6 +156,10 @@ impl Simulated {
     }
 
     /// So many bytes are left.
+    pub(crate) fn replace_lock(&self) {
+        self.world().is_lock_replaced = true;
+    }
+
     pub(crate) fn set_room(&self, room: Option<u64>) {
         self.world().room = room;
     }
@@ -229,6 +236,7 @@ impl Simulated {
             room: None,
             crashed: false,
             locked: false,
+            is_lock_replaced: false,
             misleads: false,
             chance,
         };
@@ -484,8 +492,13 @@ impl Disk for Simulated {
                 self.0.world().locked = false;
             }
         }
+        impl HeldLock for Unlock {
+            fn is_replaced(&self) -> bool {
+                self.0.world().is_lock_replaced
+            }
+        }
         let was_locked = std::mem::replace(&mut self.world().locked, true);
-        Ok((!was_locked).then(|| Box::new(Unlock(self.clone())) as Lock))
+        Ok((!was_locked).then(|| Arc::new(Unlock(self.clone())) as Lock))
     }
 }
 

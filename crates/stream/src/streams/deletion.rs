@@ -22,6 +22,9 @@ impl Streams {
         let inner = &self.inner;
         let (Some(path), name) = (inner.path(name), Arc::<str>::from(name)) else { return Ok(false) };
         let _gate = inner.gate.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = inner.check_lock() {
+            return Err(DeleteError::Io(std::io::Error::other(&*why)));
+        }
         let mut state = inner.state();
         let (before, aside) = loop {
             if state.lock.is_none() {

@@ -134,8 +134,11 @@ impl Inner {
     ) -> Option<(Stream, Vec<Loss>)> {
         let busy = Busy { inner: self, name };
         let gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        let lost = self.check_lock();
         let result = if self.state().lock.is_none() {
             Err(StreamError::Closed)
+        } else if let Some(why) = lost {
+            Err(StreamError::Io(Arc::new(std::io::Error::other(&*why))))
         } else {
             match &task {
                 Task::Open => self.open_files(name),
@@ -152,6 +155,9 @@ impl Inner {
                     }
                 });
                 losses.iter().for_each(|loss| tracing::warn!("{loss}"));
+                if let Some(why) = self.state().lost.clone() {
+                    stream.fail_for_good(&why);
+                }
                 Some((stream, losses))
             }
             Err(error) => {

@@ -1,6 +1,7 @@
 //! Settings of Kafka's client: which may be given, and what they are otherwise.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
@@ -93,6 +94,7 @@ pub(super) struct Config {
     /// The largest message, its key included.
     pub(super) message_bytes_max: usize,
     pub(super) name: String,
+    pub(super) failure_timeout: Duration,
 }
 
 impl Config {
@@ -100,6 +102,7 @@ impl Config {
         address.default_port(PORT);
         let prefix = address.take(PREFIX).unwrap_or_default();
         let kind = kind_of(&mut address)?;
+        let failure_timeout = address.take_failure_timeout()?;
         let mut set = settings_of(&mut address)?;
         for (name, value) in std::mem::take(&mut address.settings) {
             if !PERMITTED.iter().any(|(permitted, _)| *permitted == name) {
@@ -116,7 +119,8 @@ impl Config {
                 .ok_or_else(|| address.refused(name, "it is no whole number"))
         };
         let message_bytes_max = number("message.max.bytes")?;
-        let config = Self { producer, consumer, prefix, kind, message_bytes_max, name: address.to_string() };
+        let name = address.to_string();
+        let config = Self { producer, consumer, prefix, kind, message_bytes_max, name, failure_timeout };
         config.check(&address, &set)?;
         Ok(config)
     }

@@ -45,6 +45,7 @@ pub(super) struct Follow {
 }
 
 struct Added {
+    stream: String,
     topic: String,
     partition: i32,
     from: Start,
@@ -55,6 +56,7 @@ struct Added {
 
 /// A partition that is followed.
 struct Followed {
+    stream: String,
     name: String,
     sink: Sink,
     queue: PartitionQueue<Context>,
@@ -100,10 +102,14 @@ impl Follow {
         match place {
             Ok((topic, partition)) => {
                 let sink = Sink::new(sink);
-                lock(&self.added).push(Added { topic, partition, from, sink, retry_at: None });
+                let stream = stream.to_owned();
+                lock(&self.added).push(Added { stream, topic, partition, from, sink, retry_at: None });
                 self.signal.set();
             }
-            Err(why) => self.status.stopped(&format!("{stream}/{partition}"), &why),
+            Err(why) => {
+                self.status.visible.end(stream, partition, &why);
+                self.status.stopped(&format!("{stream}/{partition}"), &why);
+            }
         }
     }
 
@@ -152,7 +158,7 @@ impl Follow {
             match begun {
                 Ok(queue) => {
                     self.status.goes_on(&name);
-                    all.insert(place, self.followed(name, added.sink, queue));
+                    all.insert(place, self.followed((added.stream, name), added.sink, queue));
                 }
                 Err(error) => {
                     self.status.stopped(&name, &error.to_string());
@@ -197,14 +203,19 @@ impl Follow {
         queue.ok_or_else(|| KafkaError::Subscription(format!("{topic}/{partition}: no queue")))
     }
 
-    fn followed(&self, name: String, sink: Sink, mut queue: PartitionQueue<Context>) -> Followed {
+    fn followed(
+        &self,
+        (stream, name): (String, String),
+        sink: Sink,
+        mut queue: PartitionQueue<Context>,
+    ) -> Followed {
         let has_more = Arc::new(AtomicBool::new(true));
         let (flag, signal) = (has_more.clone(), self.signal.clone());
         queue.set_nonempty_callback(move || {
             flag.store(true, Ordering::Release);
             signal.set();
         });
-        Followed { name, sink, queue, has_more, retry_at: None, ask_at: None }
+        Followed { stream, name, sink, queue, has_more, retry_at: None, ask_at: None }
     }
 
     /// What came before a partition had its own queue, and errors that are nobody's.
@@ -321,6 +332,7 @@ impl Follow {
 
     fn stop(&self, all: &mut All, place: &Place, why: &str) {
         let Some(followed) = all.remove(place) else { return };
+        self.status.visible.end(&followed.stream, u32::try_from(place.1).unwrap_or_default(), why);
         self.status.stopped(&followed.name, why);
         let mut list = TopicPartitionList::new();
         list.add_partition(&place.0, place.1);

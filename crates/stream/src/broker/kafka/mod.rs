@@ -63,7 +63,7 @@ impl Kafka {
             broker: config.name.clone(),
             why: error.to_string(),
         };
-        let status = Arc::new(Status::new(config.name.clone()));
+        let status = Arc::new(Status::new(config.name.clone(), config.failure_timeout));
         let produce = Arc::new(Produce::new(config.clone(), status.clone())?);
         let follow = Arc::new(Follow::new(&config, status.clone()).map_err(|error| refused(&error))?);
         let ask = Ask::new(&config, status.clone()).map_err(|error| refused(&error))?;
@@ -107,6 +107,7 @@ impl Broker for Kafka {
     }
 
     fn follow(&self, stream: &str, partition: u32, from: Start, sink: Partition) {
+        self.status.visible.follow(stream, partition, from, &sink);
         self.follow.add(stream, partition, from, sink);
     }
 

@@ -13,8 +13,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext, PurgeConfig};
 
-use super::super::ConnectError;
 use super::super::status::{Status, lock};
+use super::super::{ConnectError, visible};
 use super::config::Config;
 use crate::record::{Record, Records};
 use crate::{AppendError, Completer, Durability, Pending};
@@ -62,6 +62,10 @@ pub(super) struct Flight {
     first: AtomicU64,
     failed: Mutex<Option<AppendError>>,
     completer: Mutex<Option<Completer>>,
+    stream: String,
+    partition: u32,
+    /// Before that, readers of this node do not see it.
+    least: u64,
 }
 
 /// What librdkafka calls back, on our thread.
@@ -110,6 +114,8 @@ impl Produce {
         records: Records,
     ) -> Result<Pending, AppendError> {
         let topic = self.config.topic(stream).map_err(failed)?;
+        let least = self.status.visible.least_offset(stream, partition)?;
+        let (flight, pending) = Flight::new(records.count(), (stream, partition), least);
         let partition = i32::try_from(partition).map_err(|_| failed("Kafka has no such partition"))?;
         self.check_sizes(&records)?;
         if self.is_closed.load(Ordering::Relaxed) {
@@ -118,7 +124,6 @@ impl Produce {
         if !lock(&self.rest).is_empty() {
             return Err(self.busy());
         }
-        let (flight, pending) = Flight::new(records.count());
         match self.send(&self.client(), &topic, partition, &records, 0, &flight) {
             Sent::All => {}
             Sent::Full(0) => return Err(self.busy()),
@@ -252,13 +257,16 @@ impl Produce {
 }
 
 impl Flight {
-    fn new(count: u32) -> (Arc<Self>, Pending) {
+    fn new(count: u32, (stream, partition): (&str, u32), least: u64) -> (Arc<Self>, Pending) {
         let (completer, pending) = Pending::channel(count);
         let flight = Self {
             left: AtomicU32::new(count),
             first: AtomicU64::new(u64::MAX),
             failed: Mutex::default(),
             completer: Mutex::new(Some(completer)),
+            stream: stream.to_owned(),
+            partition,
+            least,
         };
         (Arc::new(flight), pending)
     }
@@ -303,6 +311,17 @@ impl ClientContext for Context {
 }
 
 impl Context {
+    /// The offset, if readers of this node see what is there.
+    fn visible(&self, flight: &Flight, offset: u64) -> Result<u64, AppendError> {
+        if offset >= flight.least {
+            return Ok(offset);
+        }
+        let why = visible::made_anew(offset, flight.least);
+        self.status.visible.end(&flight.stream, flight.partition, &why);
+        self.status.stopped(&format!("{}/{}", flight.stream, flight.partition), &why);
+        Err(failed(why))
+    }
+
     /// The offset of a message that was acknowledged, if it has been named.
     fn offset(&self, message: &impl Message) -> Option<u64> {
         let mut nameless = lock(&self.nameless);
@@ -330,14 +349,25 @@ impl ProducerContext for Context {
         match result {
             Ok(message) => {
                 self.status.is_up();
-                flight.land(self.offset(message).ok_or_else(|| failed(NOWHERE)));
+                self.status.append_succeeded();
+                let offset = self.offset(message).ok_or_else(|| failed(NOWHERE));
+                flight.land(offset.and_then(|offset| self.visible(&flight, offset)));
             }
             Err((error, _)) => {
                 self.status.note(&error.to_string());
+                if !is_about_the_message(error) {
+                    self.status.append_failed(&error.to_string());
+                }
                 flight.land(Err(failed(error.to_string())));
             }
         }
     }
+}
+
+/// Whether other messages would be taken.
+fn is_about_the_message(error: &KafkaError) -> bool {
+    use RDKafkaErrorCode::{InvalidMessage, InvalidRecord, MessageSizeTooLarge};
+    matches!(error.rdkafka_error_code(), Some(InvalidMessage | InvalidRecord | MessageSizeTooLarge))
 }
 
 fn create(config: &Config, status: &Arc<Status>) -> Result<Client, KafkaError> {

@@ -1,0 +1,186 @@
+//! Deleting streams: by request, in JSON and binary messages, on the command line; who may, and what clients are told.
+
+use serde_json::json;
+
+use super::{ANY, Binary, Json, Server, body, records};
+use crate::auth::{SECRET, token};
+use crate::config::Directory;
+use crate::support::{Running, fails, program};
+
+fn status(answer: &str) -> &str {
+    &answer["HTTP/1.1 ".len()..][..3]
+}
+
+fn post(server: &Running, stream: &str) -> String {
+    server.request(&format!("POST /streams/{stream} HTTP/1.1"), "x")
+}
+
+fn delete(server: &Running, stream: &str) -> String {
+    server.request(&format!("DELETE /streams/{stream} HTTP/1.1"), "")
+}
+
+#[test]
+fn deleted_stream_ends_its_readers_with_410_and_no_other_ones() {
+    let server = Server::start(&["--threads", "2"]);
+    for stream in ["gone", "gone", "stays"] {
+        assert_eq!(status(&post(&server.running, stream)), "200");
+    }
+    let mut reader = Json::connect(&server.running, "/ws");
+    for (id, stream) in [(1, "gone"), (2, "stays")] {
+        let from = json!({"op": "consume", "id": id, "stream": stream, "from": "latest"});
+        assert_eq!(reader.ask(from)["op"], "ack");
+    }
+    let mut member = Json::connect(&server.running, "/streams/gone");
+    assert_eq!(member.ask(json!({"op": "consume", "id": 3, "group": "g"}))["op"], "ack");
+    assert_eq!(member.hear()["op"], "assigned");
+    assert_eq!(member.records(2).len(), 2);
+    assert_eq!(member.ask(json!({"op": "commit", "id": 4, "group": "g", "offset": 2}))["op"], "ack");
+    let mut idle = Json::connect(&server.running, "/streams/gone");
+    assert_eq!(idle.ask(json!({"op": "consume", "id": 5, "group": "g"}))["op"], "ack");
+    // There is one partition, and the other member has it.
+    let mut binary = Binary::plain(&server, "gone");
+    binary.subscribe(1, 0, "");
+    binary.say(1, 2, ANY, 9, &records(&[b"x"]));
+    while binary.hear().op != 129 {}
+    assert_eq!(reader.hear()["op"], "records");
+
+    let answer = delete(&server.running, "gone");
+    assert_eq!((status(&answer), body(&answer)), ("200", json!({"stream": "gone", "deleted": true})));
+    for (client, id) in [(&mut reader, 1), (&mut idle, 5)] {
+        let mut end = client.hear();
+        if end["op"] == "assigned" {
+            // The other member has left before this one is told.
+            end = client.hear();
+        }
+        assert_eq!(
+            (&end["op"], &end["code"], &end["id"]),
+            (&json!("error"), &json!(410), &json!(id)),
+            "{end}"
+        );
+    }
+    let end = loop {
+        // What was appended last comes before.
+        let words = member.hear();
+        if words["op"] != "records" {
+            break words;
+        }
+    };
+    assert_eq!((&end["code"], &end["id"]), (&json!(410), &json!(3)), "{end}");
+    let end = loop {
+        let heard = binary.hear();
+        if heard.op != 131 {
+            break heard;
+        }
+    };
+    assert_eq!((end.op, end.id, &end.body[..2]), (255, 1, &410_u16.to_le_bytes()[..]), "{end:?}");
+    assert_eq!(status(&delete(&server.running, "gone")), "404");
+
+    // A connection that has published to it is told once.
+    binary.say(1, 2, ANY, 10, &records(&[b"y"]));
+    let told = binary.hear();
+    assert_eq!((told.op, &told.body[..2]), (255, &410_u16.to_le_bytes()[..]), "{told:?}");
+    binary.say(1, 2, ANY, 11, &records(&[b"z"]));
+    let published = binary.hear();
+    assert_eq!((published.op, published.number(0)), (129, 0), "the stream begins anew");
+    let list = body(&server.running.get("/streams"));
+    assert_eq!(list["streams"][0]["groups"], json!([]), "what groups have committed goes with a stream");
+    // Nothing has happened to the other stream.
+    assert_eq!(status(&post(&server.running, "stays")), "200");
+    assert_eq!(reader.records(1), [(0, 1, json!("x"))]);
+}
+
+#[test]
+fn stream_is_deleted_by_messages_and_on_the_command_line() {
+    let server = Server::start(&[]);
+    let mut client = Json::connect(&server.running, "/streams/s");
+    assert_eq!(client.ask(json!({"op": "delete", "id": 1}))["code"], 404);
+    assert_eq!(client.ask(json!({"op": "append", "id": 2, "data": 1}))["offset"], 0);
+    let ack = client.ask(json!({"op": "delete", "id": 3}));
+    assert_eq!(ack, json!({"op": "ack", "id": 3, "stream": "s"}));
+    assert_eq!(client.ask(json!({"op": "append", "id": 4, "data": 1}))["offset"], 0);
+    for mut client in Binary::both(&server, "s") {
+        client.say(7, 0, ANY, 5, b"");
+        let answer = client.hear();
+        assert_eq!((answer.op, answer.id), (135, 5), "{answer:?}");
+        client.say(1, 2, ANY, 6, &records(&[b"x"]));
+        assert_eq!(client.hear().op, 129);
+    }
+    let directory = server._directory.path("streams");
+    let words = fails(program().args(["streams", "delete", "--from", &directory, "s"]));
+    assert!(words.contains("DELETE /streams/NAME"), "{words}");
+    server.running.signal("TERM");
+    let Server { running, _directory } = server;
+    assert!(running.wait().0.success());
+    let words = fails(program().args(["streams", "delete", "--from", &directory, "t"]));
+    assert!(words.contains("has no stream t"), "{words}");
+    let output = program().args(["streams", "delete", "--from", &directory, "s"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "s: deleted\n");
+    let running = Running::serve(&["--streams", &directory]);
+    assert_eq!(body(&running.get("/streams")), json!({"streams": []}));
+}
+
+#[test]
+fn deleting_takes_a_right_of_its_own() {
+    let keys = Directory::new();
+    let secret = keys.write("secret", SECRET);
+    let server = Server::start(&["--auth-secret-file", &secret]);
+    let request = |verb: &str, stream: &str, token: &str| {
+        let head = format!("{verb} /streams/{stream} HTTP/1.1\r\nAuthorization: Bearer {token}");
+        server.running.request(&head, "x")
+    };
+    let writer = token(&secret, &["--publish", ">", "--subscribe", ">"]);
+    let deleter = token(&secret, &["--delete", "a.*"]);
+    for stream in ["a.b", "b"] {
+        assert_eq!(status(&request("POST", stream, &writer)), "200");
+    }
+    let refused = request("DELETE", "a.b", &writer);
+    assert_eq!(status(&refused), "403");
+    assert_eq!(body(&refused)["needs"], json!({"delete": ["a.b"]}));
+    assert_eq!(status(&request("DELETE", "b", &deleter)), "403");
+    assert_eq!(status(&request("DELETE", "a.b", &deleter)), "200");
+    assert_eq!(status(&delete(&server.running, "b")), "401");
+}
+
+#[test]
+fn topic_of_a_deleted_stream_begins_anew_and_its_subscribers_are_told() {
+    let server = Server::start(&["--streams-topics", "chat,news.>"]);
+    let mut subscriber = Json::connect(&server.running, "/ws");
+    subscriber.subscribe("chat", &json!({}));
+    super::topics::publish(&server.running, "chat", 0..3);
+    let before = subscriber.messages(3);
+    assert_eq!(status(&delete(&server.running, "chat")), "200");
+    assert_eq!(subscriber.hear(), json!({"op": "reset", "topic": "chat"}));
+    super::topics::publish(&server.running, "chat", 7..9);
+    let after = subscriber.messages(2);
+    assert!(after[0].0 > before[0].0, "another epoch: {before:?} {after:?}");
+    let heard: Vec<_> = after.iter().map(|(_, seq, data)| (*seq, data.clone())).collect();
+    assert_eq!(heard, [(1, json!(7)), (2, json!(8))]);
+    let mut later = Json::connect(&server.running, "/ws");
+    let from = json!({"from": {"epoch": before[2].0, "seq": before[2].1}});
+    let ack = later.subscribe("chat", &from);
+    assert_eq!((&ack["complete"], &ack["epoch"]), (&json!(false), &json!(after[0].0)));
+    assert_eq!(later.messages(2), after);
+}
+
+#[test]
+fn client_that_makes_up_names_does_not_keep_other_clients_from_creating_streams() {
+    let keys = Directory::new();
+    let secret = keys.write("secret", SECRET);
+    let server = Server::start(&["--auth-secret-file", &secret, "--streams-max-created-per-client", "2"]);
+    let of = |name: &str| token(&secret, &["--publish", ">", "--delete", ">", "--subject", name]);
+    let (ann, bob) = (of("ann"), of("bob"));
+    let request = |verb: &str, stream: &str, token: &str| {
+        let head = format!("{verb} /streams/{stream} HTTP/1.1\r\nAuthorization: Bearer {token}");
+        server.running.request(&head, "x")
+    };
+    for stream in ["a", "b", "a"] {
+        assert_eq!(status(&request("POST", stream, &ann)), "200");
+    }
+    let refused = request("POST", "c", &ann);
+    assert_eq!(status(&refused), "429");
+    assert!(refused.contains("streams.max_created_per_client"), "{refused}");
+    assert_eq!(status(&request("POST", "b", &ann)), "200", "one that is there");
+    assert_eq!(status(&request("POST", "c", &bob)), "200");
+    assert_eq!(status(&request("DELETE", "b", &bob)), "200");
+    assert_eq!(status(&request("POST", "d", &ann)), "200");
+}

@@ -1,0 +1,344 @@
+//! The file of committed offsets, `groups.log`: a preamble, then chunks of entries. Every chunk is stored twice.
+//!
+//! ```text
+//!   preamble (32) │ chunk │ chunk │ …
+//!   chunk = head (20) · the same head · body · the same body · the same head
+//!   head  = u32 magic · u32 bytes of a body · u32 zero · u32 CRC-32C of the body · u32 CRC-32C of the 16 bytes before
+//!   entry = u32 partition · u64 offset · u8 bytes of the group's name · the name
+//! ```
+//!
+//! The reader follows the chunks forward from the preamble, and backward from the end of the file if a chunk has no
+//! valid head at its front. It never searches for a chunk, so the name of a group cannot be taken for one, and reading is
+//! linear. One damaged sector costs nothing where the other copy is valid. If both copies are damaged, the offsets that
+//! were stored before are doubtful: a commit may have been lost. An entry with an empty name says so in the file.
+
+use bytes::Bytes;
+
+use super::{Offsets, Stored, store};
+use crate::record;
+
+/// Bytes of the preamble.
+pub(super) const PREAMBLE_BYTES: usize = 32;
+const HEAD_BYTES: usize = 20;
+const ENTRY_BYTES: usize = 13;
+
+/// A body is closed at this size. It is further than a sector from its copy, unless it is small.
+const BODY_BYTES: usize = 16 << 10;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"SGo\x02");
+
+/// The offset of an entry that removes the committed offset.
+pub(super) const FORGOTTEN: u64 = u64::MAX;
+
+/// How long a group without an offset is told that one may have been lost, in microseconds: 30 days.
+pub(super) const DOUBT_MICROS: u64 = 30 * 24 * 3600 * 1_000_000;
+
+/// The first bytes of the file. `whole` is the length that the file had when it was written as a whole, or 0: a crash cannot
+/// have torn that part. A version that knows batches only reads this as a batch's header with a field that is set and
+/// unknown, and refuses the file.
+pub(super) fn preamble(whole: u64) -> [u8; PREAMBLE_BYTES] {
+    let mut bytes = [0; PREAMBLE_BYTES];
+    bytes[4..8].copy_from_slice(&52_u32.to_le_bytes());
+    bytes[8..16].copy_from_slice(&whole.to_le_bytes());
+    bytes[24..28].copy_from_slice(&1_u32.to_le_bytes());
+    bytes[28..32].copy_from_slice(&VERSION.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[4..]);
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+const VERSION: u32 = 2;
+
+/// The length that the file had when it was written as a whole. None: the preamble is damaged or of another format.
+fn whole_bytes(bytes: &[u8]) -> Option<u64> {
+    let found = bytes.first_chunk::<PREAMBLE_BYTES>()?;
+    let whole = record::u64_at(found, 8);
+    (*found == preamble(whole)).then_some(whole)
+}
+
+/// The content of a file.
+#[derive(Default)]
+pub(super) struct Content {
+    pub(super) offsets: Offsets,
+    /// Since when offsets may be missing, in microseconds since 1970.
+    pub(super) doubt: Option<u64>,
+    /// Bytes at the front that a crash cannot have torn.
+    whole: usize,
+    /// Bytes that could not be read from either copy.
+    pub(super) lost: usize,
+    /// What is wrong, if anything is.
+    pub(super) wrong: Option<String>,
+    /// The file should be written anew: a copy is damaged, or the format is an earlier one.
+    pub(super) is_stale: bool,
+}
+
+/// The file was written by a version that this one does not know.
+pub(super) struct Newer;
+
+/// Reads a file. `now` dates the doubt that damage leaves.
+pub(super) fn read(bytes: &[u8], now: u64) -> Result<Content, Newer> {
+    let mut content = Content::default();
+    if bytes.is_empty() {
+        return Ok(content);
+    }
+    let whole = whole_bytes(bytes);
+    let is_torn_preamble = preamble(0).starts_with(bytes) && bytes.len() < PREAMBLE_BYTES;
+    if whole.is_none()
+        && !is_torn_preamble
+        && chunk_at(bytes, PREAMBLE_BYTES).is_none()
+        && chunk_before(bytes, bytes.len()).is_none()
+    {
+        return read_batches(bytes, now);
+    }
+    if whole.is_none() && !is_torn_preamble {
+        content.is_stale = true;
+        content.wrong = Some("the preamble is damaged".to_owned());
+    }
+    content.is_stale |= is_torn_preamble;
+    let whole = if is_torn_preamble { Some(0) } else { whole };
+    // Without a preamble, any part may have been written as a whole.
+    content.whole = whole.map_or(bytes.len(), |whole| usize::try_from(whole).unwrap_or(bytes.len()));
+    read_chunks(bytes, now, &mut content);
+    if content.doubt.is_some_and(|since| since.saturating_add(DOUBT_MICROS) < now) {
+        content.doubt = None;
+        content.offsets.values_mut().flat_map(|stored| stored.values_mut()).for_each(Stored::trust);
+        content.is_stale = true;
+    }
+    Ok(content)
+}
+
+fn read_chunks(bytes: &[u8], now: u64, content: &mut Content) {
+    let mut at = PREAMBLE_BYTES.min(bytes.len());
+    while let Some(chunk) = chunk_at(bytes, at) {
+        apply(&chunk, now, content);
+        at = chunk.end;
+    }
+    if at == bytes.len() {
+        return;
+    }
+    content.is_stale = true;
+    let mut behind = Vec::new();
+    let mut end = bytes.len();
+    while end > at
+        && let Some(chunk) = chunk_before(bytes, end).filter(|chunk| chunk.start >= at)
+    {
+        end = chunk.start;
+        behind.push(chunk);
+    }
+    content.lost += end - at;
+    let why = format!("no valid chunk at byte {at}");
+    // With nothing valid behind it, this is an append that a crash has torn, which was not acknowledged.
+    let ends_early = head_at(bytes, at).is_some() || is_unwritten(&bytes[at..]);
+    let is_torn = behind.is_empty() && at >= content.whole && ends_early;
+    content.wrong = Some(if is_torn { format!("{why}; cut off") } else { why });
+    if !is_torn && end > at {
+        doubt(content, now);
+    }
+    behind.iter().rev().for_each(|chunk| apply(chunk, now, content));
+}
+
+/// Whether what should begin with two heads was not written as a whole: it ends early, or a part is zero as where a crash
+/// has kept the system from writing it. A head has fewer zeros in a row.
+fn is_unwritten(tail: &[u8]) -> bool {
+    const ZEROS: [u8; 12] = [0; 12];
+    tail.get(..2 * HEAD_BYTES).is_none_or(|heads| heads.windows(ZEROS.len()).any(|part| part == ZEROS))
+}
+
+/// A chunk with a valid head.
+struct Chunk<'a> {
+    start: usize,
+    end: usize,
+    /// None: neither copy is valid.
+    body: Option<&'a [u8]>,
+    /// A head or a body differs from its copy.
+    is_damaged: bool,
+    /// All of it has been written.
+    is_complete: bool,
+}
+
+/// The chunk that begins here, if either of its first heads is valid and it does not reach beyond the file.
+fn chunk_at(bytes: &[u8], at: usize) -> Option<Chunk<'_>> {
+    chunk(bytes, at, &head_at(bytes, at)?)
+}
+
+fn head_at(bytes: &[u8], at: usize) -> Option<Head> {
+    let heads = bytes.get(at..at.checked_add(2 * HEAD_BYTES)?)?;
+    let (first, second) = heads.split_at(HEAD_BYTES);
+    Head::decode(first).or_else(|| Head::decode(second))
+}
+
+/// The chunk that ends here, if its last head is valid.
+fn chunk_before(bytes: &[u8], end: usize) -> Option<Chunk<'_>> {
+    let head = Head::decode(bytes.get(end.checked_sub(HEAD_BYTES)?..end)?)?;
+    chunk(bytes, end.checked_sub(head.chunk_bytes())?, &head)
+}
+
+fn chunk<'a>(bytes: &'a [u8], start: usize, head: &Head) -> Option<Chunk<'a>> {
+    let end = start.checked_add(head.chunk_bytes())?;
+    let whole = bytes.get(start..end)?;
+    let (heads, rest) = whole.split_at(2 * HEAD_BYTES);
+    let (bodies, last) = rest.split_at(2 * head.body);
+    let (first, second) = bodies.split_at(head.body);
+    let body = [first, second].into_iter().find(|body| crc32c::crc32c(body) == head.crc);
+    let encoded = head.encode();
+    let has_last = last == encoded;
+    let is_damaged =
+        heads[..HEAD_BYTES] != encoded || heads[HEAD_BYTES..] != encoded || !has_last || first != second;
+    Some(Chunk {
+        start,
+        end,
+        body,
+        is_damaged,
+        is_complete: has_last || !is_unwritten(&whole[whole.len() - 2 * HEAD_BYTES..]),
+    })
+}
+
+struct Head {
+    body: usize,
+    crc: u32,
+}
+
+impl Head {
+    fn of(body: &[u8]) -> Self {
+        Self { body: body.len(), crc: crc32c::crc32c(body) }
+    }
+
+    fn chunk_bytes(&self) -> usize {
+        3 * HEAD_BYTES + 2 * self.body
+    }
+
+    fn encode(&self) -> [u8; HEAD_BYTES] {
+        let mut bytes = [0; HEAD_BYTES];
+        bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        // A body is a few entries above `BODY_BYTES` at most.
+        bytes[4..8].copy_from_slice(&(self.body as u32).to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.crc.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..16]);
+        bytes[16..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; HEAD_BYTES] = bytes.try_into().ok()?;
+        let number = |at| record::u32_at(bytes, at);
+        let is_head = number(0) == MAGIC && number(8) == 0 && number(16) == crc32c::crc32c(&bytes[..16]);
+        is_head.then(|| Self { body: number(4) as usize, crc: number(12) })
+    }
+}
+
+fn apply(chunk: &Chunk<'_>, now: u64, content: &mut Content) {
+    content.is_stale |= chunk.is_damaged;
+    if chunk.is_damaged {
+        let wrong = format!("the chunk at byte {} is damaged", chunk.start);
+        content.wrong =
+            Some(if chunk.body.is_some() { format!("{wrong}; its copy was read") } else { wrong });
+    }
+    let Some(mut rest) = chunk.body else {
+        content.lost += chunk.end - chunk.start;
+        if chunk.is_complete || chunk.start < content.whole {
+            doubt(content, now);
+        }
+        return;
+    };
+    while let Some((entry, behind)) = rest.split_first_chunk::<ENTRY_BYTES>() {
+        let Some((name, behind)) = behind.split_at_checked(usize::from(entry[12])) else { return };
+        rest = behind;
+        let (partition, offset) = (record::u32_at(entry, 0), record::u64_at(entry, 4));
+        match std::str::from_utf8(name) {
+            Ok("") => doubt(content, offset),
+            Ok(name) => {
+                let offset = (offset != FORGOTTEN).then_some(offset);
+                store(&mut content.offsets, [((name.into(), partition), offset)]);
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// From here on it is not known whether a commit is missing.
+fn doubt(content: &mut Content, since: u64) {
+    content.doubt = Some(content.doubt.map_or(since, |known| known.max(since)));
+    content.offsets.values_mut().flat_map(|stored| stored.values_mut()).for_each(Stored::doubt);
+}
+
+/// The earlier format: batches of records, each a group's name and its partition and offset.
+fn read_batches(bytes: &[u8], now: u64) -> Result<Content, Newer> {
+    let mut content = Content { is_stale: true, ..Content::default() };
+    let mut valid = 0;
+    for batch in record::iter(bytes) {
+        let wrong = match batch {
+            Ok(batch) => {
+                let wrong = batch.records().find_map(|record| match record {
+                    Ok(record) => {
+                        store(&mut content.offsets, earlier_entry(&record));
+                        None
+                    }
+                    Err(wrong) => Some(wrong),
+                });
+                let Some(wrong) = wrong else {
+                    valid += batch.header().length as usize;
+                    continue;
+                };
+                wrong
+            }
+            Err(record::Malformed::Reserved) => return Err(Newer),
+            Err(wrong) => wrong,
+        };
+        content.wrong = Some(format!("{wrong} at byte {valid}"));
+        content.lost = bytes.len() - valid;
+        doubt(&mut content, now);
+        break;
+    }
+    Ok(content)
+}
+
+fn earlier_entry(record: &record::Record<'_>) -> Option<super::Change> {
+    let (partition, offset) = record.value.split_first_chunk::<4>()?;
+    let offset = u64::from_le_bytes(offset.try_into().ok()?);
+    let group = std::str::from_utf8(record.key).ok()?;
+    Some(((group.into(), u32::from_le_bytes(*partition)), (offset != FORGOTTEN).then_some(offset)))
+}
+
+/// A whole file: doubtful offsets, the mark that says so, and the others.
+pub(super) fn whole(offsets: &Offsets, doubt: Option<u64>) -> Vec<u8> {
+    let all = |is_doubtful: bool| {
+        offsets.iter().flat_map(move |(group, stored)| {
+            let stored = stored.iter().filter(move |(_, stored)| stored.is_doubtful == is_doubtful);
+            stored.map(move |(&partition, stored)| (&**group, partition, stored.offset))
+        })
+    };
+    let mark = doubt.map(|since| ("", 0, since));
+    let entries = all(true).chain(mark).chain(all(false));
+    let chunks = encode(entries).concat();
+    [&preamble((PREAMBLE_BYTES + chunks.len()) as u64)[..], &chunks].concat()
+}
+
+/// Chunks of entries to be appended.
+pub(super) fn chunks<'a>(entries: impl Iterator<Item = (&'a str, u32, Option<u64>)>) -> Vec<Bytes> {
+    encode(entries.map(|(group, partition, offset)| (group, partition, offset.unwrap_or(FORGOTTEN))))
+}
+
+fn encode<'a>(entries: impl Iterator<Item = (&'a str, u32, u64)>) -> Vec<Bytes> {
+    let mut chunks = Vec::new();
+    let mut body = Vec::new();
+    let mut finish = |body: &mut Vec<u8>| {
+        if !body.is_empty() {
+            let head = Head::of(body).encode();
+            chunks.push(Bytes::from([&head[..], &head, body, body, &head].concat()));
+            body.clear();
+        }
+    };
+    for (group, partition, offset) in entries {
+        // Names have 255 bytes at most: `Groups::commit` checks it.
+        let Ok(len) = u8::try_from(group.len()) else { continue };
+        body.extend_from_slice(&partition.to_le_bytes());
+        body.extend_from_slice(&offset.to_le_bytes());
+        body.push(len);
+        body.extend_from_slice(group.as_bytes());
+        if body.len() >= BODY_BYTES {
+            finish(&mut body);
+        }
+    }
+    finish(&mut body);
+    chunks
+}
