@@ -429,9 +429,10 @@ fn encode<'a>(
     let mut builder = RecordBuilder::new();
     let mut finish = |builder: &mut RecordBuilder| {
         if let Some(records) = builder.finish() {
-            let header = BatchHeader::of(&records, end.next, time);
+            let header = BatchHeader::plain(&records, end.next, time);
             end = Position { bytes: end.bytes + u64::from(header.length), next: header.end(), time };
-            pieces.extend([Bytes::copy_from_slice(&header.encode()), records.into_bytes()]);
+            let head = Bytes::copy_from_slice(&header.encode()[..header.size()]);
+            pieces.extend([head, records.into_bytes()]);
         }
     };
     for (group, partition, offset) in entries {

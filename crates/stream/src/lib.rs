@@ -46,6 +46,7 @@ mod name;
 mod partition;
 mod pending;
 pub mod record;
+mod seal;
 mod segment;
 mod stream;
 mod streams;

@@ -3,6 +3,7 @@
 mod queue;
 mod read;
 mod recover;
+mod scan;
 mod state;
 mod write;
 
@@ -13,7 +14,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -148,7 +149,7 @@ impl Partition {
         pool: &Arc<Pool>,
         config: &StreamConfig,
     ) -> Result<(Self, Vec<Loss>), OpenError> {
-        let recovered = recover::open(&*pool.disk, &dir, &stream, number)?;
+        let recovered = recover::open(&*pool.disk, &dir, (&stream, number), config.fsync, (pool.clock)())?;
         let entries = VecDeque::from(recovered.entries);
         let state = State {
             config: config.clone(),
@@ -156,6 +157,9 @@ impl Partition {
             entries,
             file: recovered.file,
             index: recovered.index,
+            head: recovered.head,
+            is_reopened: recovered.is_reopened,
+            has_unsynced_end: false,
             recent: Recent::default(),
             next: 0,
             time: 0,
@@ -170,6 +174,7 @@ impl Partition {
             failed: None,
             full_since: None,
             waiters: VecDeque::new(),
+            unindexed: VecDeque::new(),
             counters: Counters::default(),
         };
         let core = Arc::new(Core {
@@ -254,6 +259,20 @@ impl Partition {
         self.core.read_records.fetch_add(read.next.saturating_sub(from), Ordering::Relaxed);
         self.core.read_bytes.fetch_add(read.batches.len() as u64, Ordering::Relaxed);
         Ok(read)
+    }
+
+    /// The same for a thread that must not wait long. Where an index has to be made again first, which takes a second for
+    /// a segment of 1 GiB, the log's threads do that and call the waker.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn poll_read(&self, from: u64, max_bytes: usize, waker: &Waker) -> Poll<Result<Read, ReadError>> {
+        if self.core.awaits_index(from, waker) {
+            Poll::Pending
+        } else {
+            Poll::Ready(self.read(from, max_bytes))
+        }
     }
 
     /// Whether it has happened already. If not, the waker is called once when it has. If the partition fails or is closed

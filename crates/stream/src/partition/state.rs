@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use super::Past;
 use super::queue::{Queue, Queued};
+use super::read::Unindexed;
+use super::scan::Damage;
 use super::write::Job;
 use crate::disk::File;
 use crate::index::{Index, Summary};
+use crate::seal::Head;
 use crate::segment::Segment;
 use crate::{AppendError, Ends, Fsync, StreamConfig};
 
@@ -18,8 +21,8 @@ pub(super) struct Entry {
     pub(super) segment: Arc<Segment>,
     /// Of what readers may see; of the last segment that is what has been written, too, but while a write is under way.
     pub(super) summary: Summary,
-    /// Where in that something is wrong.
-    pub(super) damaged: Arc<[u64]>,
+    /// What of that is damaged, as far as it is known.
+    pub(super) damaged: Arc<[Hole]>,
     /// What is wrong behind that, if something is.
     pub(super) damage: Option<Arc<str>>,
 }
@@ -35,6 +38,13 @@ impl Entry {
     }
 }
 
+/// A damaged part of a segment, and the offset of the first batch behind it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hole {
+    pub(super) damage: Damage,
+    pub(super) resume: u64,
+}
+
 pub(super) struct State {
     pub(super) config: StreamConfig,
     /// Never empty; batches are appended to the last.
@@ -45,6 +55,12 @@ pub(super) struct State {
     pub(super) file: Arc<dyn File>,
     /// The last one's index.
     pub(super) index: Index,
+    /// The last one's head. None: it has no key, and is not appended to.
+    pub(super) head: Option<Head>,
+    /// Another process has begun it.
+    pub(super) is_reopened: bool,
+    /// There was no room to sync what was written to it last.
+    pub(super) has_unsynced_end: bool,
     pub(super) recent: Recent,
     /// The offset that comes next, and the time of the batch before it.
     pub(super) next: u64,
@@ -66,6 +82,8 @@ pub(super) struct State {
     /// When there was no room the last time.
     pub(super) full_since: Option<u64>,
     pub(super) waiters: VecDeque<(Past, Waker)>,
+    /// Segments whose index is to be made.
+    pub(super) unindexed: VecDeque<Unindexed>,
     pub(super) counters: Counters,
 }
 
@@ -166,7 +184,16 @@ impl State {
             let most = micros(age / AGE_PARTS);
             now.saturating_sub(last.first_time) > most && !self.is_full(now)
         });
-        last.bytes > 0 && (is_too_small || is_old)
+        let is_ended = self.queue.first().is_some() && self.is_ended();
+        is_ended || !last.is_empty() && (is_too_small || is_old)
+    }
+
+    /// Whether nothing is appended to the last segment any more. No place of a file is written to a second time once its
+    /// batch may have been seen: where that is not certain, the next process begins a segment, with a key of its own.
+    fn is_ended(&self) -> bool {
+        let is_synced = self.config.fsync == Fsync::Batch;
+        let is_continued = |head: &Head| if head.synced { is_synced } else { !self.is_reopened };
+        self.has_unsynced_end || !self.head.as_ref().is_some_and(is_continued)
     }
 
     /// Bytes for which the last segment has room.

@@ -31,12 +31,22 @@ fn a_record_is_these_bytes() {
 
 #[test]
 fn a_batch_header_is_these_bytes() {
-    let header = BatchHeader { base: 0x0102, appended: 0x0304, count: 5, length: 0x1000 };
+    let mut header =
+        BatchHeader { base: 0x0102, appended: 0x0304, count: 5, length: 0x1000, tag: Some(0x0506) };
     let bytes = header.encode();
-    let rest = [0, 16, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0];
-    assert_eq!(bytes[4..], rest);
-    assert_eq!(BatchHeader::decode(&bytes), Ok(header));
+    let mut rest = [0, 16, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 1, 0, 0, 0];
+    assert_eq!(bytes[4..32], rest);
+    assert_eq!(bytes[32..], [6, 5, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes[..4], crc32c::crc32c(&bytes[4..]).to_le_bytes());
+    assert_eq!((BatchHeader::decode(&bytes), header.size()), (Ok(header), 40));
     assert_eq!(header.end(), 0x0107);
+    // Version 1, and what a broker has.
+    header.tag = None;
+    rest[24] = 0;
+    let bytes = header.encode();
+    assert_eq!(bytes[4..32], rest);
+    assert_eq!(bytes[..4], crc32c::crc32c(&rest).to_le_bytes());
+    assert_eq!((BatchHeader::decode(&bytes[..32]), header.size()), (Ok(header), 32));
 }
 
 #[test]
@@ -74,9 +84,9 @@ fn any_damage_is_found() {
 
 #[test]
 fn what_a_newer_version_writes_is_told_apart() {
-    let mut header = BatchHeader { base: 0, appended: 0, count: 1, length: 100 }.encode();
-    header[28] = 1;
-    let crc = crc32c::crc32c(&header[4..]);
+    let mut header = BatchHeader { base: 0, appended: 0, count: 1, length: 100, tag: None }.encode();
+    header[28] = 2;
+    let crc = crc32c::crc32c(&header[4..32]);
     header[..4].copy_from_slice(&crc.to_le_bytes());
     assert_eq!(BatchHeader::decode(&header), Err(Malformed::Reserved));
     for (at, value) in [(18, 3), (19, 1)] {

@@ -22,7 +22,7 @@ fn what_waits_is_written_with_one_call_and_synced_once() {
     }
     let statistics = one.partition.statistics();
     assert_eq!((statistics.writes, statistics.syncs, statistics.batches, statistics.pending), (1, 1, 50, 0));
-    assert_eq!((statistics.records, statistics.bytes), (50, 50 * (32 + 20 + 3 + 100)));
+    assert_eq!((statistics.records, statistics.bytes), (50, 128 + 50 * (40 + 20 + 3 + 100)));
 }
 
 #[test]
@@ -55,8 +55,8 @@ fn readers_see_what_is_synced_or_what_is_written() {
 fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
     let one = One::new(&StreamConfig::default());
     one.fill(0..2, 100);
-    // One and a half batches of 155 bytes.
-    one.disk.set_room(Some(230));
+    // One and a half batches of 163 bytes.
+    one.disk.set_room(Some(240));
     let mut pending: Vec<_> =
         (2..6).map(|number| one.partition.append(numbered([number], 100)).unwrap()).collect();
     one.work();
@@ -66,7 +66,7 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
     }
     assert_eq!((one.partition.ends().readable, one.partition.ends().next), (3, 3));
     let files = one.disk.files("/log/streams/s/0");
-    assert_eq!(files, [("00000000000000000000.log".to_owned(), 3 * 155)]);
+    assert_eq!(files, [("00000000000000000000.log".to_owned(), 128 + 3 * 163)]);
     // It is refused at once for a second, so that nobody is told that it is in order and then not.
     one.disk.set_room(None);
     assert_eq!(one.partition.append(numbered([6], 100)).unwrap_err(), AppendError::NoSpace);
@@ -103,8 +103,9 @@ fn rolled_in_vain(faults: &[(u64, Fault)]) -> One {
     one
 }
 
-/// The index of the old segment is created, cut and written; then the new one is created, and its name synced.
-const NAME_SYNCED: u64 = 4;
+/// The index of the old segment is created, cut and written; then the new one is created, its head
+/// written, and its name synced.
+const NAME_SYNCED: u64 = 5;
 
 #[test]
 fn a_segment_that_did_not_come_into_being_leaves_nothing() {
@@ -120,10 +121,10 @@ fn an_empty_segment_that_the_one_before_has_passed_goes() {
     // Nor can it be removed.
     for kill in [false, true] {
         let one = rolled_in_vain(&[(NAME_SYNCED, Fault::Shortage), (NAME_SYNCED + 1, Fault::Failure)]);
-        assert!(one.disk.files("/log/streams/s/0").contains(&("00000000000000000002.log".to_owned(), 0)));
+        assert!(one.disk.files("/log/streams/s/0").contains(&("00000000000000000002.log".to_owned(), 128)));
         if kill {
             // The last write has not come to its end.
-            one.disk.damage("/log/streams/s/0/00000000000000000000.log", 2 * 1055 + 155 + 50);
+            one.disk.damage("/log/streams/s/0/00000000000000000000.log", 128 + 2 * 1063 + 163 + 50);
         }
         let (one, losses) = one.reopen(kill);
         assert_eq!((losses.len(), one.partition.ends().next), if kill { (1, 3) } else { (0, 4) });
@@ -253,7 +254,7 @@ fn nothing_is_taken_after_closing_and_what_waited_is_there() {
     assert!(matches!(one.streams.create("t", &StreamConfig::default()), Err(crate::CreateError::Closed)));
     assert_eq!(read_all(&one.partition, 1).0, [(0, 1)]);
     // Opening trusts what closing has noted, and reads nothing.
-    one.disk.damage("/log/streams/s/0/00000000000000000000.log", 40);
+    one.disk.damage("/log/streams/s/0/00000000000000000000.log", 128 + 50);
     let (one, losses) = one.reopen(false);
     assert_eq!((losses, one.partition.ends().next), (vec![], 1));
     // Not any more, once something was appended.
