@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod forged;
 mod groups;
 mod reading;
 mod retention;

@@ -67,6 +67,8 @@ struct World {
     nodes: Vec<Node>,
     dirs: BTreeMap<PathBuf, Dir>,
     calls: u64,
+    /// Bytes that were lent.
+    lent: u64,
     faults: BTreeMap<u64, Fault>,
     /// What happens just before a call.
     meanwhile: Option<(u64, Meanwhile)>,
@@ -116,6 +118,7 @@ impl Simulated {
             nodes: Vec::new(),
             dirs: [(PathBuf::from("/"), Dir::default())].into(),
             calls: 0,
+            lent: 0,
             faults: BTreeMap::new(),
             meanwhile: None,
             room: None,
@@ -157,6 +160,11 @@ impl Simulated {
     /// Calls that changed something, so far.
     pub(crate) fn calls(&self) -> u64 {
         self.world().calls
+    }
+
+    /// Bytes that were lent, so far.
+    pub(crate) fn lent(&self) -> u64 {
+        self.world().lent
     }
 
     /// Changes a byte of a file behind everybody's back.
@@ -205,6 +213,7 @@ impl Simulated {
             nodes,
             dirs,
             calls: 0,
+            lent: 0,
             faults: BTreeMap::new(),
             meanwhile: None,
             room: None,
@@ -507,9 +516,11 @@ impl File for SimulatedFile {
     }
 
     fn lend(&self, range: Range<u64>) -> io::Result<Bytes> {
-        let world = self.0.world();
+        let mut world = self.0.world();
         let seen = &world.nodes[self.1].seen;
         let part = seen.get(range.start as usize..range.end as usize).ok_or(io::ErrorKind::UnexpectedEof)?;
-        Ok(Bytes::copy_from_slice(part))
+        let lent = Bytes::copy_from_slice(part);
+        world.lent += lent.len() as u64;
+        Ok(lent)
     }
 }

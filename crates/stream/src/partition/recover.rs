@@ -22,7 +22,7 @@ pub(super) struct Recovered {
     pub(super) index: Index,
     /// The last one's head.
     pub(super) head: Option<Head>,
-    /// The last one has batches of another process.
+    /// Another process has begun the last one.
     pub(super) is_reopened: bool,
     pub(super) losses: Vec<Loss>,
 }
@@ -71,7 +71,7 @@ pub(super) fn open(
         index = its_index;
     }
     let io_failed = |error| OpenError::Io(dir.to_owned(), error);
-    recovery.begin(dir, &mut entries, fsync, now).map_err(io_failed)?;
+    let is_new = recovery.begin(dir, &mut entries, fsync, now).map_err(io_failed)?;
     // One was made if there was none.
     let (summary, segment) = match entries.last() {
         Some(last) => (last.summary, last.segment.clone()),
@@ -79,9 +79,8 @@ pub(super) fn open(
     };
     let head = segment.framing(disk).map_err(io_failed)?.head;
     let file = segment.file(disk).map_err(io_failed)?;
-    let is_reopened = !summary.is_empty();
-    let index = if is_reopened { index.unwrap_or_default() } else { Index::default() };
-    Ok(Recovered { entries, file, index, head, is_reopened, losses: recovery.losses })
+    let index = if summary.is_empty() { Index::default() } else { index.unwrap_or_default() };
+    Ok(Recovered { entries, file, index, head, is_reopened: !is_new, losses: recovery.losses })
 }
 
 /// The offset from which on a segment replaces what the one before has, if it does.
@@ -213,23 +212,22 @@ impl Recovery<'_> {
         why
     }
 
-    /// Sees to it that there is a segment, and that an empty one has a key that was never used.
-    fn begin(&mut self, dir: &Path, entries: &mut Vec<Entry>, fsync: Fsync, now: u64) -> std::io::Result<()> {
+    /// Sees to it that there is a segment with a key, unless the last one has batches. Whether one was begun.
+    fn begin(
+        &mut self,
+        dir: &Path,
+        entries: &mut Vec<Entry>,
+        fsync: Fsync,
+        now: u64,
+    ) -> std::io::Result<bool> {
         let base = match entries.last() {
-            Some(last) if !last.summary.is_empty() => return Ok(()),
+            Some(last) if !last.summary.is_empty() => return Ok(false),
+            Some(last) if last.segment.framing(self.disk)?.head.is_some() => return Ok(false),
             Some(last) => last.summary.base,
             None => 0,
         };
-        let (synced, mut replaces) = (fsync == Fsync::Batch, false);
-        if let Some(last) = entries.last()
-            && let Some(head) = last.segment.framing(self.disk)?.head
-        {
-            if last.is_right() && synced && head.synced {
-                return Ok(());
-            }
-            replaces = head.replaces;
-        }
-        let head = Head { seal: Seal::random(base)?, created: now, synced, replaces };
+        let synced = fsync == Fsync::Batch;
+        let head = Head { seal: Seal::random(base)?, created: now, synced, replaces: false };
         let segment = match entries.pop() {
             Some(last) if last.is_right() => {
                 last.segment.renew(self.disk, &head)?;
@@ -245,7 +243,7 @@ impl Recovery<'_> {
             }
         };
         entries.push(Entry::new(segment, Summary::empty(base, HEAD as u64, self.time)));
-        Ok(())
+        Ok(true)
     }
 
     /// A segment begins where the one before ends: what is between has gone with its end, or with a file.

@@ -119,3 +119,110 @@ impl Iterator for Scan<'_> {
         Some(part)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Kind, Limits, RecordBuilder, Records};
+    use crate::seal::{HEAD, Head, Seal};
+
+    fn framing() -> Framing {
+        Framing::of(Head { seal: Seal::of(0, (3, 4)), created: 0, synced: true, replaces: false })
+    }
+
+    fn one_record(value: &[u8]) -> Records {
+        let mut builder = RecordBuilder::with_limits(Limits::default().bytes(64 << 20));
+        builder.push(0, b"", value, Kind::Bytes).unwrap();
+        builder.finish().unwrap()
+    }
+
+    /// A segment of one batch for each of these.
+    fn segment(values: &[&[u8]]) -> Vec<u8> {
+        let mut file = vec![0; HEAD];
+        let seal = *framing().seal().unwrap();
+        for (base, value) in values.iter().enumerate() {
+            let records = one_record(value);
+            let header = BatchHeader::of(&records, base as u64, 0).sealed(&seal, file.len() as u64);
+            file.extend_from_slice(&header.encode());
+            file.extend_from_slice(records.bytes());
+        }
+        file
+    }
+
+    /// Headers each of which claims all that is behind it, and is right but for the tag; and records that make what it
+    /// claims right, too, at the end.
+    fn nested(bytes: usize) -> Vec<u8> {
+        let end = one_record(b"the innermost record");
+        let mut payload = Vec::new();
+        while payload.len() + 60 + end.bytes().len() < bytes {
+            let left = (bytes - payload.len()) as u32;
+            let header = BatchHeader { base: 1, appended: 0, count: 1, length: left, tag: Some(9) };
+            payload.extend_from_slice(&header.encode());
+        }
+        payload.extend_from_slice(end.bytes());
+        payload.resize(bytes, 0);
+        payload
+    }
+
+    fn scan(file: &[u8]) -> (Vec<Part>, Effort) {
+        let mut scan = Scan::new(file, framing(), 0, None);
+        let parts = scan.by_ref().collect();
+        (parts, scan.effort)
+    }
+
+    #[test]
+    fn nested_heads_cost_each_byte_once() {
+        for bytes in [1 << 20, 8 << 20] {
+            let mut file = segment(&[b"first", &nested(bytes), b"last"]);
+            let second = HEAD + 40 + 20 + 5;
+            let total = file.len() as u64;
+            // Its header; its records; and its end, which is torn off.
+            for (at, end) in [(second + 9, total), (second + 100, total), (second + 9, total - 100)] {
+                file.truncate(end as usize);
+                file[at] ^= 1;
+                let (parts, effort) = scan(&file);
+                let batches = parts.iter().filter(|part| matches!(part, Part::Batch(..))).count();
+                assert_eq!(batches, if end == total { 2 } else { 1 }, "{parts:?}");
+                assert!(effort.searched <= end && effort.verified <= end, "{effort:?} of {end}");
+                // Flags can be at each fourth byte, and headers with right checksums are 40 bytes apart here.
+                assert!(effort.tags <= end / 40 + 3 && effort.heads <= end / 4, "{effort:?} of {end}");
+                file[at] ^= 1;
+            }
+        }
+    }
+
+    #[test]
+    fn torn_end_is_not_searched() {
+        let file = segment(&[b"first", &nested(1 << 20)]);
+        let (parts, effort) = scan(&file[..file.len() - 1]);
+        assert_eq!((parts.len(), effort.searched, effort.tags), (2, 0, 2));
+    }
+
+    #[test]
+    fn damaged_records_do_not_hide_the_next_batch() {
+        let mut file = segment(&[b"first", b"second", b"third"]);
+        file[HEAD + 65 + 65] ^= 1;
+        let (parts, effort) = scan(&file);
+        assert!(matches!(parts[1], Part::Damage(Damage { wrong: Malformed::Checksum, .. })), "{parts:?}");
+        assert!(matches!(parts[2], Part::Batch(_, header) if header.base == 2), "{parts:?}");
+        assert_eq!(effort.searched, 0);
+    }
+
+    #[test]
+    fn batch_of_another_place_or_segment_is_not_believed() {
+        let file = segment(&[b"first", b"second"]);
+        // The same batch, elsewhere and under another key.
+        let moved = [&file[..HEAD], &[0; 7], &file[HEAD..]].concat();
+        assert!(matches!(scan(&moved).0[..], [Part::Damage(_)]));
+        let head = Head { seal: Seal::of(0, (3, 5)), created: 0, synced: true, replaces: false };
+        let parts: Vec<Part> = Scan::new(&file, Framing::of(head), 0, None).collect();
+        assert!(matches!(parts[..], [Part::Damage(_)]));
+    }
+
+    #[test]
+    fn what_was_replaced_is_left_out() {
+        let file = segment(&[b"first", b"second", b"third"]);
+        let parts: Vec<Part> = Scan::new(&file, framing(), 0, Some(1)).collect();
+        assert!(matches!(parts[..], [Part::Batch(..), Part::Replaced(_)]), "{parts:?}");
+    }
+}

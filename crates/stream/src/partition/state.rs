@@ -192,8 +192,17 @@ impl State {
     /// batch may have been seen: where that is not certain, the next process begins a segment, with a key of its own.
     fn is_ended(&self) -> bool {
         let is_synced = self.config.fsync == Fsync::Batch;
-        let is_continued = |head: &Head| if head.synced { is_synced } else { !self.is_reopened };
+        // The head of an empty segment may be one that could not be synced: it is written anew.
+        let is_unsure = self.is_reopened && self.last().summary.is_empty();
+        let is_continued =
+            |head: &Head| if head.synced { is_synced && !is_unsure } else { !self.is_reopened };
         self.has_unsynced_end || !self.head.as_ref().is_some_and(is_continued)
+    }
+
+    /// Whether the segment that is begun next replaces what the file before it has from there on.
+    pub(super) fn replaces(&self) -> bool {
+        let is_begun_anew = self.last().summary.is_empty();
+        self.has_unsynced_end || is_begun_anew && self.head.is_some_and(|head| head.replaces)
     }
 
     /// Bytes for which the last segment has room.

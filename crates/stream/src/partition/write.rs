@@ -120,7 +120,7 @@ impl Core {
             dirty: state.dirty_since.is_some(),
             new: Arc::new(Segment::new(&self.dir, last.summary.end)),
             synced: state.config.fsync == Fsync::Batch,
-            replaces: state.has_unsynced_end,
+            replaces: state.replaces(),
             now,
         }
     }
