@@ -47,6 +47,8 @@ pub(crate) enum Fault {
     Failure,
     /// As many files are open as may be, this once.
     Shortage,
+    /// The disk turns out to be full, this once: a sync fails so where room was promised before.
+    Full,
     /// The process ends in the middle of the call.
     Crash,
 }
@@ -341,6 +343,7 @@ impl World {
         match fault {
             Some(Fault::Failure) => return Err(io::Error::from_raw_os_error(5)),
             Some(Fault::Shortage) => return Err(io::Error::from_raw_os_error(24)),
+            Some(Fault::Full) => return Err(io::ErrorKind::StorageFull.into()),
             Some(Fault::NoSpace(room)) => self.room = Some(room),
             Some(Fault::Crash) => self.crashed = true,
             Some(Fault::Short) | None => {}

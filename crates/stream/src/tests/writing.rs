@@ -177,6 +177,89 @@ fn a_failure_is_for_good_and_takes_nothing_that_was_acknowledged() {
     }
 }
 
+/// The write of a batch, and its sync.
+const SYNCED: u64 = 2;
+
+#[test]
+fn partition_goes_on_in_a_new_segment_when_there_was_no_room_to_sync() {
+    let one = One::new(&StreamConfig::default());
+    one.fill(0..2, 100);
+    one.disk.plan(SYNCED, Fault::Full);
+    let mut pending: Vec<_> =
+        (2..4).map(|number| one.partition.append(numbered([number], 100)).unwrap()).collect();
+    one.work();
+    for pending in &mut pending {
+        assert_eq!(poll(pending, Durability::Disk), Some(Err(AppendError::NoSpace)));
+    }
+    // What could not be synced is cut off; nothing is tried for a second, as without room to write.
+    assert_eq!((one.partition.failure(), one.partition.ends().next), (None, 2));
+    assert_eq!(one.disk.files("/log/streams/s/0")[0].1, 128 + 2 * 163);
+    assert_eq!(one.partition.append(numbered([4], 8)).unwrap_err(), AppendError::NoSpace);
+    one.hand.pass(1_000_000);
+    one.fill(5..7, 100);
+    assert_eq!(read_all(&one.partition, 1).0, [(0, 0), (1, 1), (2, 5), (3, 6)]);
+    let names: Vec<String> = one.disk.files("/log/streams/s/0").into_iter().map(|(name, _)| name).collect();
+    assert!(names.contains(&"00000000000000000002.log".to_owned()), "{names:?}");
+    for after in [After::Kill, After::PowerLoss] {
+        let disk = one.disk.after(after);
+        let (streams, losses) = super::open(&disk, StreamsConfig::default(), &one.hand).unwrap();
+        let partition = streams.stream("s").unwrap().partition(0).unwrap();
+        assert_eq!((losses, read_all(&partition, 1).0.len()), (vec![], 4), "{after:?}");
+    }
+}
+
+#[test]
+fn first_batch_of_a_segment_without_room_to_sync_is_refused_and_the_segment_begun_anew() {
+    let one = One::new(&StreamConfig::default());
+    for number in 0..3 {
+        one.disk.plan(SYNCED + if number > 0 { 3 } else { 0 }, Fault::Full);
+        let mut pending = one.partition.append(numbered([number], 100)).unwrap();
+        one.work();
+        assert_eq!(poll(&mut pending, Durability::Disk), Some(Err(AppendError::NoSpace)), "{number}");
+        one.hand.pass(1_000_000);
+    }
+    one.fill(3..5, 100);
+    let (one, losses) = one.reopen(true);
+    assert_eq!((losses, read_all(&one.partition, 1).0), (vec![], vec![(0, 3), (1, 4)]));
+}
+
+#[test]
+fn end_that_could_neither_be_synced_nor_cut_off_fails_the_partition() {
+    let one = One::new(&StreamConfig::default());
+    one.fill(0..2, 100);
+    one.disk.plan(SYNCED, Fault::Full);
+    one.disk.plan(SYNCED + 1, Fault::Failure);
+    let mut pending = one.partition.append(numbered([2], 100)).unwrap();
+    one.work();
+    assert!(matches!(poll(&mut pending, Durability::Disk), Some(Err(AppendError::Failed(_)))));
+    assert!(one.partition.failure().unwrap().contains("could not be synced"));
+}
+
+#[test]
+fn segment_behind_an_end_that_came_back_replaces_it() {
+    let one = One::new(&StreamConfig::default());
+    one.fill(0..2, 100);
+    let before = one.disk.files("/log/streams/s/0")[0].1 as u64;
+    // What a cut left behind, if the disk did not keep the cut: whole batches at offsets that were given again.
+    one.fill(2..4, 100);
+    let path = std::path::Path::new("/log/streams/s/0/00000000000000000000.log");
+    let left = crate::disk::Disk::open(&one.disk, path).unwrap();
+    let left = left.lend(before..left.bytes().unwrap()).unwrap();
+    crate::disk::Disk::open(&one.disk, path).unwrap().truncate(before).unwrap();
+    let (one, _) = one.reopen(true);
+    one.disk.plan(SYNCED, Fault::Full);
+    one.partition.append(numbered([7], 100)).unwrap();
+    one.work();
+    one.hand.pass(1_000_000);
+    one.fill(8..10, 100);
+    let disk = one.disk.after(After::Kill);
+    crate::disk::Disk::open(&disk, path).unwrap().append(&[std::io::IoSlice::new(&left)]).unwrap();
+    let (streams, losses) = super::open(&disk, StreamsConfig::default(), &one.hand).unwrap();
+    let partition = streams.stream("s").unwrap().partition(0).unwrap();
+    let found = [(0, 0), (1, 1), (2, 8), (3, 9)];
+    assert_eq!((losses, read_all(&partition, 1).0), (vec![], found.to_vec()));
+}
+
 #[test]
 fn as_much_waits_as_may() {
     let limits = StreamsConfig::default().max_pending(1000);
