@@ -382,14 +382,15 @@ impl Core {
             return Err(refused);
         }
         let (base, appended, behind) = match place {
-            Place::Next => (state.next, now, None),
-            Place::At { base, appended, behind } => (base, appended, behind),
+            Place::Next => (state.next, state.time_of(now), None),
+            // Times of a broker are those of its producers, which need not agree.
+            Place::At { base, appended, behind } => (base, appended.max(state.time), behind),
         };
         if base < state.next || behind.is_some_and(|behind| behind != state.next) {
             return Err(AppendError::OutOfOrder { next: state.next });
         }
         let most = state.config.segment_bytes.min(self.limits.max_batch as u64);
-        let header = BatchHeader::of(records, base, appended.max(state.time));
+        let header = BatchHeader::of(records, base, appended);
         if u64::from(header.length) > most || base.checked_add(header.count.into()).is_none() {
             return Err(AppendError::TooLarge { most });
         }

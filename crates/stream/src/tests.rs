@@ -1,5 +1,6 @@
 //! The whole log on a disk that fails, loses power and has a clock that is a number.
 
+mod clock;
 mod crash;
 mod damage;
 mod forged;

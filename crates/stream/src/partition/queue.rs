@@ -65,12 +65,15 @@ impl Queue {
         self.batches.front().map(|batch| &batch.header)
     }
 
-    /// Takes batches with at most so many bytes, which the first has. Their headers are made by [`seal`].
+    /// Takes batches with at most so many bytes, which the first has, up to one whose time goes
+    /// back: that begins a segment. Their headers are made by [`seal`].
     pub(super) fn take(&mut self, most: u64) -> (Vec<Queued>, Vec<Piece>) {
-        let mut bytes = 0;
+        let (mut bytes, mut time) = (0, 0);
         let fitting = self.batches.iter().take_while(|batch| {
+            let goes_back = batch.header.appended < time;
             bytes += u64::from(batch.header.length);
-            bytes <= most
+            time = batch.header.appended;
+            bytes <= most && !goes_back
         });
         let count = fitting.count();
         let batches: Vec<Queued> = self.batches.drain(..count).collect();

@@ -114,8 +114,7 @@ impl Core {
     fn seek_time(&self, time: u64) -> Option<u64> {
         let place = {
             let state = self.state();
-            let at = state.entries.partition_point(|entry| entry.summary.last_time < time);
-            let at = (at..state.entries.len()).find(|&at| !state.entries[at].summary.is_empty())?;
+            let at = state.segment_of_time(time)?;
             let entry = &state.entries[at];
             let is_last = at + 1 == state.entries.len();
             let open = is_last.then(|| (state.file.clone(), state.index.position_of_time(time)));

@@ -128,6 +128,10 @@ pub(super) struct Counters {
 /// How long nothing is tried after there was no room.
 const FULL: u64 = 1_000_000;
 
+/// How far the time of a batch may lead the clock, in microseconds. A clock that is set back by less stands still; one that
+/// is set back further begins a segment, within which times only grow.
+const LEAD_MOST: u64 = 60_000_000;
+
 /// A segment is ended for its age when that is this part of how long it is kept: what is to go goes at most so much
 /// later.
 const AGE_PARTS: u32 = 4;
@@ -184,8 +188,17 @@ impl State {
             let most = micros(age / AGE_PARTS);
             now.saturating_sub(last.first_time) > most && !self.is_full(now)
         });
-        let is_ended = self.queue.first().is_some() && self.is_ended();
+        let first = self.queue.first();
+        let goes_back = first.is_some_and(|first| first.appended < last.last_time);
+        let is_ahead = self.config.retain_age.is_some() && last.first_time > now.saturating_add(LEAD_MOST);
+        let is_old = is_old || is_ahead && !self.is_full(now) || goes_back;
+        let is_ended = first.is_some() && self.is_ended();
         is_ended || !last.is_empty() && (is_too_small || is_old)
+    }
+
+    /// The time of a batch that is appended now.
+    pub(super) fn time_of(&self, now: u64) -> u64 {
+        if self.time > now.saturating_add(LEAD_MOST) { now } else { now.max(self.time) }
     }
 
     /// Whether nothing is appended to the last segment any more. No place of a file is written to a second time once its
@@ -228,8 +241,35 @@ impl State {
         let is_old = self
             .config
             .retain_age
-            .is_some_and(|age| now.saturating_sub(first.summary.last_time) > micros(age));
+            .is_some_and(|age| now.saturating_sub(self.last_time_of_first(now)) > micros(age));
         is_much || is_old
+    }
+
+    /// When the newest batch of the first segment was appended. If the clock was ahead then, not later than the first
+    /// batch of a later segment.
+    fn last_time_of_first(&self, now: u64) -> u64 {
+        let mut times = self.entries.iter();
+        let last_time = times.next().map_or(now, |first| first.summary.last_time);
+        if last_time <= now {
+            return last_time;
+        }
+        times.map(|entry| entry.summary.first_time).fold(last_time, u64::min)
+    }
+
+    /// The segment that holds the first batch of this time or later, or what comes before.
+    pub(super) fn segment_of_time(&self, time: u64) -> Option<usize> {
+        let mut filled =
+            self.entries.iter().enumerate().filter(|(_, entry)| !entry.summary.is_empty()).peekable();
+        while let Some((at, entry)) = filled.next() {
+            let summary = &entry.summary;
+            // A clock that was set back within the time of a segment was ahead at its end.
+            let behind = filled.peek().map(|(_, behind)| behind.summary.first_time);
+            let ahead = behind.filter(|behind| (summary.first_time..summary.last_time).contains(behind));
+            if ahead.unwrap_or(summary.last_time) >= time {
+                return Some(at);
+            }
+        }
+        None
     }
 
     /// Takes everything that waits, since it will not be written; the offsets will be given again.

@@ -269,7 +269,8 @@ impl Core {
         let mut refused = Vec::new();
         let error = match begun {
             Ok((file, head)) => {
-                let summary = Summary::empty(roll.new.base, HEAD as u64, roll.summary.last_time);
+                let summary =
+                    Summary::empty(roll.new.base, HEAD as u64, roll.summary.last_time.min(roll.now));
                 if roll.summary.is_empty() {
                     // It had the same name.
                     *state.last_mut() = Entry::new(roll.new, summary);
