@@ -213,13 +213,7 @@ impl Recovery<'_> {
     }
 
     /// Sees to it that there is a segment with a key, unless the last one has batches. Whether one was begun.
-    fn begin(
-        &mut self,
-        dir: &Path,
-        entries: &mut Vec<Entry>,
-        fsync: Fsync,
-        now: u64,
-    ) -> std::io::Result<bool> {
+    fn begin(&self, dir: &Path, entries: &mut Vec<Entry>, fsync: Fsync, now: u64) -> std::io::Result<bool> {
         let base = match entries.last() {
             Some(last) if !last.summary.is_empty() => return Ok(false),
             Some(last) if last.segment.framing(self.disk)?.head.is_some() => return Ok(false),
