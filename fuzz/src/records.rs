@@ -101,7 +101,7 @@ fn stored(bytes: &[u8]) {
         let (base, count) = (number(&head[8..16]), number(&head[24..28]));
         assert_eq!((header.base, header.appended), (base, number(&head[16..24])));
         assert_eq!((u64::from(header.count), header.end()), (count, base + count));
-        let inside = &rest[32..length];
+        let inside = &rest[head.len()..length];
         let found: Result<Vec<_>, _> = batch.records().collect();
         match decode(inside, base) {
             Some(wanted) => {
@@ -115,15 +115,20 @@ fn stored(bytes: &[u8]) {
     assert!(batches.next().is_none(), "nothing is read behind what is wrong");
 }
 
+/// Bytes of a header, by its flags.
+fn size_of_header(bytes: &[u8]) -> Option<usize> {
+    Some(if number(bytes.get(28..32)?) == 1 { 40 } else { 32 })
+}
+
 /// The header of a batch that is all there, and its length.
 fn batch(bytes: &[u8]) -> Option<(&[u8], usize)> {
-    let head = bytes.get(..32)?;
+    let head = bytes.get(..size_of_header(bytes)?)?;
     let (length, count) = (number(&head[4..8]), number(&head[24..28]));
     let is_right = number(&head[..4]) == checksum(&head[4..])
         && count > 0
-        && length >= 32 + 20 * count
+        && length >= head.len() as u64 + 20 * count
         && number(&head[8..16]).checked_add(count).is_some()
-        && number(&head[28..]) == 0;
+        && number(&head[28..32]) < 2;
     (is_right && length as usize <= bytes.len()).then_some((head, length as usize))
 }
 
@@ -141,7 +146,8 @@ fn with_checksums(bytes: &[u8], from: usize, shape: Shape) -> Vec<u8> {
     while let Some(size) = bytes.get(at + 4..at + 8) {
         let size = number(size) as usize;
         let end = at.saturating_add(size).min(bytes.len());
-        let covered = if shape == Shape::Batch { at + 32 } else { end };
+        let header = size_of_header(&bytes[at..]).unwrap_or(32);
+        let covered = if shape == Shape::Batch { at + header } else { end };
         let Some(inside) = bytes.get(at + 4..covered).filter(|_| end > at + 4) else { break };
         let crc = checksum(inside) as u32;
         bytes[at..at + 4].copy_from_slice(&crc.to_le_bytes());

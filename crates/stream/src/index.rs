@@ -13,8 +13,11 @@ pub(crate) const HEAD: usize = 64;
 
 const ENTRY: usize = 20;
 
-/// Tells the file from others, and its version.
-const MAGIC: u32 = 0x31_58_4e_53;
+/// Tells the file from others, and its version. Version 1, which knows no heads of segments, must not trust it.
+const MAGIC: u32 = 0x32_58_4e_53;
+
+/// What version 1 wrote, of files without heads.
+const MAGIC_1: u32 = 0x31_58_4e_53;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
@@ -52,6 +55,12 @@ impl Index {
         self.before(self.entries.partition_point(|entry| entry.appended < time))
     }
 
+    /// The first entry behind a position: where a batch begins, and its offset.
+    pub(crate) fn behind(&self, position: u64) -> Option<(u64, u64)> {
+        let place = self.entries.partition_point(|entry| u64::from(entry.position) <= position);
+        self.entries.get(place).map(|entry| (entry.position.into(), entry.offset))
+    }
+
     fn before(&self, place: usize) -> u64 {
         place.checked_sub(1).map_or(0, |place| u64::from(self.entries[place].position))
     }
@@ -66,7 +75,7 @@ pub(crate) struct Summary {
     pub(crate) first: u64,
     /// The offset behind its last record.
     pub(crate) end: u64,
-    /// Bytes of its batches.
+    /// Bytes of the file up to the end of its last batch, head included.
     pub(crate) bytes: u64,
     /// When its first batch was appended.
     pub(crate) first_time: u64,
@@ -75,14 +84,19 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// An empty segment.
-    pub(crate) fn empty(base: u64, time: u64) -> Self {
-        Self { base, first: base, end: base, bytes: 0, first_time: time, last_time: time }
+    /// An empty segment, whose batches begin at this byte.
+    pub(crate) fn empty(base: u64, bytes: u64, time: u64) -> Self {
+        Self { base, first: base, end: base, bytes, first_time: time, last_time: time }
+    }
+
+    /// Whether it has no batch.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.end == self.base
     }
 
     /// Counts a batch that lies behind the others.
     pub(crate) fn add(&mut self, header: &BatchHeader) {
-        if self.bytes == 0 {
+        if self.is_empty() {
             self.first = header.base;
             self.first_time = header.appended;
         }
@@ -120,7 +134,7 @@ pub(crate) fn encode(summary: &Summary, index: &Index) -> Bytes {
 /// The head of the file, if it is right.
 pub(crate) fn decode_head(file: &[u8]) -> Option<Summary> {
     let head: &[u8; HEAD] = file.first_chunk()?;
-    let right = u32_at(head, 0) == crc32c::crc32c(&head[4..]) && u32_at(head, 4) == MAGIC;
+    let right = u32_at(head, 0) == crc32c::crc32c(&head[4..]) && matches!(u32_at(head, 4), MAGIC | MAGIC_1);
     let summary = Summary {
         base: u64_at(head, 8),
         first: u64_at(head, 56),
@@ -156,7 +170,7 @@ mod tests {
     use super::*;
 
     fn header(base: u64, appended: u64) -> BatchHeader {
-        BatchHeader { base, appended, count: 1, length: 40_000 }
+        BatchHeader { base, appended, count: 1, length: 40_000, tag: None }
     }
 
     #[test]
@@ -179,9 +193,18 @@ mod tests {
     }
 
     #[test]
+    fn entry_behind_a_position_is_found() {
+        let mut index = Index::default();
+        (0..5).for_each(|number| index.note(number * 80_000, &header(number * 10, 0)));
+        assert_eq!(index.behind(0), Some((80_000, 10)));
+        assert_eq!(index.behind(80_000), Some((160_000, 20)));
+        assert_eq!(index.behind(320_000), None);
+    }
+
+    #[test]
     fn what_is_damaged_is_none() {
         let mut index = Index::default();
-        let mut summary = Summary::empty(5, 0);
+        let mut summary = Summary::empty(5, 0, 0);
         for number in 0..5 {
             index.note(number * 80_000, &header(5 + number, 7));
             summary.add(&header(5 + number, 7));

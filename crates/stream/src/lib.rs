@@ -48,6 +48,7 @@ mod name;
 mod partition;
 mod pending;
 pub mod record;
+mod seal;
 mod segment;
 mod stream;
 mod streams;

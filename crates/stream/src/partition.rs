@@ -3,6 +3,7 @@
 mod queue;
 mod read;
 mod recover;
+mod scan;
 mod state;
 mod write;
 
@@ -13,7 +14,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -158,7 +159,7 @@ impl Partition {
         pool: &Arc<Pool>,
         config: &StreamConfig,
     ) -> Result<(Self, Vec<Loss>), OpenError> {
-        let recovered = recover::open(&*pool.disk, &dir, &stream, number)?;
+        let recovered = recover::open(&*pool.disk, &dir, (&stream, number), config.fsync, (pool.clock)())?;
         let entries = VecDeque::from(recovered.entries);
         let state = State {
             config: config.clone(),
@@ -166,6 +167,9 @@ impl Partition {
             entries,
             file: recovered.file,
             index: recovered.index,
+            head: recovered.head,
+            is_reopened: recovered.is_reopened,
+            has_unsynced_end: false,
             recent: Recent::default(),
             next: 0,
             time: 0,
@@ -180,6 +184,7 @@ impl Partition {
             failed: None,
             full_since: None,
             waiters: VecDeque::new(),
+            unindexed: VecDeque::new(),
             counters: Counters::default(),
         };
         let core = Arc::new(Core {
@@ -271,6 +276,20 @@ impl Partition {
         self.core.read_records.fetch_add(read.next.saturating_sub(from), Ordering::Relaxed);
         self.core.read_bytes.fetch_add(read.batches.len() as u64, Ordering::Relaxed);
         Ok(read)
+    }
+
+    /// The same for a thread that must not wait long. Where an index has to be made again first, which takes a second for
+    /// a segment of 1 GiB, the log's threads do that and call the waker.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn poll_read(&self, from: u64, max_bytes: usize, waker: &Waker) -> Poll<Result<Read, ReadError>> {
+        if self.core.awaits_index(from, waker) {
+            Poll::Pending
+        } else {
+            Poll::Ready(self.read(from, max_bytes))
+        }
     }
 
     /// Whether it has happened already. If not, the waker is called once when it has. If the partition fails or is closed
@@ -459,14 +478,15 @@ impl Core {
             return Err(refused);
         }
         let (base, appended, behind) = match place {
-            Place::Next => (state.next, now, None),
-            Place::At { base, appended, behind } => (base, appended, behind),
+            Place::Next => (state.next, state.time_of(now), None),
+            // Times of a broker are those of its producers, which need not agree.
+            Place::At { base, appended, behind } => (base, appended.max(state.time), behind),
         };
         if base < state.next || behind.is_some_and(|behind| behind != state.next) {
             return Err(AppendError::OutOfOrder { next: state.next });
         }
         let most = state.config.segment_bytes.min(self.limits.max_batch as u64);
-        let header = BatchHeader::of(records, base, appended.max(state.time));
+        let header = BatchHeader::of(records, base, appended);
         if u64::from(header.length) > most || base.checked_add(header.count.into()).is_none() {
             return Err(AppendError::TooLarge { most });
         }

@@ -8,13 +8,16 @@
 //! 20 key, then value
 //! ```
 //!
-//! A **batch** is a header of 32 bytes and its records. It is appended, and found again, whole or not at all:
+//! A **batch** is a header of 40 bytes and its records. It is appended, and found again, whole or not at all:
 //!
 //! ```text
-//!  0 u32 CRC-32C of bytes 4..32      4 u32 length, header included     8 u64 offset of the first record
-//! 16 u64 appended, µs since 1970 (the log's clock, never less than the batch before)
-//! 24 u32 count of records, 1 or more   28 u32 flags, 0: others belong to a newer version
+//!  0 u32 CRC-32C of bytes 4..40      4 u32 length, header included     8 u64 offset of the first record
+//! 16 u64 appended, µs since 1970: the log's clock
+//! 24 u32 count of records, 1 or more   28 u32 flags, 1: others belong to a newer version
+//! 32 u64 tag, which ties the header to its place in the log and which only the log can check
 //! ```
+//!
+//! With the flags 0 the header has 32 bytes, and no tag: batches of version 1, and records of a broker.
 //!
 //! A record's offset is that of its batch and its place therein. So a producer makes records once, with their checksums
 //! ([`RecordBuilder`]); the server walks over them once ([`Records::check`]); and nobody encodes them again.
@@ -40,11 +43,14 @@ use std::fmt;
 use bytes::Bytes;
 
 pub use batch::{Batch, BatchHeader, Batches, iter};
-pub(crate) use batch::{find_batch, find_batch_where, walk};
+pub(crate) use batch::{Effort, find_sealed, split_batch};
 pub use builder::RecordBuilder;
 
-/// Bytes of a batch's header.
-pub const BATCH_HEADER: usize = 32;
+/// Bytes of a batch's header in the log.
+pub const BATCH_HEADER: usize = 40;
+
+/// Bytes of a batch's header without a tag.
+pub const PLAIN_HEADER: usize = 32;
 
 /// Bytes of a record before its key.
 pub const RECORD_HEADER: usize = 20;

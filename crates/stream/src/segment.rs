@@ -4,9 +4,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
+
 use crate::disk::{Disk, File, append_all};
 use crate::index::{self, Index, Summary};
-use crate::record::{BATCH_HEADER, BatchHeader};
+use crate::seal::{Framing, HEAD, Head};
 
 /// A segment on disk. Its file is open, and its index in memory, while somebody reads it.
 pub(crate) struct Segment {
@@ -22,6 +24,7 @@ pub(crate) struct Segment {
 struct Opened {
     file: Option<Arc<dyn File>>,
     index: Option<Arc<Index>>,
+    framing: Option<Framing>,
     /// Since the last [`Segment::rest`].
     used: bool,
 }
@@ -50,24 +53,60 @@ impl Segment {
         &self.log
     }
 
-    /// Creates its file, empty, and makes the name durable.
-    pub(crate) fn create(&self, disk: &dyn Disk) -> io::Result<Arc<dyn File>> {
+    /// Creates its file, with a head and no batch, and makes the name durable. The head is synced with what follows.
+    pub(crate) fn create(&self, disk: &dyn Disk, head: &Head) -> io::Result<Arc<dyn File>> {
         let file = disk.create(&self.log)?;
-        if file.bytes()? > 0 {
+        if file.bytes()? > HEAD as u64 {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a segment of this offset is there"));
         }
-        if let Err(error) = disk.sync_dir(&self.dir) {
+        let begun = self.begin(&*file, head).and_then(|()| disk.sync_dir(&self.dir));
+        if let Err(error) = begun {
             // The segment before goes on, past this one's name. If it cannot be removed, opening does that.
             let _ = disk.remove(&self.log);
             return Err(error);
         }
-        self.opened().file = Some(file.clone());
+        let mut opened = self.opened();
+        (opened.file, opened.framing) = (Some(file.clone()), Some(Framing::of(*head)));
         Ok(file)
     }
 
-    /// Whether nothing is in it.
+    /// Gives a segment without batches another head.
+    pub(crate) fn renew(&self, disk: &dyn Disk, head: &Head) -> io::Result<()> {
+        self.remove_index(disk)?;
+        self.begin(&*self.file(disk)?, head)?;
+        self.opened().framing = Some(Framing::of(*head));
+        Ok(())
+    }
+
+    fn begin(&self, file: &dyn File, head: &Head) -> io::Result<()> {
+        file.truncate(0)?;
+        append_all(file, &[Bytes::copy_from_slice(&head.encode())]).1
+    }
+
+    /// Gives its file a name that is none of a segment, and makes that durable.
+    pub(crate) fn put_aside(&self, disk: &dyn Disk) -> io::Result<()> {
+        self.remove_index(disk)?;
+        disk.rename(&self.log, &self.log.with_extension("damaged"))?;
+        disk.sync_dir(&self.dir)?;
+        *self.opened() = Opened::default();
+        Ok(())
+    }
+
+    /// Whether no batch is in it.
     pub(crate) fn is_empty(&self, disk: &dyn Disk) -> io::Result<bool> {
-        Ok(self.file(disk)?.bytes()? == 0)
+        Ok(self.file(disk)?.bytes()? <= self.framing(disk)?.start)
+    }
+
+    /// How its batches lie in it.
+    pub(crate) fn framing(&self, disk: &dyn Disk) -> io::Result<Framing> {
+        let file = self.file(disk)?;
+        if let Some(framing) = self.opened().framing {
+            return Ok(framing);
+        }
+        let bytes = file.lend(0..file.bytes()?.min(HEAD as u64))?;
+        let framing = Framing::decode(&bytes, self.base);
+        self.opened().framing = Some(framing);
+        Ok(framing)
     }
 
     /// Its file, opened if need be.
@@ -96,18 +135,14 @@ impl Segment {
         index::decode(&file.lend(0..file.bytes().ok()?).ok()?)
     }
 
-    /// Its index, read or made again from so many bytes of it.
-    pub(crate) fn index(&self, disk: &dyn Disk, bytes: u64) -> io::Result<Arc<Index>> {
+    /// Its index, if it is in memory or its file is right.
+    pub(crate) fn index(&self, disk: &dyn Disk) -> Option<Arc<Index>> {
         if let Some(index) = &self.opened().index {
-            return Ok(index.clone());
+            return Some(index.clone());
         }
-        let index = match self.stored_index(disk) {
-            Some(index) => index,
-            None => index_of(&*self.file(disk)?, bytes)?,
-        };
-        let index = Arc::new(index);
+        let index = Arc::new(self.stored_index(disk)?);
         self.set_index(index.clone());
-        Ok(index)
+        Some(index)
     }
 
     pub(crate) fn set_index(&self, index: Arc<Index>) {
@@ -127,11 +162,16 @@ impl Segment {
     /// Removes its files, and makes that durable.
     pub(crate) fn remove(&self, disk: &dyn Disk) -> io::Result<()> {
         disk.remove(&self.log)?;
-        match disk.remove(&self.index) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        self.remove_index(disk)?;
         disk.sync_dir(&self.dir)
+    }
+
+    /// Removes its index file: what is appended from now on may make the file as long as that says, with other batches.
+    pub(crate) fn remove_index(&self, disk: &dyn Disk) -> io::Result<()> {
+        match disk.remove(&self.index) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Closes what nobody has used since the last time. What is lent stays.
@@ -151,16 +191,4 @@ impl Segment {
 fn parse(digits: &str) -> Option<u64> {
     let right = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
     digits.parse().ok().filter(|_| right)
-}
-
-/// The index from the headers, up to the first that is none.
-fn index_of(file: &dyn File, bytes: u64) -> io::Result<Index> {
-    let mut index = Index::default();
-    let mut at = 0;
-    while at + BATCH_HEADER as u64 <= bytes {
-        let Ok(header) = BatchHeader::decode(&file.lend(at..at + BATCH_HEADER as u64)?) else { break };
-        index.note(at, &header);
-        at += u64::from(header.length);
-    }
-    Ok(index)
 }

@@ -1,9 +1,11 @@
 //! The whole log on a disk that fails, loses power and has a clock that is a number.
 
+mod clock;
 mod crash;
 mod damage;
 mod deletion;
 mod directory;
+mod forged;
 mod groups;
 mod many;
 mod reading;

@@ -1,6 +1,7 @@
 //! The threads that write, and the clock that reminds them.
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
@@ -295,10 +296,57 @@ impl Pool {
     }
 }
 
-/// The system's clock.
+/// The system's clock, which may be set while the process runs.
 pub(crate) fn system_clock() -> Clock {
-    Arc::new(|| {
+    let begun = Instant::now();
+    let wall = || {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    };
+    steady(wall, move || u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX))
+}
+
+/// A clock that was set counts as set when it has stayed so for this long, in microseconds. Until then time goes on as
+/// before: a batch that is appended meanwhile has the right time, and retention removes nothing.
+const CLOCK_SETTLE: u64 = 60_000_000;
+
+/// A difference above this is a clock that was set; below it is followed at once.
+const STEP_LEAST: u64 = 5_000_000;
+
+/// The time by a clock on the wall, without its jumps: another one counts from anywhere, and never jumps.
+pub(crate) fn steady(
+    wall: impl Fn() -> u64 + Send + Sync + 'static,
+    counter: impl Fn() -> u64 + Send + Sync + 'static,
+) -> Clock {
+    // What the wall is ahead of the counter, as it is believed; and as it was seen when it jumped, and since when.
+    let lead = AtomicU64::new(wall().wrapping_sub(counter()));
+    let jumped = Mutex::new(None::<(u64, u64)>);
+    let has_jumped = AtomicBool::new(false);
+    Arc::new(move || {
+        let (now, count) = (wall(), counter());
+        let expected = count.wrapping_add(lead.load(Ordering::Relaxed));
+        let seen = now.wrapping_sub(count);
+        if now.abs_diff(expected) <= STEP_LEAST {
+            lead.store(seen, Ordering::Relaxed);
+            if has_jumped.load(Ordering::Relaxed) && has_jumped.swap(false, Ordering::Relaxed) {
+                *jumped.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            }
+            return now;
+        }
+        let mut jumped = jumped.lock().unwrap_or_else(PoisonError::into_inner);
+        has_jumped.store(true, Ordering::Relaxed);
+        match *jumped {
+            Some((lead, _)) if now.abs_diff(count.wrapping_add(lead)) > STEP_LEAST => {
+                *jumped = Some((seen, count));
+            }
+            Some((_, since)) if count.saturating_sub(since) >= CLOCK_SETTLE => {
+                lead.store(seen, Ordering::Relaxed);
+                *jumped = None;
+                return now;
+            }
+            Some(_) => {}
+            None => *jumped = Some((seen, count)),
+        }
+        expected
     })
 }

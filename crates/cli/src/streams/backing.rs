@@ -325,7 +325,14 @@ impl Line {
     /// Publishes what can be read, once, and waits in between for threads that fall behind.
     fn step(&self, hub: &Hub, publisher: &mut Publisher, pace: impl Fn(&Publisher)) -> Step {
         let from = *self.relayed();
-        match self.partition.read(from, RELAY_BYTES) {
+        let mut found = Poll::Pending;
+        self.alarm.set(|waker| {
+            found = self.partition.poll_read(from, RELAY_BYTES, waker);
+            found.is_ready()
+        });
+        // An index is being made again: other topics go on meanwhile.
+        let Poll::Ready(found) = found else { return Step::Idle };
+        match found {
             Ok(read) if read.batches.is_empty() => self.follow(from),
             Ok(read) => {
                 let mut records = counted(&read.batches, from).peekable();

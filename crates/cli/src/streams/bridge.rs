@@ -286,7 +286,7 @@ impl Source {
         most: usize,
         waker: &Waker,
     ) -> Poll<Result<Option<Read>, Unread>> {
-        let found = self.partition.read(from, most);
+        let Poll::Ready(found) = self.partition.poll_read(from, most, waker) else { return Poll::Pending };
         let Some(older) = &mut self.older else { return Poll::Ready(of_log(found, from)) };
         let ends = self.partition.ends();
         // A log that has written nothing yet stands at 0, wherever it is to begin.

@@ -49,7 +49,8 @@ impl Batches {
     fn end_batch(&mut self) {
         if let Some(records) = self.builder.finish() {
             self.time = self.time.max(newest(&records));
-            self.bytes.extend_from_slice(&BatchHeader::of(&records, self.base, self.time).encode());
+            let header = BatchHeader::plain(&records, self.base, self.time);
+            self.bytes.extend_from_slice(&header.encode()[..header.size()]);
             self.bytes.extend_from_slice(records.bytes());
         }
     }

@@ -47,6 +47,8 @@ pub(crate) enum Fault {
     Failure,
     /// A quota is exceeded, this once.
     Shortage,
+    /// The disk turns out to be full, this once: a sync fails so where room was promised before.
+    Full,
     /// The process ends in the middle of the call.
     Crash,
 }
@@ -69,6 +71,8 @@ struct World {
     /// Renames of directories since the last sync of their directory.
     moves: Vec<(PathBuf, PathBuf)>,
     calls: u64,
+    /// Bytes that were lent.
+    lent: u64,
     faults: BTreeMap<u64, Fault>,
     /// What happens just before a call.
     meanwhile: Option<(u64, Meanwhile)>,
@@ -121,6 +125,7 @@ impl Simulated {
             dirs: [(PathBuf::from("/"), Dir::default())].into(),
             moves: Vec::new(),
             calls: 0,
+            lent: 0,
             faults: BTreeMap::new(),
             meanwhile: None,
             room: None,
@@ -167,6 +172,11 @@ impl Simulated {
     /// Calls that changed something, so far.
     pub(crate) fn calls(&self) -> u64 {
         self.world().calls
+    }
+
+    /// Bytes that were lent, so far.
+    pub(crate) fn lent(&self) -> u64 {
+        self.world().lent
     }
 
     /// Changes a byte of a file behind everybody's back.
@@ -231,6 +241,7 @@ impl Simulated {
             dirs,
             moves: Vec::new(),
             calls: 0,
+            lent: 0,
             faults: BTreeMap::new(),
             meanwhile: None,
             room: None,
@@ -359,6 +370,7 @@ impl World {
         match fault {
             Some(Fault::Failure) => return Err(io::Error::from_raw_os_error(5)),
             Some(Fault::Shortage) => return Err(io::ErrorKind::QuotaExceeded.into()),
+            Some(Fault::Full) => return Err(io::ErrorKind::StorageFull.into()),
             Some(Fault::NoSpace(room)) => self.room = Some(room),
             Some(Fault::Crash) => self.crashed = true,
             Some(Fault::Short) | None => {}
@@ -570,9 +582,11 @@ impl File for SimulatedFile {
     }
 
     fn lend(&self, range: Range<u64>) -> io::Result<Bytes> {
-        let world = self.0.world();
+        let mut world = self.0.world();
         let seen = &world.nodes[self.1].seen;
         let part = seen.get(range.start as usize..range.end as usize).ok_or(io::ErrorKind::UnexpectedEof)?;
-        Ok(Bytes::copy_from_slice(part))
+        let lent = Bytes::copy_from_slice(part);
+        world.lent += lent.len() as u64;
+        Ok(lent)
     }
 }

@@ -5,15 +5,34 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 
 use crate::pending::Completer;
-use crate::record::{BatchHeader, Records};
+use crate::record::{BATCH_HEADER, BatchHeader, Records};
+use crate::seal::Seal;
 
-/// Batches that wait, as their bytes will be in the file.
+/// Batches that wait, as their bytes will be in the file, but for the headers: they depend on the place.
 #[derive(Default)]
 pub(super) struct Queue {
     batches: VecDeque<Queued>,
-    /// Headers and small records, copied together; large records as they are.
-    pieces: VecDeque<Bytes>,
+    /// A batch has its header at the start or within a piece of [`Piece::Copied`]. Its records follow there, or are the
+    /// piece behind, before which the former ends.
+    pieces: VecDeque<Piece>,
     tail: BytesMut,
+}
+
+/// Bytes of batches that wait.
+pub(super) enum Piece {
+    /// Places of headers, and small records.
+    Copied(BytesMut),
+    /// Large records, as they are.
+    Shared(Bytes),
+}
+
+impl Piece {
+    fn len(&self) -> usize {
+        match self {
+            Self::Copied(bytes) => bytes.len(),
+            Self::Shared(bytes) => bytes.len(),
+        }
+    }
 }
 
 /// A batch that waits, and who waits for it.
@@ -31,12 +50,12 @@ pub(super) const WRITE_MOST: u64 = 8 << 20;
 
 impl Queue {
     pub(super) fn push(&mut self, header: BatchHeader, records: &Records, completer: Completer) {
-        self.tail.extend_from_slice(&header.encode());
+        self.tail.extend_from_slice(&[0; BATCH_HEADER]);
         if records.bytes().len() <= COPIED_MOST {
             self.tail.extend_from_slice(records.bytes());
         } else {
-            self.pieces.push_back(self.tail.split().freeze());
-            self.pieces.push_back(records.bytes().clone());
+            self.pieces.push_back(Piece::Copied(self.tail.split()));
+            self.pieces.push_back(Piece::Shared(records.bytes().clone()));
         }
         self.batches.push_back(Queued { header, completer });
     }
@@ -46,27 +65,36 @@ impl Queue {
         self.batches.front().map(|batch| &batch.header)
     }
 
-    /// Takes batches with at most so many bytes, which the first has.
-    pub(super) fn take(&mut self, most: u64) -> (Vec<Queued>, Vec<Bytes>) {
-        let mut bytes = 0;
+    /// Takes batches with at most so many bytes, which the first has, up to one whose time goes
+    /// back: that begins a segment. Their headers are made by [`seal`].
+    pub(super) fn take(&mut self, most: u64) -> (Vec<Queued>, Vec<Piece>) {
+        let (mut bytes, mut time) = (0, 0);
         let fitting = self.batches.iter().take_while(|batch| {
+            let goes_back = batch.header.appended < time;
             bytes += u64::from(batch.header.length);
-            bytes <= most
+            time = batch.header.appended;
+            bytes <= most && !goes_back
         });
         let count = fitting.count();
         let batches: Vec<Queued> = self.batches.drain(..count).collect();
         if !self.tail.is_empty() {
-            self.pieces.push_back(self.tail.split().freeze());
+            self.pieces.push_back(Piece::Copied(self.tail.split()));
         }
         let mut rest = batches.iter().map(|batch| batch.header.length as usize).sum::<usize>();
         let mut pieces = Vec::new();
         while rest > 0 {
             // The pieces hold exactly the batches, so there is one while bytes of a batch are missing.
-            let Some(mut piece) = self.pieces.pop_front() else { break };
-            if piece.len() > rest {
-                self.pieces.push_front(piece.split_off(rest));
-            }
-            rest -= piece.len();
+            let Some(piece) = self.pieces.pop_front() else { break };
+            let piece = match piece {
+                Piece::Copied(mut bytes) if bytes.len() > rest => {
+                    let taken = bytes.split_to(rest);
+                    self.pieces.push_front(Piece::Copied(bytes));
+                    Piece::Copied(taken)
+                }
+                // Records are never parted from their header.
+                piece => piece,
+            };
+            rest = rest.saturating_sub(piece.len());
             pieces.push(piece);
         }
         (batches, pieces)
@@ -80,6 +108,39 @@ impl Queue {
     }
 }
 
+/// Makes the headers of batches that are written from this position on.
+pub(super) fn seal(
+    batches: &mut [Queued],
+    mut pieces: Vec<Piece>,
+    seal: &Seal,
+    mut position: u64,
+) -> Vec<Bytes> {
+    let mut piece = 0;
+    let mut at = 0;
+    for batch in batches {
+        batch.header = batch.header.sealed(seal, position);
+        position += u64::from(batch.header.length);
+        if let Some(Piece::Copied(bytes)) = pieces.get_mut(piece) {
+            bytes[at..at + BATCH_HEADER].copy_from_slice(&batch.header.encode());
+            at += BATCH_HEADER;
+            if at == bytes.len() {
+                // Its records are the next piece.
+                (piece, at) = (piece + 2, 0);
+                continue;
+            }
+            at += batch.header.length as usize - BATCH_HEADER;
+            if at == bytes.len() {
+                (piece, at) = (piece + 1, 0);
+            }
+        }
+    }
+    let freeze = |piece| match piece {
+        Piece::Copied(bytes) => bytes.freeze(),
+        Piece::Shared(bytes) => bytes,
+    };
+    pieces.into_iter().map(freeze).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,13 +151,14 @@ mod tests {
     fn batches_come_out_as_they_went_in() {
         let mut queue = Queue::default();
         let mut file = Vec::new();
+        let key = Seal::of(0, (1, 2));
         let sizes = [1, 100, COPIED_MOST * 2, 5, COPIED_MOST * 3, COPIED_MOST * 3, 7, 8];
         for (base, size) in sizes.into_iter().enumerate() {
             let mut builder = RecordBuilder::new();
             builder.push(0, b"", &vec![base as u8; size], Kind::Bytes).unwrap();
             let records = builder.finish().unwrap();
             let header = BatchHeader::of(&records, base as u64, 0);
-            file.extend_from_slice(&header.encode());
+            file.extend_from_slice(&header.sealed(&key, 1000 + file.len() as u64).encode());
             file.extend_from_slice(records.bytes());
             queue.push(header, &records, Pending::channel(1).0);
         }
@@ -104,7 +166,8 @@ mod tests {
         let mut counts = Vec::new();
         while let Some(first) = queue.first() {
             let most = u64::from(first.length) + 400;
-            let (batches, pieces) = queue.take(most);
+            let (mut batches, pieces) = queue.take(most);
+            let pieces = seal(&mut batches, pieces, &key, 1000 + taken.len() as u64);
             counts.push(batches.len());
             assert!(pieces.iter().map(|piece| piece.len() as u64).sum::<u64>() <= most);
             pieces.iter().for_each(|piece| taken.extend_from_slice(piece));

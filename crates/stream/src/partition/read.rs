@@ -1,17 +1,27 @@
 //! The readers' side.
 
+use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
+use std::task::Waker;
 
 use bytes::Bytes;
 
+use super::scan::{Damage, Part, Scan};
+use super::state::{Entry, Hole, State};
 use super::{Core, Read, Start};
 use crate::ReadError;
 use crate::disk::File;
-use crate::index::STEP;
-use crate::record::{self, BATCH_HEADER, BatchHeader, Malformed};
+use crate::index::{Index, STEP, Summary};
+use crate::record::{self, BATCH_HEADER, BatchHeader, Effort, Malformed};
 use crate::segment::Segment;
+
+/// How far one read searches behind damage. A batch that begins further from an entry of the index has one of its own.
+const SEARCH_MOST: u64 = STEP;
+
+/// Damaged parts of a segment that are remembered once they were found.
+const HOLES_MOST: usize = 1024;
 
 /// Where to look in a segment: what was copied from the state, so that nobody waits for a reader.
 struct Place {
@@ -20,12 +30,25 @@ struct Place {
     open: Option<(Arc<dyn File>, u64)>,
     /// Bytes that may be seen.
     bytes: u64,
+    /// What is known of the segment.
+    known: Known,
     /// Where among them something is known to be wrong.
-    damaged: Arc<[u64]>,
-    /// The offset behind them.
-    end: u64,
+    damaged: Arc<[Hole]>,
     /// Where reading goes on if the rest of them is damaged.
     resume: u64,
+}
+
+/// What is known of a segment: how far it goes, and whether all of that is right.
+#[derive(Clone, Copy)]
+pub(super) struct Known {
+    summary: Summary,
+    is_right: bool,
+}
+
+impl Known {
+    fn of(entry: &Entry) -> Self {
+        Self { summary: entry.summary, is_right: entry.is_right() }
+    }
 }
 
 /// A part of a segment that is lent.
@@ -91,8 +114,7 @@ impl Core {
     fn seek_time(&self, time: u64) -> Option<u64> {
         let place = {
             let state = self.state();
-            let at = state.entries.partition_point(|entry| entry.summary.last_time < time);
-            let at = (at..state.entries.len()).find(|&at| state.entries[at].summary.bytes > 0)?;
+            let at = state.segment_of_time(time)?;
             let entry = &state.entries[at];
             let is_last = at + 1 == state.entries.len();
             let open = is_last.then(|| (state.file.clone(), state.index.position_of_time(time)));
@@ -100,8 +122,8 @@ impl Core {
                 segment: entry.segment.clone(),
                 open,
                 bytes: entry.summary.bytes,
+                known: Known::of(entry),
                 damaged: entry.damaged.clone(),
-                end: entry.summary.end,
                 resume: entry.summary.end,
             }
         };
@@ -140,8 +162,8 @@ impl Core {
         let is_last = at + 1 == state.entries.len();
         let position = || state.recent.position(from).unwrap_or_else(|| state.index.position(from));
         let open = is_last.then(|| (state.file.clone(), position()));
-        let (segment, damaged) = (entry.segment.clone(), entry.damaged.clone());
-        Ok(Some(Place { segment, open, bytes: entry.summary.bytes, damaged, end: entry.summary.end, resume }))
+        let (segment, damaged, known) = (entry.segment.clone(), entry.damaged.clone(), Known::of(entry));
+        Ok(Some(Place { segment, open, bytes: known.summary.bytes, known, damaged, resume }))
     }
 
     /// A part of the segment that is appended to: as a rule the end, which others have just been lent.
@@ -181,7 +203,7 @@ impl Core {
         let (file, mut at) = match &place.open {
             Some((file, at)) => (file.clone(), *at),
             None => {
-                let index = place.segment.index(&*self.disk, place.bytes).map_err(ReadError::Io)?;
+                let index = self.index(&place.segment, &place.known).map_err(ReadError::Io)?;
                 let at = match wanted {
                     Wanted::Offset(offset) => index.position(offset),
                     Wanted::Time(time) => index.position_of_time(time),
@@ -189,6 +211,7 @@ impl Core {
                 (place.segment.file(&*self.disk).map_err(ReadError::Io)?, at)
             }
         };
+        at = at.max(place.segment.framing(&*self.disk).map_err(ReadError::Io)?.start);
         while at < place.bytes {
             // As a rule, one look reaches from the index's entry to the end of what is wanted.
             let range = at..place.bytes.min(at + STEP + most);
@@ -204,7 +227,13 @@ impl Core {
                     Ok(Some(header)) => start += header.length as usize,
                     Ok(None) => break,
                     Err(wrong) => {
-                        start += behind_damage(place, &*file, at + start as u64, wrong, wanted)? as usize;
+                        let hole = self.hole(place, &*file, at + start as u64, wrong)?;
+                        match wanted {
+                            Wanted::Offset(offset) if offset < hole.resume => {
+                                return Err(damaged(place, at + start as u64, wrong, hole.resume));
+                            }
+                            _ => start = (hole.damage.end - at) as usize,
+                        }
                         break;
                     }
                 }
@@ -213,13 +242,133 @@ impl Core {
         }
         Ok(None)
     }
+
+    /// How far damage that begins here goes. It costs the same however much is damaged, and is remembered.
+    fn hole(&self, place: &Place, file: &dyn File, start: u64, wrong: Malformed) -> Result<Hole, ReadError> {
+        if let Ok(known) = place.damaged.binary_search_by_key(&start, |hole| hole.damage.start) {
+            return Ok(place.damaged[known]);
+        }
+        let anchor = self.behind(place, start);
+        let end = anchor.map_or(place.bytes, |(position, _)| position.min(place.bytes));
+        let searched = start + 1..place.bytes.min(end.min(start + SEARCH_MOST) + BATCH_HEADER as u64);
+        let found = match place.segment.framing(&*self.disk).map_err(ReadError::Io)?.seal() {
+            Some(seal) if !searched.is_empty() => {
+                let bytes = file.lend(searched).map_err(ReadError::Io)?;
+                record::find_sealed(&bytes, start + 1, seal, &mut Effort::default())
+            }
+            _ => None,
+        };
+        let found = found.map(|(position, header)| (position, header.base)).or(anchor);
+        let Some((end, resume)) = found.filter(|(position, _)| *position < place.bytes) else {
+            return Err(damaged(place, start, wrong, place.resume));
+        };
+        let hole = Hole { damage: Damage { start, end, wrong }, resume };
+        self.remember(place, hole);
+        Ok(hole)
+    }
+
+    /// The first batch behind a position that the index knows.
+    fn behind(&self, place: &Place, position: u64) -> Option<(u64, u64)> {
+        if place.open.is_some() {
+            let state = self.state();
+            if state.last().segment.base == place.segment.base {
+                return state.index.behind(position);
+            }
+        }
+        self.index(&place.segment, &place.known).ok()?.behind(position)
+    }
+
+    fn remember(&self, place: &Place, hole: Hole) {
+        let mut state = self.state();
+        let entry = state.entries.iter_mut().find(|entry| entry.segment.base == place.segment.base);
+        if let Some(entry) = entry.filter(|entry| entry.damaged.len() < HOLES_MOST) {
+            let mut holes = entry.damaged.to_vec();
+            if let Err(at) = holes.binary_search_by_key(&hole.damage.start, |hole| hole.damage.start) {
+                holes.insert(at, hole);
+                entry.damaged = holes.into();
+            }
+        }
+    }
+
+    /// A segment's index, made again if its file is missing or damaged.
+    fn index(&self, segment: &Arc<Segment>, known: &Known) -> io::Result<Arc<Index>> {
+        match segment.index(&*self.disk) {
+            Some(index) => Ok(index),
+            None => self.make_index(segment, known),
+        }
+    }
+
+    /// Reads the whole segment.
+    pub(super) fn make_index(&self, segment: &Arc<Segment>, known: &Known) -> io::Result<Arc<Index>> {
+        let file = segment.file(&*self.disk)?;
+        let bytes = file.lend(0..known.summary.bytes)?;
+        let (mut index, mut is_right) = (Index::default(), known.is_right);
+        for part in Scan::new(&bytes, segment.framing(&*self.disk)?, segment.base, None).headers() {
+            match part {
+                Part::Batch(position, header) => index.note(position, &header),
+                _ => is_right = false,
+            }
+        }
+        let index = Arc::new(index);
+        segment.set_index(index.clone());
+        // Damage is to be found again when the log is opened. What cannot be written is made again the next time.
+        if is_right {
+            let _ = segment.store(&*self.disk, &known.summary, &index);
+        }
+        Ok(index)
+    }
+
+    /// Whether a read of this offset would have to make an index first. The log's threads do that, and call the waker.
+    pub(super) fn awaits_index(self: &Arc<Self>, from: u64, waker: &Waker) -> bool {
+        let Ok(Some(place)) = self.place(from) else { return false };
+        if place.open.is_some() || place.segment.index(&*self.disk).is_some() {
+            return false;
+        }
+        let mut state = self.state();
+        let longest = state.await_index(place.segment, place.known, waker, self.limits.max_waiters);
+        if !std::mem::replace(&mut state.busy, true) {
+            drop(state);
+            self.push();
+        }
+        longest.into_iter().for_each(Waker::wake);
+        true
+    }
+}
+
+impl State {
+    /// Puts a segment in line for an index, once. Answers the waker that has waited longest, if more wait than may.
+    fn await_index(
+        &mut self,
+        segment: Arc<Segment>,
+        known: Known,
+        waker: &Waker,
+        most: usize,
+    ) -> Option<Waker> {
+        let Some(wanted) = self.unindexed.iter_mut().find(|wanted| wanted.segment.base == segment.base)
+        else {
+            self.unindexed.push_back(Unindexed { segment, known, wakers: [waker.clone()].into() });
+            return None;
+        };
+        if wanted.wakers.iter().any(|one| one.will_wake(waker)) {
+            return None;
+        }
+        wanted.wakers.push_back(waker.clone());
+        if wanted.wakers.len() > most { wanted.wakers.pop_front() } else { None }
+    }
+}
+
+/// A segment whose index is missing, and the wakers of its readers.
+pub(super) struct Unindexed {
+    pub(super) segment: Arc<Segment>,
+    pub(super) known: Known,
+    pub(super) wakers: VecDeque<Waker>,
 }
 
 /// The header at a place in a window, if it is all there.
 fn header_at(place: &Place, window: &Bytes, at: u64, start: usize) -> Result<Option<BatchHeader>, Malformed> {
     let position = at + start as u64;
-    if place.damaged.contains(&position) {
-        return Err(Malformed::Checksum);
+    if let Ok(known) = place.damaged.binary_search_by_key(&position, |hole| hole.damage.start) {
+        return Err(place.damaged[known].damage.wrong);
     }
     match window.get(start..).unwrap_or_default() {
         rest if rest.len() >= BATCH_HEADER => {
@@ -231,28 +380,6 @@ fn header_at(place: &Place, window: &Bytes, at: u64, start: usize) -> Result<Opt
             Err(Malformed::Truncated)
         }
         _ => Ok(None),
-    }
-}
-
-/// How many bytes are damaged, if what is wanted lies behind them.
-fn behind_damage(
-    place: &Place,
-    file: &dyn File,
-    position: u64,
-    wrong: Malformed,
-    wanted: Wanted,
-) -> Result<u64, ReadError> {
-    let rest = file.lend(position + 1..place.bytes).map_err(ReadError::Io)?;
-    // The segment's own offsets are known, so that no other can be meant.
-    let ahead = record::find_batch_where(&rest, |_, header| {
-        header.base >= place.segment.base && header.end() <= place.end
-    });
-    match (ahead, wanted) {
-        (Some((_, header)), Wanted::Offset(offset)) if offset < header.base => {
-            Err(damaged(place, position, wrong, header.base))
-        }
-        (Some((ahead, _)), _) => Ok(ahead as u64 + 1),
-        (None, _) => Err(damaged(place, position, wrong, place.resume)),
     }
 }
 

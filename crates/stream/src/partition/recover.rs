@@ -3,12 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::state::Entry;
+use super::scan::{Damage, Part, Scan};
+use super::state::{Entry, Hole};
 use crate::disk::{Disk, File};
 use crate::index::{Index, Summary};
-use crate::record::{self, Malformed};
+use crate::record::Malformed;
+use crate::seal::{HEAD, Head, Seal};
 use crate::segment::Segment;
-use crate::{Loss, OpenError};
+use crate::{Fsync, Loss, OpenError};
 
 /// What was found.
 pub(super) struct Recovered {
@@ -18,6 +20,10 @@ pub(super) struct Recovered {
     pub(super) file: Arc<dyn File>,
     /// The last one's index.
     pub(super) index: Index,
+    /// The last one's head.
+    pub(super) head: Option<Head>,
+    /// Another process has begun the last one.
+    pub(super) is_reopened: bool,
     pub(super) losses: Vec<Loss>,
 }
 
@@ -27,11 +33,13 @@ pub(super) struct Recovered {
 pub(super) fn open(
     disk: &dyn Disk,
     dir: &Path,
-    stream: &str,
-    partition: u32,
+    (stream, partition): (&str, u32),
+    fsync: Fsync,
+    now: u64,
 ) -> Result<Recovered, OpenError> {
     let bases = clean(disk, dir).map_err(|error| OpenError::Io(dir.to_owned(), error))?;
-    let mut recovery = Recovery { disk, stream, partition, losses: Vec::new(), next: 0, time: 0 };
+    let mut recovery =
+        Recovery { disk, stream, partition, losses: Vec::new(), next: 0, time: 0, limit: None };
     if bases.is_empty() {
         // A partition that was just made has none either; then nobody asks for losses.
         let why = format!("{}: no segment is there", dir.display());
@@ -48,7 +56,7 @@ pub(super) fn open(
                 // It was to be the next one and did not come into being whole, so that the one before went on. That may
                 // be the last one, of which more is to be looked at.
                 segment.remove(disk).map_err(failed)?;
-                return open(disk, dir, stream, partition);
+                return open(disk, dir, (stream, partition), fsync, now);
             }
             let what = format!("begins before the end of the segment before it, offset {}", recovery.next);
             return Err(OpenError::Unknown(segment.path().to_owned(), what.into()));
@@ -56,22 +64,30 @@ pub(super) fn open(
         if let Some(before) = entries.last_mut().filter(|_| base > recovery.next) {
             recovery.note_gap(before, base);
         }
-        let is_last = place + 1 == bases.len();
-        let (entry, its_index) = recovery.segment(segment, is_last)?;
+        let behind = bases.get(place + 1).map(|&base| Segment::new(dir, base));
+        recovery.limit = behind.as_ref().and_then(|behind| replaced_from(disk, behind));
+        let (entry, its_index) = recovery.segment(segment, behind.is_none())?;
         entries.push(entry);
         index = its_index;
     }
-    let (file, index) = match (entries.last(), index) {
-        (Some(entry), Some(index)) => (entry.segment.file(disk), index),
-        _ => {
-            let segment = Arc::new(Segment::new(dir, 0));
-            let file = segment.create(disk);
-            entries.push(Entry::new(segment, Summary::empty(0, 0)));
-            (file, Index::default())
-        }
+    let io_failed = |error| OpenError::Io(dir.to_owned(), error);
+    let is_new = recovery.begin(dir, &mut entries, fsync, now).map_err(io_failed)?;
+    // One was made if there was none.
+    let (summary, segment) = match entries.last() {
+        Some(last) => (last.summary, last.segment.clone()),
+        None => return Err(io_failed(std::io::ErrorKind::NotFound.into())),
     };
-    let file = file.map_err(|error| OpenError::Io(dir.to_owned(), error))?;
-    Ok(Recovered { entries, file, index, losses: recovery.losses })
+    let head = segment.framing(disk).map_err(io_failed)?.head;
+    let file = segment.file(disk).map_err(io_failed)?;
+    let index = if summary.is_empty() { Index::default() } else { index.unwrap_or_default() };
+    Ok(Recovered { entries, file, index, head, is_reopened: !is_new, losses: recovery.losses })
+}
+
+/// The offset from which on a segment replaces what the one before has, if it does.
+fn replaced_from(disk: &dyn Disk, segment: &Segment) -> Option<u64> {
+    // What cannot be read is an error when it is its turn.
+    let head = segment.framing(disk).ok()?.head?;
+    head.replaces.then_some(segment.base)
 }
 
 /// The segments that are there; what belongs to none goes.
@@ -97,20 +113,24 @@ struct Recovery<'a> {
     /// The offset and the time from which what follows may begin.
     next: u64,
     time: u64,
+    /// The segment behind replaces what is from this offset on.
+    limit: Option<u64>,
 }
 
 impl Recovery<'_> {
     /// One segment: as its index says, if that is right, and else as it is. The index of the last one is wanted.
     fn segment(&mut self, segment: Segment, is_last: bool) -> Result<(Entry, Option<Index>), OpenError> {
         let segment = Arc::new(segment);
-        if let Some(summary) = segment.summary(self.disk) {
+        let failed = |error| OpenError::Io(segment.path().to_owned(), error);
+        if let Some(summary) = segment.summary(self.disk)
+            && self.limit.is_none_or(|limit| summary.end <= limit)
+        {
             let index = if is_last { segment.stored_index(self.disk) } else { None };
             if !is_last || index.is_some() {
                 (self.next, self.time) = (summary.end, summary.last_time);
                 return Ok((Entry::new(segment, summary), index));
             }
         }
-        let failed = |error| OpenError::Io(segment.path().to_owned(), error);
         let (entry, index) = self.scan(&segment, is_last).map_err(|error| match error {
             ScanError::Unknown => {
                 let what = "was written by a newer version, or is no segment";
@@ -119,6 +139,7 @@ impl Recovery<'_> {
             ScanError::Io(error) => failed(error),
         })?;
         if is_last {
+            segment.remove_index(self.disk).map_err(failed)?;
             // A process that was killed has written what it has not synced: what is shown from now on must stay.
             segment.file(self.disk).and_then(|file| file.sync()).map_err(failed)?;
         } else if entry.is_right() {
@@ -128,52 +149,95 @@ impl Recovery<'_> {
         Ok((entry, Some(index)))
     }
 
-    /// Goes over all batches. What is damaged between them is left as it is, and named; at the end, it is cut off.
+    /// Goes over all batches. What is damaged between them is left as it is, and named; at the end, it is cut off, if the
+    /// segment has a key to tell that nothing follows.
     fn scan(&mut self, segment: &Arc<Segment>, is_last: bool) -> Result<(Entry, Index), ScanError> {
         let file = segment.file(self.disk)?;
+        let framing = segment.framing(self.disk)?;
         let bytes = file.lend(0..file.bytes()?)?;
-        let mut summary = Summary::empty(segment.base, self.time);
+        let start = framing.start.min(bytes.len() as u64);
+        let created = framing.head.map_or(self.time, |head| head.created);
+        let mut summary = Summary::empty(segment.base, start, created);
         let mut index = Index::default();
-        let (mut damaged, mut damage) = (Vec::new(), None);
-        let mut at = 0;
-        loop {
-            let checked = record::walk(&bytes[at..], (summary.end, summary.last_time), |position, header| {
-                let position = position + at as u64;
-                index.note(position, header);
-                summary.add(header);
-                // Not the sum of all, if something lies between.
-                summary.bytes = position + u64::from(header.length);
-            });
-            at += checked.bytes;
-            let Some(wrong) = checked.wrong else { break };
-            if wrong == Malformed::Reserved {
-                return Err(ScanError::Unknown);
+        let (mut holes, mut damage, mut is_replaced) = (Vec::new(), None::<Damage>, false);
+        for part in Scan::new(&bytes, framing, segment.base, self.limit) {
+            match part {
+                Part::Damage(Damage { wrong: Malformed::Reserved, .. }) => return Err(ScanError::Unknown),
+                Part::Damage(more) => {
+                    damage = Some(damage.map_or(more, |first| Damage { end: more.end, ..first }));
+                }
+                Part::Batch(position, header) => {
+                    if let Some(damage) = damage.take() {
+                        self.note_damage(
+                            segment,
+                            damage,
+                            summary.end,
+                            "left in the file, since more follows",
+                        );
+                        holes.push(Hole { damage, resume: header.base });
+                    }
+                    index.note(position, &header);
+                    summary.add(&header);
+                    // Not the sum of all, if something lies between.
+                    summary.bytes = position + u64::from(header.length);
+                }
+                Part::Replaced(_) => is_replaced = true,
             }
-            let why = format!("{}: {wrong} at byte {at}", segment.path().display());
-            let ahead = record::find_batch(&bytes[at + 1..], summary.end).map(|(ahead, _)| ahead + 1);
-            let lost = ahead.unwrap_or(bytes.len() - at) as u64;
-            let how = match ahead {
-                None if is_last => "cut off, as the end of a write that was not finished",
-                _ => "left in the file, since more follows",
-            };
-            self.losses.push(self.loss(summary.end, lost, format!("{why}; {how}")));
-            let Some(ahead) = ahead else {
-                damage = Some(why);
-                break;
-            };
-            damaged.push(at as u64);
-            at += ahead;
         }
         drop(bytes);
         (self.next, self.time) = (summary.end, summary.last_time);
         let mut entry = Entry::new(segment.clone(), summary);
-        entry.damaged = damaged.into();
-        match damage {
-            Some(_) if is_last => file.truncate(summary.bytes)?,
-            Some(why) => entry.damage = Some(why.into()),
-            None => {}
+        entry.damaged = holes.into();
+        let cuts = is_last && framing.head.is_some();
+        if let Some(damage) = damage {
+            let how = if cuts {
+                "cut off, as the end of a write that was not finished"
+            } else {
+                "left in the file"
+            };
+            let why = self.note_damage(segment, damage, summary.end, how);
+            entry.damage = (!cuts).then(|| why.into());
+        }
+        if cuts || is_replaced {
+            file.truncate(summary.bytes)?;
         }
         Ok((entry, index))
+    }
+
+    fn note_damage(&mut self, segment: &Segment, damage: Damage, offset: u64, how: &str) -> String {
+        let Damage { start, end, wrong } = damage;
+        let why = format!("{}: {wrong} at byte {start}", segment.path().display());
+        let loss = self.loss(offset, end - start, format!("{why}; {how}"));
+        self.losses.push(loss);
+        why
+    }
+
+    /// Sees to it that there is a segment with a key, unless the last one has batches. Whether one was begun.
+    fn begin(&self, dir: &Path, entries: &mut Vec<Entry>, fsync: Fsync, now: u64) -> std::io::Result<bool> {
+        let base = match entries.last() {
+            Some(last) if !last.summary.is_empty() => return Ok(false),
+            Some(last) if last.segment.framing(self.disk)?.head.is_some() => return Ok(false),
+            Some(last) => last.summary.base,
+            None => 0,
+        };
+        let synced = fsync == Fsync::Batch;
+        let head = Head { seal: Seal::random(base)?, created: now, synced, replaces: false };
+        let segment = match entries.pop() {
+            Some(last) if last.is_right() => {
+                last.segment.renew(self.disk, &head)?;
+                last.segment
+            }
+            before => {
+                if let Some(damaged) = before {
+                    damaged.segment.put_aside(self.disk)?;
+                }
+                let segment = Arc::new(Segment::new(dir, base));
+                segment.create(self.disk, &head)?;
+                segment
+            }
+        };
+        entries.push(Entry::new(segment, Summary::empty(base, HEAD as u64, self.time)));
+        Ok(true)
     }
 
     /// A segment begins where the one before ends: what is between has gone with its end, or with a file.

@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use super::Past;
 use super::queue::{Queue, Queued};
+use super::read::Unindexed;
+use super::scan::Damage;
 use super::write::Job;
 use crate::disk::File;
 use crate::index::{Index, Summary};
+use crate::seal::Head;
 use crate::segment::Segment;
 use crate::{AppendError, Ends, Fsync, StreamConfig};
 
@@ -18,8 +21,8 @@ pub(super) struct Entry {
     pub(super) segment: Arc<Segment>,
     /// Of what readers may see; of the last segment that is what has been written, too, but while a write is under way.
     pub(super) summary: Summary,
-    /// Where in that something is wrong.
-    pub(super) damaged: Arc<[u64]>,
+    /// What of that is damaged, as far as it is known.
+    pub(super) damaged: Arc<[Hole]>,
     /// What is wrong behind that, if something is.
     pub(super) damage: Option<Arc<str>>,
 }
@@ -35,6 +38,13 @@ impl Entry {
     }
 }
 
+/// A damaged part of a segment, and the offset of the first batch behind it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hole {
+    pub(super) damage: Damage,
+    pub(super) resume: u64,
+}
+
 pub(super) struct State {
     pub(super) config: StreamConfig,
     /// Never empty; batches are appended to the last.
@@ -45,6 +55,12 @@ pub(super) struct State {
     pub(super) file: Arc<dyn File>,
     /// The last one's index.
     pub(super) index: Index,
+    /// The last one's head. None: it has no key, and is not appended to.
+    pub(super) head: Option<Head>,
+    /// Another process has begun it.
+    pub(super) is_reopened: bool,
+    /// There was no room to sync what was written to it last.
+    pub(super) has_unsynced_end: bool,
     pub(super) recent: Recent,
     /// The offset that comes next, and the time of the batch before it.
     pub(super) next: u64,
@@ -66,6 +82,8 @@ pub(super) struct State {
     /// When there was no room the last time.
     pub(super) full_since: Option<u64>,
     pub(super) waiters: VecDeque<(Past, Waker)>,
+    /// Segments whose index is to be made.
+    pub(super) unindexed: VecDeque<Unindexed>,
     pub(super) counters: Counters,
 }
 
@@ -109,6 +127,10 @@ pub(super) struct Counters {
 
 /// How long nothing is tried after there was no room.
 const FULL: u64 = 1_000_000;
+
+/// How far the time of a batch may lead the clock, in microseconds. A clock that is set back by less stands still; one that
+/// is set back further begins a segment, within which times only grow.
+const LEAD_MOST: u64 = 60_000_000;
 
 /// A segment is ended for its age when that is this part of how long it is kept: what is to go goes at most so much
 /// later.
@@ -166,7 +188,34 @@ impl State {
             let most = micros(age / AGE_PARTS);
             now.saturating_sub(last.first_time) > most && !self.is_full(now)
         });
-        last.bytes > 0 && (is_too_small || is_old)
+        let first = self.queue.first();
+        let goes_back = first.is_some_and(|first| first.appended < last.last_time);
+        let is_ahead = self.config.retain_age.is_some() && last.first_time > now.saturating_add(LEAD_MOST);
+        let is_old = is_old || is_ahead && !self.is_full(now) || goes_back;
+        let is_ended = first.is_some() && self.is_ended();
+        is_ended || !last.is_empty() && (is_too_small || is_old)
+    }
+
+    /// The time of a batch that is appended now.
+    pub(super) fn time_of(&self, now: u64) -> u64 {
+        if self.time > now.saturating_add(LEAD_MOST) { now } else { now.max(self.time) }
+    }
+
+    /// Whether nothing is appended to the last segment any more. No place of a file is written to a second time once its
+    /// batch may have been seen: where that is not certain, the next process begins a segment, with a key of its own.
+    fn is_ended(&self) -> bool {
+        let is_synced = self.config.fsync == Fsync::Batch;
+        // The head of an empty segment may be one that could not be synced: it is written anew.
+        let is_unsure = self.is_reopened && self.last().summary.is_empty();
+        let is_continued =
+            |head: &Head| if head.synced { is_synced && !is_unsure } else { !self.is_reopened };
+        self.has_unsynced_end || !self.head.as_ref().is_some_and(is_continued)
+    }
+
+    /// Whether the segment that is begun next replaces what the file before it has from there on.
+    pub(super) fn replaces(&self) -> bool {
+        let is_begun_anew = self.last().summary.is_empty();
+        self.has_unsynced_end || is_begun_anew && self.head.is_some_and(|head| head.replaces)
     }
 
     /// Bytes for which the last segment has room.
@@ -192,8 +241,35 @@ impl State {
         let is_old = self
             .config
             .retain_age
-            .is_some_and(|age| now.saturating_sub(first.summary.last_time) > micros(age));
+            .is_some_and(|age| now.saturating_sub(self.last_time_of_first(now)) > micros(age));
         is_much || is_old
+    }
+
+    /// When the newest batch of the first segment was appended. If the clock was ahead then, not later than the first
+    /// batch of a later segment.
+    fn last_time_of_first(&self, now: u64) -> u64 {
+        let mut times = self.entries.iter();
+        let last_time = times.next().map_or(now, |first| first.summary.last_time);
+        if last_time <= now {
+            return last_time;
+        }
+        times.map(|entry| entry.summary.first_time).fold(last_time, u64::min)
+    }
+
+    /// The segment that holds the first batch of this time or later, or what comes before.
+    pub(super) fn segment_of_time(&self, time: u64) -> Option<usize> {
+        let mut filled =
+            self.entries.iter().enumerate().filter(|(_, entry)| !entry.summary.is_empty()).peekable();
+        while let Some((at, entry)) = filled.next() {
+            let summary = &entry.summary;
+            // A clock that was set back within the time of a segment was ahead at its end.
+            let behind = filled.peek().map(|(_, behind)| behind.summary.first_time);
+            let ahead = behind.filter(|behind| (summary.first_time..summary.last_time).contains(behind));
+            if ahead.unwrap_or(summary.last_time) >= time {
+                return Some(at);
+            }
+        }
+        None
     }
 
     /// Takes everything that waits, since it will not be written; the offsets will be given again.

@@ -9,11 +9,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use sinews_engine::AppendFile;
 
-use super::queue::{Queued, WRITE_MOST};
+use super::queue::{self, Piece, Queued, WRITE_MOST};
+use super::read::Known;
 use super::state::{Entry, State};
 use super::{Core, Fsync};
 use crate::disk::{Disk, File, append_all, is_shortage};
 use crate::index::{Index, Summary};
+use crate::seal::{HEAD, Head, Seal};
 use crate::segment::Segment;
 use crate::{AppendError, Durability};
 
@@ -22,6 +24,7 @@ pub(super) enum Job {
     Write(Write),
     Roll(Roll),
     Remove(Arc<Segment>),
+    Index(Arc<Segment>, Known),
 }
 
 /// Bytes to write at the end of a file, and whether to sync it then.
@@ -30,10 +33,15 @@ pub(crate) struct Write {
     /// The file's length before.
     start: u64,
     batches: Vec<Queued>,
+    /// Not sealed yet.
+    waiting: Vec<Piece>,
+    seal: Option<Seal>,
     pub(crate) pieces: Vec<Bytes>,
     sync: bool,
     /// Nobody sees it before it is synced.
     takes_back: bool,
+    /// All that was written before has been synced.
+    is_first: bool,
     /// By the clock of the log.
     begun: u64,
 }
@@ -48,6 +56,8 @@ pub(super) struct Written {
 enum End {
     Done,
     NoSpace,
+    /// There was no room to sync it. What it wrote is cut off, and nothing is appended to the file any more.
+    Unsynced,
     Failed(String),
 }
 
@@ -60,6 +70,10 @@ pub(super) struct Roll {
     is_right: bool,
     dirty: bool,
     new: Arc<Segment>,
+    /// Readers see only what is synced.
+    synced: bool,
+    replaces: bool,
+    now: u64,
 }
 
 impl Core {
@@ -70,6 +84,9 @@ impl Core {
         if let Some(job) = state.left.take() {
             return Some(job);
         }
+        if let Some(wanted) = state.unindexed.front() {
+            return Some(Job::Index(wanted.segment.clone(), wanted.known));
+        }
         if state.failed.is_none() {
             if state.should_remove(now)
                 && let Some(segment) = state.take_first()
@@ -77,18 +94,21 @@ impl Core {
                 return Some(Job::Remove(segment));
             }
             if state.should_roll(now) {
-                return Some(Job::Roll(self.begin_roll(&mut state)));
+                return Some(Job::Roll(self.begin_roll(&mut state, now)));
             }
             let sync_due = state.should_sync(now);
             if state.queue.first().is_some() || sync_due {
-                return Some(Job::Write(begin_write(&mut state, sync_due, now)));
+                let mut write = begin_write(&mut state, sync_due, now);
+                drop(state);
+                write.seal();
+                return Some(Job::Write(write));
             }
         }
         state.busy = false;
         None
     }
 
-    fn begin_roll(&self, state: &mut State) -> Roll {
+    fn begin_roll(&self, state: &mut State, now: u64) -> Roll {
         let index = std::mem::take(&mut state.index);
         let last = state.last();
         Roll {
@@ -99,6 +119,9 @@ impl Core {
             is_right: last.is_right(),
             dirty: state.dirty_since.is_some(),
             new: Arc::new(Segment::new(&self.dir, last.summary.end)),
+            synced: state.config.fsync == Fsync::Batch,
+            replaces: state.replaces(),
+            now,
         }
     }
 
@@ -112,6 +135,15 @@ impl Core {
             Job::Roll(roll) => {
                 let file = roll.carry_out(&*self.disk);
                 self.finish_roll(roll, file);
+            }
+            Job::Index(segment, known) => {
+                if let Err(error) = self.make_index(&segment, &known) {
+                    tracing::warn!(path = %segment.path().display(), %error, "an index could not be made");
+                    // Whoever reads there is told why.
+                    segment.set_index(Arc::default());
+                }
+                let made = self.state().unindexed.pop_front();
+                made.into_iter().flat_map(|made| made.wakers).for_each(Waker::wake);
             }
             Job::Remove(segment) => {
                 if let Err(error) = segment.remove(&*self.disk) {
@@ -206,7 +238,7 @@ impl Core {
         state.counters.writes += u64::from(!write.batches.is_empty());
         let bytes: usize = write.batches.iter().map(|batch| batch.header.length as usize).sum();
         state.pending = state.pending.saturating_sub(bytes);
-        let is_synced = write.sync && !matches!(written.end, End::Failed(_));
+        let is_synced = write.sync && !matches!(written.end, End::Failed(_) | End::Unsynced);
         if is_synced {
             state.counters.syncs += 1;
             state.counters.sync_time += Duration::from_micros(now.saturating_sub(write.begun));
@@ -220,6 +252,10 @@ impl Core {
         let error = match written.end {
             End::Done => None,
             End::NoSpace => Some(self.refuse(&mut state, now, &mut refused)),
+            End::Unsynced => {
+                state.has_unsynced_end = true;
+                Some(self.refuse(&mut state, now, &mut refused))
+            }
             End::Failed(why) => Some(self.fail(&mut state, &why, &mut refused)),
         };
         let woken = state.take_woken(self.limits.max_pending);
@@ -227,16 +263,23 @@ impl Core {
         tell(batches, refused, error, woken);
     }
 
-    fn finish_roll(&self, roll: Roll, file: io::Result<Arc<dyn File>>) {
+    fn finish_roll(&self, roll: Roll, begun: io::Result<(Arc<dyn File>, Head)>) {
         let now = (self.clock)();
         let mut state = self.state();
         let mut refused = Vec::new();
-        let error = match file {
-            Ok(file) => {
-                roll.old.set_index(Arc::new(roll.index));
-                let summary = Summary::empty(roll.new.base, roll.summary.last_time);
-                state.push(Entry::new(roll.new, summary));
+        let error = match begun {
+            Ok((file, head)) => {
+                let summary =
+                    Summary::empty(roll.new.base, HEAD as u64, roll.summary.last_time.min(roll.now));
+                if roll.summary.is_empty() {
+                    // It had the same name.
+                    *state.last_mut() = Entry::new(roll.new, summary);
+                } else {
+                    roll.old.set_index(Arc::new(roll.index));
+                    state.push(Entry::new(roll.new, summary));
+                }
                 state.file = file;
+                (state.head, state.is_reopened, state.has_unsynced_end) = (Some(head), false, false);
                 state.dirty_since = None;
                 state.durable = roll.summary.end;
                 None
@@ -297,14 +340,24 @@ fn tell(done: Vec<Queued>, refused: Vec<Queued>, error: Option<AppendError>, wok
 
 fn begin_write(state: &mut State, sync_due: bool, begun: u64) -> Write {
     let first = state.queue.first().map_or(0, |first| u64::from(first.length));
-    let (batches, pieces) = state.queue.take(first.max(state.room().min(WRITE_MOST)));
+    let (batches, waiting) = state.queue.take(first.max(state.room().min(WRITE_MOST)));
     let takes_back = state.config.fsync == Fsync::Batch;
     let (file, start) = (state.file.clone(), state.last().summary.bytes);
     let sync = sync_due || takes_back;
-    Write { file, start, batches, pieces, sync, takes_back, begun }
+    let seal = state.head.map(|head| head.seal);
+    let is_first = state.dirty_since.is_none();
+    Write { file, start, batches, waiting, seal, pieces: Vec::new(), sync, takes_back, is_first, begun }
 }
 
 impl Write {
+    /// Makes the headers, which takes a while and no lock. A segment without a seal is not written to.
+    fn seal(&mut self) {
+        if let Some(seal) = &self.seal {
+            let waiting = std::mem::take(&mut self.waiting);
+            self.pieces = queue::seal(&mut self.batches, waiting, seal, self.start);
+        }
+    }
+
     fn carry_out(&self) -> Written {
         let (count, result) = append_all(&*self.file, &self.pieces);
         let written = match result {
@@ -318,6 +371,7 @@ impl Write {
         // What could not be synced once may be lost without a second sync saying so: it is never tried again.
         match self.file.sync() {
             Ok(()) => written,
+            Err(error) if self.takes_back && self.is_first && is_shortage(&error) => self.take_back(),
             Err(error) => {
                 if self.takes_back {
                     // The system may keep what it could not sync, and show it to the next process as if it were
@@ -326,6 +380,15 @@ impl Write {
                 }
                 Written::failed("syncing", &error)
             }
+        }
+    }
+
+    /// There was no room for what nobody has seen. It goes, and that is synced: the pages whose sync has failed are none of
+    /// the file's any more, and the next segment has the next batches.
+    fn take_back(&self) -> Written {
+        match self.file.truncate(self.start).and_then(|()| self.file.sync()) {
+            Ok(()) => Written { whole: 0, end: End::Unsynced },
+            Err(error) => Written::failed("cutting off what could not be synced", &error),
         }
     }
 
@@ -352,15 +415,17 @@ impl Written {
 }
 
 impl Roll {
-    fn carry_out(&self, disk: &dyn Disk) -> io::Result<Arc<dyn File>> {
+    fn carry_out(&self, disk: &dyn Disk) -> io::Result<(Arc<dyn File>, Head)> {
         // Whatever the stream's rule is: so only the last segment can end in the middle of a batch.
         if self.dirty {
             self.file.sync().map_err(|error| io::Error::other(format!("syncing: {error}")))?;
         }
         // It is made again when the log is opened, if it cannot be written.
-        if self.is_right {
+        if self.is_right && !self.summary.is_empty() {
             let _ = self.old.store(disk, &self.summary, &self.index);
         }
-        self.new.create(disk)
+        let seal = Seal::random(self.new.base)?;
+        let head = Head { seal, created: self.now, synced: self.synced, replaces: self.replaces };
+        Ok((self.new.create(disk, &head)?, head))
     }
 }

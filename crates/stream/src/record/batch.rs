@@ -1,6 +1,10 @@
 //! Batches, as they lie one after the other in a file.
 
-use super::{BATCH_HEADER, Malformed, RECORD_HEADER, RecordIter, Records, u32_at, u64_at};
+use super::{BATCH_HEADER, Malformed, PLAIN_HEADER, RECORD_HEADER, RecordIter, Records, u32_at, u64_at};
+use crate::seal::Seal;
+
+/// The flag of a header that has a tag.
+const TAGGED: u32 = 1;
 
 /// What stands before the records of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,30 +12,65 @@ use super::{BATCH_HEADER, Malformed, RECORD_HEADER, RecordIter, Records, u32_at,
 pub struct BatchHeader {
     /// Offset of the first record.
     pub base: u64,
-    /// When the batch was appended, in microseconds since 1970. Never less than that of the batch before.
+    /// When the batch was appended, in microseconds since 1970. Never less than that of the batch before in its segment.
     pub appended: u64,
     /// Records, 1 at least.
     pub count: u32,
     /// Bytes of the batch, header included.
     pub length: u32,
+    /// Ties the header to its place in a file of the log; only the log can check it. None in batches of version 1 and in
+    /// those that a broker's records were put into.
+    pub tag: Option<u64>,
 }
 
 impl BatchHeader {
-    /// The header of a batch of these records.
+    /// The header of a batch of these records, for a log: its tag is made when its place is known.
     pub(crate) fn of(records: &Records, base: u64, appended: u64) -> Self {
         // `Limits` keep records below 4 GiB with a header before them.
         let length = (BATCH_HEADER + records.bytes().len()) as u32;
-        Self { base, appended, count: records.count(), length }
+        Self { base, appended, count: records.count(), length, tag: Some(0) }
     }
 
+    /// The same without a tag.
+    pub(crate) fn plain(records: &Records, base: u64, appended: u64) -> Self {
+        let length = (PLAIN_HEADER + records.bytes().len()) as u32;
+        Self { base, appended, count: records.count(), length, tag: None }
+    }
+
+    /// Bytes of the header.
+    pub fn size(&self) -> usize {
+        if self.tag.is_some() { BATCH_HEADER } else { PLAIN_HEADER }
+    }
+
+    /// The header as bytes, of which [`size`](Self::size) count.
     pub(crate) fn encode(&self) -> [u8; BATCH_HEADER] {
+        let mut bytes = self.fields();
+        bytes[32..].copy_from_slice(&self.tag.unwrap_or_default().to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[4..self.size()]);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// The same, with the tag of this position.
+    pub(crate) fn sealed(mut self, seal: &Seal, position: u64) -> Self {
+        self.tag = Some(0);
+        self.tag = Some(seal.tag(position, &self.fields()));
+        self
+    }
+
+    /// Whether its tag is that of this position.
+    pub(crate) fn is_sealed(&self, seal: &Seal, position: u64) -> bool {
+        *self == self.sealed(seal, position)
+    }
+
+    /// Without checksum and tag.
+    fn fields(&self) -> [u8; BATCH_HEADER] {
         let mut bytes = [0; BATCH_HEADER];
         bytes[4..8].copy_from_slice(&self.length.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.base.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.appended.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.count.to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[4..]);
-        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        bytes[28..32].copy_from_slice(&if self.tag.is_some() { TAGGED } else { 0 }.to_le_bytes());
         bytes
     }
 
@@ -41,15 +80,19 @@ impl BatchHeader {
     ///
     /// [`Malformed`] if they do not begin with one.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let head: &[u8; BATCH_HEADER] = bytes.first_chunk().ok_or(Malformed::Truncated)?;
+        let head: &[u8; PLAIN_HEADER] = bytes.first_chunk().ok_or(Malformed::Truncated)?;
+        let flags = u32_at(head, 28);
+        let size = if flags == TAGGED { BATCH_HEADER } else { PLAIN_HEADER };
+        let head = bytes.get(..size).ok_or(Malformed::Truncated)?;
         let header = Self {
             length: u32_at(head, 4),
             base: u64_at(head, 8),
             appended: u64_at(head, 16),
             count: u32_at(head, 24),
+            tag: (flags == TAGGED).then(|| u64_at(head, 32)),
         };
         // What is impossible is told first, since it costs less than the checksum: a search for a header relies on it.
-        let least = BATCH_HEADER as u64 + u64::from(header.count) * RECORD_HEADER as u64;
+        let least = size as u64 + u64::from(header.count) * RECORD_HEADER as u64;
         if header.count == 0
             || u64::from(header.length) < least
             || header.base.checked_add(header.count.into()).is_none()
@@ -59,7 +102,7 @@ impl BatchHeader {
         if u32_at(head, 0) != crc32c::crc32c(&head[4..]) {
             return Err(Malformed::Checksum);
         }
-        if u32_at(head, 28) != 0 {
+        if flags != 0 && flags != TAGGED {
             return Err(Malformed::Reserved);
         }
         Ok(header)
@@ -90,7 +133,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Whether all its records are right, and as many as the header says.
-    fn check(&self) -> Result<(), Malformed> {
+    pub(crate) fn check(&self) -> Result<(), Malformed> {
         let mut count = 0;
         for record in self.records() {
             record?;
@@ -126,65 +169,45 @@ impl<'a> Iterator for Batches<'a> {
     }
 }
 
-fn split_batch<'a>(rest: &mut &'a [u8]) -> Result<Batch<'a>, Malformed> {
+pub(crate) fn split_batch<'a>(rest: &mut &'a [u8]) -> Result<Batch<'a>, Malformed> {
     let header = BatchHeader::decode(rest)?;
     let (batch, behind) = rest.split_at_checked(header.length as usize).ok_or(Malformed::Truncated)?;
     *rest = behind;
-    Ok(Batch { header, records: &batch[BATCH_HEADER..] })
+    Ok(Batch { header, records: &batch[header.size()..] })
 }
 
-/// How far a file's batches are right, checksums of records included.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Checked {
-    /// Bytes of the batches that are right.
-    pub(crate) bytes: usize,
-    /// What is wrong behind them, if anything is there.
-    pub(crate) wrong: Option<Malformed>,
-}
-
-/// Walks over batches whose offsets and times only grow from these on, and shows each with its place.
-pub(crate) fn walk(
-    file: &[u8],
-    (mut next, mut time): (u64, u64),
-    mut each: impl FnMut(u64, &BatchHeader),
-) -> Checked {
-    let mut rest = file;
-    loop {
-        let at = file.len() - rest.len();
-        if rest.is_empty() {
-            return Checked { bytes: at, wrong: None };
-        }
-        let batch = split_batch(&mut rest).and_then(|batch| batch.check().map(|()| batch));
-        let wrong = match batch {
-            Ok(batch) if batch.header.base >= next && batch.header.appended >= time => {
-                each(at as u64, &batch.header);
-                (next, time) = (batch.header.end(), batch.header.appended);
-                continue;
-            }
-            Ok(_) => Malformed::Order,
-            Err(wrong) => wrong,
-        };
-        return Checked { bytes: at, wrong: Some(wrong) };
-    }
-}
-
-/// The first whole and right batch anywhere in `bytes` whose offset may be that of a batch there, and its place.
-///
-/// Offsets are from `least` on, and a record has 20 bytes at least: so what a producer has put into a record, to look like
-/// a batch, cannot lead far away.
-pub(crate) fn find_batch(bytes: &[u8], least: u64) -> Option<(usize, BatchHeader)> {
-    find_batch_where(bytes, |at, header| {
-        header.base.checked_sub(least).is_some_and(|jump| jump <= (at / RECORD_HEADER) as u64)
-    })
-}
-
-/// The first whole and right batch anywhere in `bytes` that is one of those that may be there, and its place.
-pub(crate) fn find_batch_where(
+/// The first header in `bytes` that carries the tag of its place; they begin at this position of the file. What is told
+/// of it is true whatever else is in the bytes, and its records need not be right. Each place costs the same, however
+/// long a header there claims to be.
+pub(crate) fn find_sealed(
     bytes: &[u8],
-    may_be: impl Fn(usize, &BatchHeader) -> bool,
-) -> Option<(usize, BatchHeader)> {
-    (0..bytes.len().saturating_sub(BATCH_HEADER)).find_map(|at| {
-        let batch = split_batch(&mut &bytes[at..]).ok()?;
-        (may_be(at, &batch.header) && batch.check().is_ok()).then_some((at, batch.header))
-    })
+    position: u64,
+    seal: &Seal,
+    effort: &mut Effort,
+) -> Option<(u64, BatchHeader)> {
+    const FLAGS: [u8; 4] = TAGGED.to_le_bytes();
+    let found = bytes.windows(BATCH_HEADER).zip(position..).find_map(|(head, at)| {
+        if head[28..32] != FLAGS {
+            return None;
+        }
+        effort.heads += 1;
+        let header = BatchHeader::decode(head).ok()?;
+        effort.tags += 1;
+        header.is_sealed(seal, at).then_some((at, header))
+    });
+    effort.searched += found.map_or(bytes.len() as u64, |(at, _)| at - position);
+    found
+}
+
+/// What a search has cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Effort {
+    /// Places that were looked at.
+    pub(crate) searched: u64,
+    /// Headers whose checksum may have been computed.
+    pub(crate) heads: u64,
+    /// Tags that were computed.
+    pub(crate) tags: u64,
+    /// Bytes of records whose checksums were computed.
+    pub(crate) verified: u64,
 }

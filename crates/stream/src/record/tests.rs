@@ -31,12 +31,22 @@ fn a_record_is_these_bytes() {
 
 #[test]
 fn a_batch_header_is_these_bytes() {
-    let header = BatchHeader { base: 0x0102, appended: 0x0304, count: 5, length: 0x1000 };
+    let mut header =
+        BatchHeader { base: 0x0102, appended: 0x0304, count: 5, length: 0x1000, tag: Some(0x0506) };
     let bytes = header.encode();
-    let rest = [0, 16, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0];
-    assert_eq!(bytes[4..], rest);
-    assert_eq!(BatchHeader::decode(&bytes), Ok(header));
+    let mut rest = [0, 16, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 1, 0, 0, 0];
+    assert_eq!(bytes[4..32], rest);
+    assert_eq!(bytes[32..], [6, 5, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes[..4], crc32c::crc32c(&bytes[4..]).to_le_bytes());
+    assert_eq!((BatchHeader::decode(&bytes), header.size()), (Ok(header), 40));
     assert_eq!(header.end(), 0x0107);
+    // Version 1, and what a broker has.
+    header.tag = None;
+    rest[24] = 0;
+    let bytes = header.encode();
+    assert_eq!(bytes[4..32], rest);
+    assert_eq!(bytes[..4], crc32c::crc32c(&rest).to_le_bytes());
+    assert_eq!((BatchHeader::decode(&bytes[..32]), header.size()), (Ok(header), 32));
 }
 
 #[test]
@@ -57,13 +67,15 @@ fn what_is_built_is_found_again() {
 fn any_damage_is_found() {
     let good = records(&[b"first", b"second"]);
     let file = batch(3, 9, &good);
+    let check = |mut bytes: &[u8]| split_batch(&mut bytes).and_then(|batch| batch.check());
+    assert_eq!(check(&file), Ok(()));
     for bit in 0..file.len() * 8 {
         let mut bad = file.clone();
         bad[bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(walk(&bad, (0, 0), |_, _| ()).bytes, 0, "bit {bit}");
+        assert!(check(&bad).is_err(), "bit {bit}");
     }
     for cut in 1..file.len() {
-        assert!(walk(&file[..cut], (0, 0), |_, _| ()).wrong.is_some(), "cut {cut}");
+        assert!(check(&file[..cut]).is_err(), "cut {cut}");
         if cut > BATCH_HEADER {
             let sent = Bytes::copy_from_slice(&file[BATCH_HEADER..cut]);
             let whole = cut - BATCH_HEADER == RECORD_HEADER + 1 + 5;
@@ -74,9 +86,9 @@ fn any_damage_is_found() {
 
 #[test]
 fn what_a_newer_version_writes_is_told_apart() {
-    let mut header = BatchHeader { base: 0, appended: 0, count: 1, length: 100 }.encode();
-    header[28] = 1;
-    let crc = crc32c::crc32c(&header[4..]);
+    let mut header = BatchHeader { base: 0, appended: 0, count: 1, length: 100, tag: None }.encode();
+    header[28] = 2;
+    let crc = crc32c::crc32c(&header[4..32]);
     header[..4].copy_from_slice(&crc.to_le_bytes());
     assert_eq!(BatchHeader::decode(&header), Err(Malformed::Reserved));
     for (at, value) in [(18, 3), (19, 1)] {
@@ -104,33 +116,4 @@ fn limits_hold_for_who_builds_and_who_checks() {
     assert_eq!(Records::check(bytes.clone(), &limits.count(1)).unwrap_err(), Malformed::TooLarge);
     assert_eq!(Records::check(bytes, &limits.bytes(43)).unwrap_err(), Malformed::TooLarge);
     assert_eq!(Records::check(Bytes::new(), &limits).unwrap_err(), Malformed::Empty);
-}
-
-#[test]
-fn offsets_and_times_only_grow() {
-    let one = records(&[b"a", b"b"]);
-    for (second, right) in [((2, 5), true), ((9, 6), true), ((1, 5), false), ((2, 4), false)] {
-        let first = batch(0, 5, &one);
-        let file = [&first[..], &batch(second.0, second.1, &one)].concat();
-        let walked = walk(&file, (0, 0), |_, _| ());
-        assert_eq!(walked.wrong.is_none(), right, "{second:?}");
-        assert_eq!(walked.bytes, if right { file.len() } else { first.len() });
-    }
-    assert_eq!(walk(&batch(4, 0, &one), (5, 0), |_, _| ()).wrong, Some(Malformed::Order));
-}
-
-#[test]
-fn a_batch_is_found_behind_damage() {
-    let one = records(&[b"a"]);
-    let mut file = vec![0xa5; 1000];
-    file.extend(batch(50, 1, &one));
-    assert_eq!(find_batch(&file, 50).map(|(at, header)| (at, header.base)), Some((1000, 50)));
-    // Neither before what is looked for, nor behind what can have been there.
-    assert_eq!(find_batch(&file, 51), None);
-    assert!(find_batch(&file, 0).is_some());
-    file.drain(..1);
-    assert_eq!(find_batch(&file, 0), None);
-    let last = file.len() - 1;
-    file[last] ^= 1;
-    assert_eq!(find_batch(&file, 0), None);
 }

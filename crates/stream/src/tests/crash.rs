@@ -65,9 +65,10 @@ fn run(seed: u64) {
 /// What will go wrong in this life, if anything.
 fn plan(disk: &Simulated, chance: &mut Chance) {
     for _ in 0..chance.below(3) {
-        let fault = match chance.below(6) {
+        let fault = match chance.below(7) {
             0 => Fault::NoSpace(chance.below(600)),
             1 => Fault::Failure,
+            6 => Fault::Full,
             2 | 3 => Fault::Crash,
             _ => Fault::Short,
         };

@@ -8,7 +8,8 @@ use crate::{Durability, ReadError, StreamError, StreamsConfig};
 
 const FIRST: &str = "/log/streams/s/0/00000000000000000000.log";
 
-/// Offsets 0 to 9 in records of 1,000 bytes: three in a segment, in batches of 1,063 bytes.
+/// Offsets 0 to 9 in records of 1,000 bytes: three in a segment, in batches of 1,071 bytes behind
+/// a head of 128.
 fn filled() -> One {
     let one = One::new(&small());
     one.fill(0..10, 1000 + 8);
@@ -22,24 +23,27 @@ fn filled() -> One {
 #[test]
 fn what_is_damaged_while_it_is_open_is_an_error_of_who_reads_it() {
     let one = filled();
-    one.disk.damage(FIRST, 1063 + 9);
+    one.disk.damage(FIRST, 128 + 1071 + 9);
     let (found, gaps) = read_all(&one.partition, 1);
     assert_eq!(gaps, [(1, 2)]);
     assert_eq!(found.iter().map(|found| found.0).collect::<Vec<_>>(), [0, 2, 3, 4, 5, 6, 7, 8, 9]);
     assert_eq!(one.partition.read(2, 1).unwrap().next, 3);
     let error = one.partition.read(1, 1).unwrap_err();
-    assert!(error.to_string().contains("00000000000000000000.log: a checksum differs at byte 1"), "{error}");
+    assert!(
+        error.to_string().contains("00000000000000000000.log: a checksum differs at byte 1199"),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_full_segment_that_is_damaged_is_left_as_it_is() {
     let one = filled();
-    one.disk.damage(FIRST, 1500);
+    one.disk.damage(FIRST, 128 + 1500);
     // Without its index, the segment is read when the log is opened.
     one.disk.damage(&FIRST.replace(".log", ".index"), 3);
     let (one, losses) = one.reopen(true);
     assert_eq!(losses.len(), 1, "{losses:?}");
-    assert_eq!((losses[0].partition, losses[0].offset, losses[0].bytes), (Some(0), 1, 1063));
+    assert_eq!((losses[0].partition, losses[0].offset, losses[0].bytes), (Some(0), 1, 1071));
     assert!(losses[0].why.contains("left in the file"), "{losses:?}");
     let (found, gaps) = read_all(&one.partition, 1);
     assert_eq!((found.len(), gaps), (9, vec![(1, 2)]));
@@ -51,14 +55,14 @@ fn a_full_segment_that_is_damaged_is_left_as_it_is() {
 fn damage_before_what_is_right_is_not_cut_off() {
     let one = One::new(&small());
     one.fill(0..3, 1000);
-    one.disk.damage(FIRST, 1100);
+    one.disk.damage(FIRST, 128 + 1100);
     let (one, losses) = one.reopen(true);
     assert_eq!((losses.len(), losses[0].offset), (1, 1));
     assert!(
         one.disk
             .files("/log/streams/s/0")
             .iter()
-            .any(|(name, bytes)| name.ends_with("0.log") && *bytes == 3 * 1055)
+            .any(|(name, bytes)| name.ends_with("0.log") && *bytes == 128 + 3 * 1063)
     );
     // The offsets behind the damage are not given again: somebody may have read them.
     assert_eq!(one.partition.ends().next, 3);
@@ -75,10 +79,10 @@ fn damage_before_what_is_right_is_not_cut_off() {
 fn an_unfinished_end_is_cut_off() {
     let one = One::new(&small());
     one.fill(0..3, 1000);
-    one.disk.damage(FIRST, 2 * 1055 + 500);
+    one.disk.damage(FIRST, 128 + 2 * 1063 + 500);
     let (one, losses) = one.reopen(true);
-    assert_eq!((losses[0].offset, losses[0].bytes), (2, 1055));
-    assert!(losses[0].why.contains("a checksum differs at byte 2110; cut off"), "{losses:?}");
+    assert_eq!((losses[0].offset, losses[0].bytes), (2, 1063));
+    assert!(losses[0].why.contains("a checksum differs at byte 2254; cut off"), "{losses:?}");
     one.fill(7..8, 1000);
     assert_eq!(read_all(&one.partition, 1).0, [(0, 0), (1, 1), (2, 7)]);
     assert_eq!(one.reopen(true).1, []);
@@ -101,9 +105,9 @@ fn what_a_newer_version_wrote_is_not_touched() {
     let one = One::new(&small());
     one.fill(0..1, 100);
     // A flag, with a checksum that is right.
-    let header = crate::record::BatchHeader { base: 1, appended: 1_000_000, count: 1, length: 60 };
-    let mut bytes = header.encode().to_vec();
-    bytes[28] = 1;
+    let header = crate::record::BatchHeader { base: 1, appended: 1_000_000, count: 1, length: 60, tag: None };
+    let mut bytes = header.encode()[..32].to_vec();
+    bytes[28] = 2;
     let crc = crc32c::crc32c(&bytes[4..]);
     bytes[..4].copy_from_slice(&crc.to_le_bytes());
     let disk = one.disk.after(After::Kill);

@@ -10,17 +10,17 @@ fn batches_are_whole_and_as_many_as_fit() {
         one.partition.append(numbered(batch * 10..batch * 10 + 10, 77)).unwrap();
     }
     one.work();
-    // A batch of 32 + 10 * (20 + 3 + 77) bytes.
+    // A batch of 40 + 10 * (20 + 3 + 77) bytes.
     for (from, most, batches, next) in [
         (0, 0, 1, 10),
         (5, 1, 1, 10),
-        (9, 2063, 1, 10),
-        (9, 2064, 2, 20),
+        (9, 2079, 1, 10),
+        (9, 2080, 2, 20),
         (35, 10_000, 7, 100),
         (99, 10_000, 1, 100),
     ] {
         let read = one.partition.read(from, most).unwrap();
-        assert_eq!((read.batches.len(), read.next), (batches * 1032, next), "{from} {most}");
+        assert_eq!((read.batches.len(), read.next), (batches * 1040, next), "{from} {most}");
     }
     let read = one.partition.read(100, 1).unwrap();
     assert!(read.batches.is_empty() && read.next == 100);
@@ -94,7 +94,7 @@ fn who_is_at_the_end_is_lent_the_same_bytes_as_the_others() {
     // From the index, from what is recent, and from both ends of that.
     for from in [0, 100, 135, 136, 137, 198, 199] {
         let read = one.partition.read(from, 1 << 20).unwrap();
-        assert_eq!((read.batches.len(), read.next), ((200 - from as usize) * 155, 200), "{from}");
+        assert_eq!((read.batches.len(), read.next), ((200 - from as usize) * 163, 200), "{from}");
     }
     let at_end: Vec<_> = (0..3).map(|_| one.partition.read(199, 1 << 20).unwrap().batches).collect();
     assert!(at_end.windows(2).all(|pair| pair[0].as_ptr() == pair[1].as_ptr()));

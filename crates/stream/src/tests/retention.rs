@@ -26,7 +26,7 @@ fn whole_segments_go_while_enough_is_left() {
     assert_eq!((one.partition.seek(Start::Earliest), one.partition.seek(Start::Offset(3))), (24, 24));
     // Indexes go with their segments; what is lent stays.
     assert_eq!(one.disk.files("/log/streams/s/0").len(), 3);
-    assert_eq!(lent.batches.len(), 32 + 23 + 1000);
+    assert_eq!(lent.batches.len(), 40 + 23 + 1000);
     let (one, losses) = one.reopen(true);
     assert_eq!((losses, read_all(&one.partition, 1).0.len()), (vec![], 6));
 }

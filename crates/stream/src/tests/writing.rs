@@ -22,7 +22,7 @@ fn what_waits_is_written_with_one_call_and_synced_once() {
     }
     let statistics = one.partition.statistics();
     assert_eq!((statistics.writes, statistics.syncs, statistics.batches, statistics.pending), (1, 1, 50, 0));
-    assert_eq!((statistics.records, statistics.bytes), (50, 50 * (32 + 20 + 3 + 100)));
+    assert_eq!((statistics.records, statistics.bytes), (50, 128 + 50 * (40 + 20 + 3 + 100)));
 }
 
 #[test]
@@ -55,8 +55,8 @@ fn readers_see_what_is_synced_or_what_is_written() {
 fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
     let one = One::new(&StreamConfig::default());
     one.fill(0..2, 100);
-    // One and a half batches of 155 bytes.
-    one.disk.set_room(Some(230));
+    // One and a half batches of 163 bytes.
+    one.disk.set_room(Some(240));
     let mut pending: Vec<_> =
         (2..6).map(|number| one.partition.append(numbered([number], 100)).unwrap()).collect();
     one.work();
@@ -66,7 +66,7 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
     }
     assert_eq!((one.partition.ends().readable, one.partition.ends().next), (3, 3));
     let files = one.disk.files("/log/streams/s/0");
-    assert_eq!(files, [("00000000000000000000.log".to_owned(), 3 * 155)]);
+    assert_eq!(files, [("00000000000000000000.log".to_owned(), 128 + 3 * 163)]);
     // It is refused at once for a second, so that nobody is told that it is in order and then not.
     one.disk.set_room(None);
     assert_eq!(one.partition.append(numbered([6], 100)).unwrap_err(), AppendError::NoSpace);
@@ -103,8 +103,9 @@ fn rolled_in_vain(faults: &[(u64, Fault)]) -> One {
     one
 }
 
-/// The index of the old segment is created, cut and written; then the new one is created, and its name synced.
-const NAME_SYNCED: u64 = 4;
+/// The index of the old segment is created, cut and written; then the new one is created, its head
+/// written, and its name synced.
+const NAME_SYNCED: u64 = 5;
 
 #[test]
 fn a_segment_that_did_not_come_into_being_leaves_nothing() {
@@ -120,10 +121,10 @@ fn an_empty_segment_that_the_one_before_has_passed_goes() {
     // Nor can it be removed.
     for kill in [false, true] {
         let one = rolled_in_vain(&[(NAME_SYNCED, Fault::Shortage), (NAME_SYNCED + 1, Fault::Failure)]);
-        assert!(one.disk.files("/log/streams/s/0").contains(&("00000000000000000002.log".to_owned(), 0)));
+        assert!(one.disk.files("/log/streams/s/0").contains(&("00000000000000000002.log".to_owned(), 128)));
         if kill {
             // The last write has not come to its end.
-            one.disk.damage("/log/streams/s/0/00000000000000000000.log", 2 * 1055 + 155 + 50);
+            one.disk.damage("/log/streams/s/0/00000000000000000000.log", 128 + 2 * 1063 + 163 + 50);
         }
         let (one, losses) = one.reopen(kill);
         assert_eq!((losses.len(), one.partition.ends().next), if kill { (1, 3) } else { (0, 4) });
@@ -174,6 +175,89 @@ fn a_failure_is_for_good_and_takes_nothing_that_was_acknowledged() {
         let (streams, _) = super::open(&disk, StreamsConfig::default(), &one.hand).unwrap();
         assert_eq!(read_all(&streams.stream("s").unwrap().partition(0).unwrap(), 1).0, [(0, 0), (1, 1)]);
     }
+}
+
+/// The write of a batch, and its sync.
+const SYNCED: u64 = 2;
+
+#[test]
+fn partition_goes_on_in_a_new_segment_when_there_was_no_room_to_sync() {
+    let one = One::new(&StreamConfig::default());
+    one.fill(0..2, 100);
+    one.disk.plan(SYNCED, Fault::Full);
+    let mut pending: Vec<_> =
+        (2..4).map(|number| one.partition.append(numbered([number], 100)).unwrap()).collect();
+    one.work();
+    for pending in &mut pending {
+        assert_eq!(poll(pending, Durability::Disk), Some(Err(AppendError::NoSpace)));
+    }
+    // What could not be synced is cut off; nothing is tried for a second, as without room to write.
+    assert_eq!((one.partition.failure(), one.partition.ends().next), (None, 2));
+    assert_eq!(one.disk.files("/log/streams/s/0")[0].1, 128 + 2 * 163);
+    assert_eq!(one.partition.append(numbered([4], 8)).unwrap_err(), AppendError::NoSpace);
+    one.hand.pass(1_000_000);
+    one.fill(5..7, 100);
+    assert_eq!(read_all(&one.partition, 1).0, [(0, 0), (1, 1), (2, 5), (3, 6)]);
+    let names: Vec<String> = one.disk.files("/log/streams/s/0").into_iter().map(|(name, _)| name).collect();
+    assert!(names.contains(&"00000000000000000002.log".to_owned()), "{names:?}");
+    for after in [After::Kill, After::PowerLoss] {
+        let disk = one.disk.after(after);
+        let (streams, losses) = super::open(&disk, StreamsConfig::default(), &one.hand).unwrap();
+        let partition = streams.stream("s").unwrap().partition(0).unwrap();
+        assert_eq!((losses, read_all(&partition, 1).0.len()), (vec![], 4), "{after:?}");
+    }
+}
+
+#[test]
+fn first_batch_of_a_segment_without_room_to_sync_is_refused_and_the_segment_begun_anew() {
+    let one = One::new(&StreamConfig::default());
+    for number in 0..3 {
+        one.disk.plan(SYNCED + if number > 0 { 3 } else { 0 }, Fault::Full);
+        let mut pending = one.partition.append(numbered([number], 100)).unwrap();
+        one.work();
+        assert_eq!(poll(&mut pending, Durability::Disk), Some(Err(AppendError::NoSpace)), "{number}");
+        one.hand.pass(1_000_000);
+    }
+    one.fill(3..5, 100);
+    let (one, losses) = one.reopen(true);
+    assert_eq!((losses, read_all(&one.partition, 1).0), (vec![], vec![(0, 3), (1, 4)]));
+}
+
+#[test]
+fn end_that_could_neither_be_synced_nor_cut_off_fails_the_partition() {
+    let one = One::new(&StreamConfig::default());
+    one.fill(0..2, 100);
+    one.disk.plan(SYNCED, Fault::Full);
+    one.disk.plan(SYNCED + 1, Fault::Failure);
+    let mut pending = one.partition.append(numbered([2], 100)).unwrap();
+    one.work();
+    assert!(matches!(poll(&mut pending, Durability::Disk), Some(Err(AppendError::Failed(_)))));
+    assert!(one.partition.failure().unwrap().contains("could not be synced"));
+}
+
+#[test]
+fn segment_behind_an_end_that_came_back_replaces_it() {
+    let one = One::new(&StreamConfig::default());
+    one.fill(0..2, 100);
+    let before = one.disk.files("/log/streams/s/0")[0].1 as u64;
+    // What a cut left behind, if the disk did not keep the cut: whole batches at offsets that were given again.
+    one.fill(2..4, 100);
+    let path = std::path::Path::new("/log/streams/s/0/00000000000000000000.log");
+    let left = crate::disk::Disk::open(&one.disk, path).unwrap();
+    let left = left.lend(before..left.bytes().unwrap()).unwrap();
+    crate::disk::Disk::open(&one.disk, path).unwrap().truncate(before).unwrap();
+    let (one, _) = one.reopen(true);
+    one.disk.plan(SYNCED, Fault::Full);
+    one.partition.append(numbered([7], 100)).unwrap();
+    one.work();
+    one.hand.pass(1_000_000);
+    one.fill(8..10, 100);
+    let disk = one.disk.after(After::Kill);
+    crate::disk::Disk::open(&disk, path).unwrap().append(&[std::io::IoSlice::new(&left)]).unwrap();
+    let (streams, losses) = super::open(&disk, StreamsConfig::default(), &one.hand).unwrap();
+    let partition = streams.stream("s").unwrap().partition(0).unwrap();
+    let found = [(0, 0), (1, 1), (2, 8), (3, 9)];
+    assert_eq!((losses, read_all(&partition, 1).0), (vec![], found.to_vec()));
 }
 
 #[test]
@@ -253,7 +337,7 @@ fn nothing_is_taken_after_closing_and_what_waited_is_there() {
     assert!(matches!(one.streams.create("t", &StreamConfig::default()), Err(crate::CreateError::Closed)));
     assert_eq!(read_all(&one.partition, 1).0, [(0, 1)]);
     // Opening trusts what closing has noted, and reads nothing.
-    one.disk.damage("/log/streams/s/0/00000000000000000000.log", 40);
+    one.disk.damage("/log/streams/s/0/00000000000000000000.log", 128 + 50);
     let (one, losses) = one.reopen(false);
     assert_eq!((losses, one.partition.ends().next), (vec![], 1));
     // Not any more, once something was appended.

@@ -1,0 +1,228 @@
+//! Goes over a segment: what is right, and what is damaged.
+//!
+//! Each batch leads to the next. Where the chain is broken, only a header with the tag of its place is believed
+//! ([`record::find_sealed`]); without a key, nothing behind the damage is. Every byte is searched once at most, and every
+//! record verified once at most, whatever the bytes are.
+
+use crate::record::{self, BatchHeader, Effort, Malformed};
+use crate::seal::Framing;
+
+/// The scan of a segment's file.
+pub(super) struct Scan<'a> {
+    bytes: &'a [u8],
+    framing: Framing,
+    at: usize,
+    /// The offset and the time from which a batch may begin.
+    next: u64,
+    time: u64,
+    /// The segment behind replaces what is from this offset on.
+    limit: u64,
+    /// Whether records are verified.
+    verifies: bool,
+    pub(super) effort: Effort,
+}
+
+/// What a part of a segment is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Batch(u64, BatchHeader),
+    Damage(Damage),
+    /// From here on it was replaced.
+    Replaced(u64),
+}
+
+/// A part of a segment that is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Damage {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) wrong: Malformed,
+}
+
+impl<'a> Scan<'a> {
+    /// Of a whole file, whose batches begin from this offset and time on.
+    pub(super) fn new(bytes: &'a [u8], framing: Framing, next: u64, limit: Option<u64>) -> Self {
+        let at = bytes.len().min(framing.start as usize);
+        let limit = limit.unwrap_or(u64::MAX);
+        Self { bytes, framing, at, next, time: 0, limit, verifies: true, effort: Effort::default() }
+    }
+
+    /// Looks at headers only.
+    pub(super) fn headers(mut self) -> Self {
+        self.verifies = false;
+        self
+    }
+
+    /// The header here, which leads to the next one; and whether its records are right.
+    fn batch(&mut self) -> Result<(BatchHeader, Result<(), Malformed>), Malformed> {
+        let here = &self.bytes[self.at..];
+        let header = BatchHeader::decode(here)?;
+        if self.framing.start > 0 && header.tag.is_none() {
+            return Err(Malformed::Reserved);
+        }
+        if let Some(seal) = self.framing.seal() {
+            self.effort.tags += 1;
+            if !header.is_sealed(seal, self.at as u64) {
+                return Err(Malformed::Checksum);
+            }
+        }
+        if header.base < self.next || header.appended < self.time {
+            return Err(Malformed::Order);
+        }
+        if !self.verifies {
+            let is_whole = header.length as usize <= here.len();
+            return Ok((header, if is_whole { Ok(()) } else { Err(Malformed::Truncated) }));
+        }
+        let checked = record::split_batch(&mut &here[..]).and_then(|batch| {
+            self.effort.verified += u64::from(header.length);
+            batch.check()
+        });
+        Ok((header, checked))
+    }
+
+    /// Where the chain goes on behind a header that is wrong.
+    fn resume(&mut self) -> usize {
+        let behind = self.at + 1;
+        let (Some(seal), Some(bytes)) = (self.framing.seal(), self.bytes.get(behind..)) else {
+            return self.bytes.len();
+        };
+        let found = record::find_sealed(bytes, behind as u64, seal, &mut self.effort);
+        // A position within the file, which is in memory.
+        found.map_or(self.bytes.len(), |(position, _)| position as usize)
+    }
+}
+
+impl Iterator for Scan<'_> {
+    type Item = Part;
+
+    fn next(&mut self) -> Option<Part> {
+        if self.at >= self.bytes.len() {
+            return None;
+        }
+        let start = self.at as u64;
+        let (part, end) = match self.batch() {
+            Ok((header, _)) if header.end() > self.limit => (Part::Replaced(start), self.bytes.len()),
+            Ok((header, records)) => {
+                (self.next, self.time) = (header.end(), header.appended);
+                let end = self.bytes.len().min(self.at + header.length as usize);
+                match records {
+                    Ok(()) => (Part::Batch(start, header), end),
+                    Err(wrong) => (Part::Damage(Damage { start, end: end as u64, wrong }), end),
+                }
+            }
+            Err(wrong) => {
+                let end = self.resume();
+                (Part::Damage(Damage { start, end: end as u64, wrong }), end)
+            }
+        };
+        self.at = end;
+        Some(part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Kind, Limits, RecordBuilder, Records};
+    use crate::seal::{HEAD, Head, Seal};
+
+    fn framing() -> Framing {
+        Framing::of(Head { seal: Seal::of(0, (3, 4)), created: 0, synced: true, replaces: false })
+    }
+
+    fn one_record(value: &[u8]) -> Records {
+        let mut builder = RecordBuilder::with_limits(Limits::default().bytes(64 << 20));
+        builder.push(0, b"", value, Kind::Bytes).unwrap();
+        builder.finish().unwrap()
+    }
+
+    /// A segment of one batch for each of these.
+    fn segment(values: &[&[u8]]) -> Vec<u8> {
+        let mut file = vec![0; HEAD];
+        let seal = *framing().seal().unwrap();
+        for (base, value) in values.iter().enumerate() {
+            let records = one_record(value);
+            let header = BatchHeader::of(&records, base as u64, 0).sealed(&seal, file.len() as u64);
+            file.extend_from_slice(&header.encode());
+            file.extend_from_slice(records.bytes());
+        }
+        file
+    }
+
+    /// Headers each of which claims all that is behind it, and is right but for the tag; and records that make what it
+    /// claims right, too, at the end.
+    fn nested(bytes: usize) -> Vec<u8> {
+        let end = one_record(b"the innermost record");
+        let mut payload = Vec::new();
+        while payload.len() + 60 + end.bytes().len() < bytes {
+            let left = (bytes - payload.len()) as u32;
+            let header = BatchHeader { base: 1, appended: 0, count: 1, length: left, tag: Some(9) };
+            payload.extend_from_slice(&header.encode());
+        }
+        payload.extend_from_slice(end.bytes());
+        payload.resize(bytes, 0);
+        payload
+    }
+
+    fn scan(file: &[u8]) -> (Vec<Part>, Effort) {
+        let mut scan = Scan::new(file, framing(), 0, None);
+        let parts = scan.by_ref().collect();
+        (parts, scan.effort)
+    }
+
+    #[test]
+    fn nested_heads_cost_each_byte_once() {
+        for bytes in [1 << 20, 8 << 20] {
+            let mut file = segment(&[b"first", &nested(bytes), b"last"]);
+            let second = HEAD + 40 + 20 + 5;
+            let total = file.len() as u64;
+            // Its header; its records; and its end, which is torn off.
+            for (at, end) in [(second + 9, total), (second + 100, total), (second + 9, total - 100)] {
+                file.truncate(end as usize);
+                file[at] ^= 1;
+                let (parts, effort) = scan(&file);
+                let batches = parts.iter().filter(|part| matches!(part, Part::Batch(..))).count();
+                assert_eq!(batches, if end == total { 2 } else { 1 }, "{parts:?}");
+                assert!(effort.searched <= end && effort.verified <= end, "{effort:?} of {end}");
+                // Flags can be at each fourth byte, and headers with right checksums are 40 bytes apart here.
+                assert!(effort.tags <= end / 40 + 3 && effort.heads <= end / 4, "{effort:?} of {end}");
+                file[at] ^= 1;
+            }
+        }
+    }
+
+    #[test]
+    fn torn_end_is_not_searched() {
+        let file = segment(&[b"first", &nested(1 << 20)]);
+        let (parts, effort) = scan(&file[..file.len() - 1]);
+        assert_eq!((parts.len(), effort.searched, effort.tags), (2, 0, 2));
+    }
+
+    #[test]
+    fn damaged_records_do_not_hide_the_next_batch() {
+        let mut file = segment(&[b"first", b"second", b"third"]);
+        file[HEAD + 65 + 65] ^= 1;
+        let (parts, effort) = scan(&file);
+        assert!(matches!(parts[1], Part::Damage(Damage { wrong: Malformed::Checksum, .. })), "{parts:?}");
+        assert!(matches!(parts[2], Part::Batch(_, header) if header.base == 2), "{parts:?}");
+        assert_eq!(effort.searched, 0);
+    }
+
+    #[test]
+    fn batch_of_another_place_or_segment_is_not_believed() {
+        let file = segment(&[b"first", b"second"]);
+        // The same batch, elsewhere and under another key.
+        let moved = [&file[..HEAD], &[0; 7], &file[HEAD..]].concat();
+        assert!(matches!(scan(&moved).0[..], [Part::Damage(_)]));
+        let head = Head { seal: Seal::of(0, (3, 5)), created: 0, synced: true, replaces: false };
+        let parts: Vec<Part> = Scan::new(&file, Framing::of(head), 0, None).collect();
+        assert!(matches!(parts[..], [Part::Damage(_)]));
+    }
+
+    #[test]
+    fn what_was_replaced_is_left_out() {
+        let file = segment(&[b"first", b"second", b"third"]);
+        let parts: Vec<Part> = Scan::new(&file, framing(), 0, Some(1)).collect();
+        assert!(matches!(parts[..], [Part::Batch(..), Part::Replaced(_)]), "{parts:?}");
+    }
+}

@@ -1,0 +1,246 @@
+//! The secret of a segment: a key that no client sees, and the tags that it makes.
+//!
+//! A payload may hold any bytes, those of a batch with right checksums too. So a batch behind damage is believed only if
+//! its header carries the tag of its place: SipHash-2-4 under a key that is random for each segment and never leaves the
+//! file's head. `docs/streams-format.md` has the argument.
+
+use std::io;
+
+use crate::record::{BATCH_HEADER, PLAIN_HEADER, u32_at, u64_at};
+
+/// Bytes before the first batch of a segment: two copies of [`COPY`] bytes.
+pub(crate) const HEAD: usize = 2 * COPY;
+
+/// Bytes of one copy of the head.
+const COPY: usize = 64;
+
+/// In the place of a batch's flags, so that version 1 takes the file for one of a newer version.
+const MAGIC: u32 = 0x32_53_4e_53;
+
+/// The first copy may differ from the second by so many bits, if the second is to be used: one byte.
+const FLIPPED_MOST: u32 = 8;
+
+/// Attribute: what readers see of the segment was synced before.
+const SYNCED: u32 = 1;
+
+/// Attribute: the segment replaces what the one before has from this segment's base on.
+const REPLACES: u32 = 2;
+
+/// What stands before the batches of a segment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) seal: Seal,
+    /// When the segment was created, in microseconds since 1970.
+    pub(crate) created: u64,
+    /// Readers see only batches that were synced.
+    pub(crate) synced: bool,
+    /// Batches of the segment before, from this one's base on, could not be synced and do not count.
+    pub(crate) replaces: bool,
+}
+
+/// The key of a segment, and its base.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seal {
+    base: u64,
+    key: (u64, u64),
+}
+
+/// How batches lie in a segment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Framing {
+    /// Where the first batch begins.
+    pub(crate) start: u64,
+    /// None: version 1, which has no tags, or both copies of the key are damaged.
+    pub(crate) head: Option<Head>,
+}
+
+impl Seal {
+    /// A seal of a new segment.
+    pub(crate) fn random(base: u64) -> io::Result<Self> {
+        let mut key = [0; 16];
+        getrandom::fill(&mut key).map_err(io::Error::other)?;
+        Ok(Self { base, key: (u64_at(&key, 0), u64_at(&key, 8)) })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(base: u64, key: (u64, u64)) -> Self {
+        Self { base, key }
+    }
+
+    /// The tag of a header at a position of the file. Of its bytes, those that say what the batch is count.
+    pub(crate) fn tag(&self, position: u64, header: &[u8; BATCH_HEADER]) -> u64 {
+        let word = |at| u64_at(header, at);
+        let length_and_count = u64::from(u32_at(header, 4)) | u64::from(u32_at(header, 24)) << 32;
+        let flags = u64::from(u32_at(header, 28));
+        siphash(self.key, [self.base, position, length_and_count, word(8), word(16), flags])
+    }
+}
+
+impl std::fmt::Debug for Seal {
+    /// Without the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seal").field("base", &self.base).finish_non_exhaustive()
+    }
+}
+
+impl Head {
+    pub(crate) fn encode(&self) -> [u8; HEAD] {
+        let mut copy = [0; COPY];
+        copy[4..8].copy_from_slice(&(HEAD as u32).to_le_bytes());
+        copy[8..16].copy_from_slice(&self.seal.base.to_le_bytes());
+        copy[16..24].copy_from_slice(&self.created.to_le_bytes());
+        copy[24..28].copy_from_slice(&1u32.to_le_bytes());
+        copy[28..32].copy_from_slice(&MAGIC.to_le_bytes());
+        let attributes = if self.synced { SYNCED } else { 0 } | if self.replaces { REPLACES } else { 0 };
+        copy[36..40].copy_from_slice(&attributes.to_le_bytes());
+        copy[40..48].copy_from_slice(&self.seal.key.0.to_le_bytes());
+        copy[48..56].copy_from_slice(&self.seal.key.1.to_le_bytes());
+        for (at, end) in [(0, 32), (32, COPY)] {
+            let crc = crc32c::crc32c(&copy[at + 4..end]);
+            copy[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+        }
+        let mut head = [0; HEAD];
+        head[..COPY].copy_from_slice(&copy);
+        head[COPY..].copy_from_slice(&copy);
+        head
+    }
+
+    /// One copy, if it is right and of the segment of this base.
+    fn decode(copy: &[u8], base: u64) -> Option<Self> {
+        let is_right = |at: usize, end: usize| u32_at(copy, at) == crc32c::crc32c(&copy[at + 4..end]);
+        let is_head = is_right(0, 32) && is_right(32, COPY) && u32_at(copy, 28) == MAGIC;
+        let attributes = u32_at(copy, 36);
+        (is_head && u64_at(copy, 8) == base).then(|| Self {
+            seal: Seal { base, key: (u64_at(copy, 40), u64_at(copy, 48)) },
+            created: u64_at(copy, 16),
+            synced: attributes & SYNCED != 0,
+            replaces: attributes & REPLACES != 0,
+        })
+    }
+}
+
+impl Framing {
+    /// Of a segment that is begun with this head.
+    pub(crate) fn of(head: Head) -> Self {
+        Self { start: HEAD as u64, head: Some(head) }
+    }
+
+    /// Of the segment of this base whose file begins with these bytes, [`HEAD`] of them if it has so many.
+    pub(crate) fn decode(bytes: &[u8], base: u64) -> Self {
+        let is_begun = |bytes: &[u8]| u32_at(bytes, 28) == MAGIC;
+        let Some(bytes) = bytes.first_chunk::<HEAD>() else {
+            // A head that was not finished, or a file of version 1 that may have a batch.
+            let is_torn = bytes.len() < PLAIN_HEADER || is_begun(bytes);
+            return Self { start: if is_torn { bytes.len() as u64 } else { 0 }, head: None };
+        };
+        let (first, second) = bytes.split_at(COPY);
+        // In a file of version 1 the second copy's place belongs to a payload. So the first must be nearly the same.
+        let flipped = || first.iter().zip(second).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>();
+        let head = Head::decode(first, base)
+            .or_else(|| Head::decode(second, base).filter(|_| flipped() <= FLIPPED_MOST));
+        let has_head = head.is_some() || is_begun(first);
+        Self { start: if has_head { HEAD as u64 } else { 0 }, head }
+    }
+
+    pub(crate) fn seal(&self) -> Option<&Seal> {
+        self.head.as_ref().map(|head| &head.seal)
+    }
+}
+
+/// SipHash-2-4 (Aumasson and Bernstein, 2012) of whole words.
+fn siphash((k0, k1): (u64, u64), words: [u64; 6]) -> u64 {
+    let mut v = [
+        k0 ^ 0x736f_6d65_7073_6575,
+        k1 ^ 0x646f_7261_6e64_6f6d,
+        k0 ^ 0x6c79_6765_6e65_7261,
+        k1 ^ 0x7465_6462_7974_6573,
+    ];
+    let length = (words.len() as u64 * 8) << 56;
+    for word in words.into_iter().chain([length]) {
+        v[3] ^= word;
+        round(&mut v);
+        round(&mut v);
+        v[0] ^= word;
+    }
+    v[2] ^= 0xff;
+    (0..4).for_each(|_| round(&mut v));
+    v[0] ^ v[1] ^ v[2] ^ v[3]
+}
+
+fn round(v: &mut [u64; 4]) {
+    v[0] = v[0].wrapping_add(v[1]);
+    v[2] = v[2].wrapping_add(v[3]);
+    v[1] = v[1].rotate_left(13) ^ v[0];
+    v[3] = v[3].rotate_left(16) ^ v[2];
+    v[0] = v[0].rotate_left(32);
+    v[2] = v[2].wrapping_add(v[1]);
+    v[0] = v[0].wrapping_add(v[3]);
+    v[1] = v[1].rotate_left(17) ^ v[2];
+    v[3] = v[3].rotate_left(21) ^ v[0];
+    v[2] = v[2].rotate_left(32);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head() -> Head {
+        Head { seal: Seal::of(7, (0x0706_0504_0302_0100, 99)), created: 5, synced: true, replaces: false }
+    }
+
+    #[test]
+    #[allow(deprecated)]
+    fn tag_is_siphash_2_4() {
+        // The standard library has the same function, deprecated since it is named after its algorithm.
+        use std::hash::{Hasher, SipHasher};
+        let key = (0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908);
+        for seed in 0..100u64 {
+            let words = [0, 1, 2, 3, 4, 5].map(|n: u64| (n + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let mut hasher = SipHasher::new_with_keys(key.0, key.1);
+            words.iter().for_each(|word| hasher.write(&word.to_le_bytes()));
+            assert_eq!(siphash(key, words), hasher.finish());
+        }
+    }
+
+    #[test]
+    fn flipped_byte_of_head_leaves_the_key() {
+        let good = head().encode();
+        assert!(Framing::decode(&good, 7) == Framing::of(head()));
+        for at in 0..HEAD {
+            for flip in [1, 0x80, 0xff] {
+                let mut bad = good;
+                bad[at] ^= flip;
+                assert!(Framing::decode(&bad, 7) == Framing::of(head()), "{at}");
+            }
+        }
+        // Of another segment, the key is none.
+        assert!(Framing::decode(&good, 8).head.is_none());
+    }
+
+    #[test]
+    fn head_with_both_copies_damaged_has_no_key() {
+        let mut bad = head().encode();
+        bad[40] ^= 1;
+        bad[COPY + 41] ^= 1;
+        let framing = Framing::decode(&bad, 7);
+        assert_eq!((framing.start, framing.head.is_none()), (HEAD as u64, true));
+    }
+
+    #[test]
+    fn second_copy_in_the_payload_of_a_version_1_file_is_ignored() {
+        let mut file = [0; HEAD];
+        file[COPY..].copy_from_slice(&head().encode()[COPY..]);
+        assert_eq!(Framing::decode(&file, 7).start, 0);
+        assert_eq!(Framing::decode(&[], 7).start, 0);
+        assert_eq!(Framing::decode(&file[..HEAD - 1], 7).start, 0);
+    }
+
+    #[test]
+    fn head_that_was_not_finished_has_nothing_behind_it() {
+        let good = head().encode();
+        for end in 0..HEAD {
+            let framing = Framing::decode(&good[..end], 7);
+            assert_eq!((framing.start, framing.head.is_none()), (end as u64, true));
+        }
+    }
+}

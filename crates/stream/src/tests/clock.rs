@@ -1,0 +1,161 @@
+//! A clock that is set while the log is used.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::{Hand, One, numbered, read_all, small};
+use crate::disk::simulated::Simulated;
+use crate::writer::steady;
+use crate::{Start, StreamConfig, Streams, StreamsConfig};
+
+const SECOND: u64 = 1_000_000;
+const HOUR: u64 = 3600 * SECOND;
+const YEAR: u64 = 365 * 24 * HOUR;
+
+fn set(hand: &Hand, time: u64) {
+    hand.0.store(time, Ordering::Relaxed);
+}
+
+fn segments(one: &One) -> usize {
+    one.disk.files("/log/streams/s/0").iter().filter(|(name, _)| name.ends_with(".log")).count()
+}
+
+/// Appends a record each minute from this time on.
+fn each_minute(one: &One, numbers: std::ops::Range<u64>, from: u64) {
+    for (minute, number) in numbers.enumerate() {
+        set(&one.hand, from + minute as u64 * 60 * SECOND);
+        one.fill(number..number + 1, 8);
+    }
+}
+
+#[test]
+fn clock_that_was_a_year_ahead_for_one_record_falsifies_no_other() {
+    let one = One::new(&StreamConfig::default());
+    each_minute(&one, 0..10, YEAR);
+    set(&one.hand, 2 * YEAR);
+    one.fill(10..11, 8);
+    each_minute(&one, 11..20, YEAR + HOUR);
+    let (one, losses) = one.reopen(true);
+    assert_eq!((losses, read_all(&one.partition, 1).0.len()), (vec![], 20));
+    let seek = |time| one.partition.seek(Start::Time(time));
+    assert_eq!([seek(YEAR), seek(YEAR + 60 * SECOND), seek(YEAR + 540 * SECOND)], [0, 1, 9]);
+    assert_eq!([seek(YEAR + HOUR + 1), seek(YEAR + HOUR + 480 * SECOND), seek(3 * YEAR)], [12, 19, 20]);
+    one.streams.create("s", &StreamConfig::default().retain_age(Some(Duration::from_secs(7200)))).unwrap();
+    // Retention goes on: two hours after the clock was right again, the year-old record goes.
+    set(&one.hand, YEAR + 4 * HOUR);
+    one.streams.tick();
+    one.work();
+    one.fill(20..21, 8);
+    one.streams.tick();
+    one.work();
+    assert_eq!((one.partition.ends().earliest, segments(&one)), (20, 1));
+}
+
+#[test]
+fn clock_that_was_a_year_behind_for_one_record_removes_nothing() {
+    let one = One::new(&StreamConfig::default().retain_age(Some(Duration::from_secs(7200))));
+    each_minute(&one, 0..10, 2 * YEAR);
+    set(&one.hand, YEAR);
+    one.fill(10..11, 8);
+    each_minute(&one, 11..20, 2 * YEAR + HOUR);
+    one.streams.tick();
+    one.work();
+    assert_eq!(read_all(&one.partition, 1).0.len(), 20);
+    let seek = |time| one.partition.seek(Start::Time(time));
+    assert_eq!([seek(2 * YEAR), seek(2 * YEAR + 60 * SECOND), seek(2 * YEAR + 540 * SECOND)], [0, 1, 9]);
+    assert_eq!(seek(2 * YEAR + HOUR + 1), 12);
+}
+
+#[test]
+fn last_segment_of_a_clock_that_was_ahead_goes_without_another_append() {
+    let one = One::new(&small().retain_age(Some(Duration::from_secs(100))));
+    set(&one.hand, YEAR);
+    one.fill(0..1, 8);
+    for seconds in [0, 101] {
+        set(&one.hand, HOUR + seconds * SECOND);
+        one.streams.tick();
+        one.work();
+    }
+    assert_eq!((one.partition.ends().earliest, segments(&one)), (1, 1));
+}
+
+#[test]
+fn clock_that_goes_back_by_seconds_stands_still() {
+    let one = One::new(&StreamConfig::default());
+    set(&one.hand, YEAR);
+    one.fill(0..1, 8);
+    set(&one.hand, YEAR - 59 * SECOND);
+    one.fill(1..2, 8);
+    assert_eq!((segments(&one), one.partition.seek(Start::Time(YEAR))), (1, 0));
+}
+
+#[test]
+fn batches_on_both_sides_of_a_step_back_are_written_apart() {
+    let one = One::new(&StreamConfig::default());
+    for (number, time) in [(0, YEAR), (1, 2 * YEAR), (2, YEAR), (3, YEAR + 1)] {
+        set(&one.hand, time);
+        one.partition.append(numbered([number], 8)).unwrap();
+    }
+    one.work();
+    assert_eq!(segments(&one), 2);
+    let (one, losses) = one.reopen(true);
+    assert_eq!((losses, read_all(&one.partition, 1).0.len()), (vec![], 4));
+}
+
+#[test]
+fn clock_that_was_set_is_believed_after_a_minute() {
+    let (wall, counter) = (Hand::default(), Hand::default());
+    set(&wall, YEAR);
+    let (ours, theirs) = (wall.0.clone(), counter.0.clone());
+    let clock = steady(move || ours.load(Ordering::Relaxed), move || theirs.load(Ordering::Relaxed));
+    let pass = |micros| {
+        wall.pass(micros);
+        counter.pass(micros);
+        clock()
+    };
+    assert_eq!(pass(SECOND), YEAR + SECOND);
+    // Forth and back: nothing came of it. The same again later is no older for that.
+    for _ in 0..2 {
+        wall.pass(YEAR);
+        assert_eq!(clock(), wall.0.load(Ordering::Relaxed) - YEAR);
+        set(&wall, wall.0.load(Ordering::Relaxed) - YEAR);
+        assert_eq!(pass(100 * SECOND), wall.0.load(Ordering::Relaxed));
+    }
+    for there in [3 * YEAR, YEAR / 3] {
+        set(&wall, there);
+        let before = clock();
+        assert!(before.abs_diff(there) > HOUR);
+        assert_eq!(pass(59 * SECOND), before + 59 * SECOND);
+        assert_eq!(pass(2 * SECOND), there + 61 * SECOND);
+    }
+    // A clock that is drawn near bit by bit is followed.
+    wall.pass(4 * SECOND);
+    assert_eq!(clock(), wall.0.load(Ordering::Relaxed));
+}
+
+#[test]
+fn step_of_the_clock_reaches_neither_batches_nor_retention() {
+    let (wall, counter) = (Hand::default(), Hand::default());
+    set(&wall, YEAR);
+    let (ours, theirs) = (wall.0.clone(), counter.0.clone());
+    let clock = steady(move || ours.load(Ordering::Relaxed), move || theirs.load(Ordering::Relaxed));
+    let disk = Arc::new(Simulated::new(1));
+    let config = StreamsConfig::default().writers(0);
+    let (streams, _) = Streams::open_on(disk, Path::new("/log"), config, clock).unwrap();
+    let stream = streams.create("s", &small().retain_age(Some(Duration::from_secs(7200)))).unwrap();
+    let partition = stream.partition(0).unwrap();
+    for jump in [0, YEAR, 0, YEAR / 2] {
+        wall.pass(jump);
+        for number in 0..5 {
+            partition.append(numbered([number], 1000)).unwrap();
+            while streams.work() {}
+        }
+        streams.tick();
+        while streams.work() {}
+        set(&wall, YEAR);
+    }
+    assert_eq!(partition.ends().earliest, 0);
+    assert_eq!(partition.seek(Start::Time(YEAR + 1)), 20, "no batch is ahead");
+}

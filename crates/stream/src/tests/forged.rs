@@ -1,0 +1,272 @@
+//! A payload is never taken for records, whatever bytes it has and whatever is damaged.
+
+use std::path::Path;
+
+use super::{Hand, One, numbered, open, poll, read_all, small};
+use crate::disk::Disk;
+use crate::disk::simulated::{After, Simulated};
+use crate::record::{Kind, RecordBuilder, Records};
+use crate::{Durability, Fsync, StreamConfig, StreamsConfig};
+
+const FILE: &str = "/log/streams/s/0/00000000000000000000.log";
+
+/// What a forged record says.
+const FORGED: u64 = 0xdead_beef;
+
+/// A batch that is right but for the tag, which its maker cannot know.
+fn forged(base: u64, tag: Option<u64>) -> Vec<u8> {
+    let records = numbered([FORGED], 8);
+    let mut head = vec![0; 32];
+    head[28] = u8::from(tag.is_some());
+    head.extend(tag.map(u64::to_le_bytes).into_iter().flatten());
+    let length = (head.len() + records.bytes().len()) as u32;
+    head[4..8].copy_from_slice(&length.to_le_bytes());
+    head[8..16].copy_from_slice(&base.to_le_bytes());
+    // Now, as far as a producer knows.
+    head[16..24].copy_from_slice(&1_000_000u64.to_le_bytes());
+    head[24] = 1;
+    let crc = crc32c::crc32c(&head[4..]);
+    head[..4].copy_from_slice(&crc.to_le_bytes());
+    [&head[..], records.bytes()].concat()
+}
+
+/// One record with this payload, behind the number that tests look for.
+fn with_payload(number: u64, payload: &[u8]) -> Records {
+    let mut builder = RecordBuilder::new();
+    let value = [&number.to_le_bytes()[..], payload].concat();
+    builder.push(0, b"", &value, Kind::Bytes).unwrap();
+    builder.finish().unwrap()
+}
+
+fn append(one: &One, records: Records) {
+    let mut pending = one.partition.append(records).unwrap();
+    one.work();
+    assert!(poll(&mut pending, Durability::Disk).is_some_and(|result| result.is_ok()));
+}
+
+/// What can be read, by offset: the numbers at the start of values, whatever else is in them.
+fn numbers(disk: &Simulated, hand: &Hand) -> Vec<(u64, u64)> {
+    let (streams, _) = open(disk, StreamsConfig::default(), hand).unwrap();
+    let partition = streams.stream("s").unwrap().partition(0).unwrap();
+    let (mut found, mut next) = (Vec::new(), partition.ends().earliest);
+    while next < partition.ends().readable {
+        match partition.read(next, 1) {
+            Ok(read) => {
+                for record in crate::record::iter(&read.batches).flat_map(|batch| batch.unwrap().records()) {
+                    let record = record.unwrap();
+                    found.push((record.offset, u64::from_le_bytes(*record.value.first_chunk().unwrap())));
+                }
+                next = read.next;
+            }
+            Err(crate::ReadError::Damaged { resume, .. }) => next = resume,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    found
+}
+
+/// The file as the next process finds it, if the process was killed when so much of it was written.
+fn torn(disk: &Simulated, bytes: u64) -> Simulated {
+    let disk = disk.after(After::Kill);
+    Disk::open(&disk, Path::new(FILE)).unwrap().truncate(bytes).unwrap();
+    disk
+}
+
+#[test]
+fn payload_of_a_torn_batch_is_not_read_as_records() {
+    let one = One::new(&StreamConfig::default());
+    one.fill(0..3, 100);
+    // Bytes of batches that were right where they were, as the wire gives them to clients.
+    let real = one.partition.read(0, 1 << 20).unwrap().batches;
+    let tag = u64::from_le_bytes(*real[32..].first_chunk().unwrap());
+    let mut payload = Vec::new();
+    for alignment in 0..64 {
+        // Offsets of the torn batch itself, and of what would come behind it.
+        for base in [3, 4] {
+            payload.extend(forged(base, None));
+            payload.extend(forged(base, Some(tag)));
+        }
+        payload.extend_from_slice(&real);
+        payload.resize(payload.len().next_multiple_of(512) + alignment, 0xee);
+    }
+    let before = one.disk.files("/log/streams/s/0")[0].1;
+    append(&one, with_payload(3, &payload));
+    let whole = one.disk.files("/log/streams/s/0")[0].1;
+    // At sectors, and wherever a forged batch has just ended.
+    for end in (before..whole).filter(|end| end % 512 == 0 || end % 97 == 0) {
+        let found = numbers(&torn(&one.disk, end as u64), &one.hand);
+        assert_eq!(found, [(0, 0), (1, 1), (2, 2)], "torn at {end} of {whole}");
+    }
+}
+
+#[test]
+fn payload_at_every_4_kib_of_8_mib_is_not_read_as_records() {
+    let one = One::new(&StreamConfig::default());
+    one.fill(0..1, 100);
+    let mut payload = vec![0; (8 << 20) - 64];
+    for at in (0..payload.len() - 4096).step_by(4096) {
+        for (place, batch) in [forged(1, None), forged(2, Some(7))].into_iter().enumerate() {
+            let at = at + place * 1000 + at / 4096 % 512;
+            payload[at..at + batch.len()].copy_from_slice(&batch);
+        }
+    }
+    append(&one, with_payload(1, &payload));
+    let whole = one.disk.files("/log/streams/s/0")[0].1;
+    let half = (whole / 2) & !4095;
+    for end in [whole - 1, whole - 4096, half, half + 512] {
+        assert_eq!(numbers(&torn(&one.disk, end as u64), &one.hand), [(0, 0)], "torn at {end}");
+    }
+}
+
+#[test]
+fn damaged_batch_between_others_gives_nothing_but_the_others() {
+    let one = One::new(&StreamConfig::default());
+    one.fill(0..1, 100);
+    let real = one.partition.read(0, 1 << 20).unwrap().batches;
+    let payload: Vec<u8> =
+        (1..3).flat_map(|base| [forged(base, None), forged(base, Some(1))].concat()).collect();
+    let start = one.disk.files("/log/streams/s/0")[0].1;
+    append(&one, with_payload(1, &[&payload[..], &real].concat()));
+    let end = one.disk.files("/log/streams/s/0")[0].1;
+    one.fill(2..5, 100);
+    for at in start..end {
+        let disk = one.disk.after(After::Kill);
+        disk.damage(FILE, at);
+        assert_eq!(numbers(&disk, &one.hand), [(0, 0), (2, 2), (3, 3), (4, 4)], "damaged at {at}");
+    }
+}
+
+#[test]
+fn flipped_bit_costs_its_batch_and_no_other() {
+    let one = One::new(&StreamConfig::default());
+    one.fill(0..6, 40);
+    let file = one.disk.files("/log/streams/s/0")[0].1;
+    let batch = 40 + 20 + 3 + 40;
+    for at in 0..file {
+        let disk = one.disk.after(After::Kill);
+        disk.damage(FILE, at);
+        let lost = at.checked_sub(128).map(|at| (at / batch) as u64);
+        let left: Vec<(u64, u64)> = (0..6).filter(|&n| Some(n) != lost).map(|n| (n, n)).collect();
+        assert_eq!(numbers(&disk, &one.hand), left, "damaged at {at}");
+    }
+}
+
+#[test]
+fn flipped_bit_of_an_index_costs_nothing() {
+    let one = One::new(&StreamConfig::default());
+    // An entry for each, but for the first.
+    for number in 0..4 {
+        append(&one, with_payload(number, &vec![0; 70_000]));
+    }
+    one.streams.close();
+    let index = FILE.replace(".log", ".index");
+    let bytes = one.disk.files("/log/streams/s/0").into_iter().find(|(name, _)| name.ends_with(".index"));
+    for at in 0..bytes.unwrap().1 {
+        let disk = one.disk.after(After::Kill);
+        disk.damage(&index, at);
+        assert_eq!(numbers(&disk, &one.hand), [(0, 0), (1, 1), (2, 2), (3, 3)], "damaged at {at}");
+    }
+}
+
+#[test]
+fn bytes_that_were_lost_with_the_power_are_not_believed_at_their_old_place() {
+    for fsync in [Fsync::Never, Fsync::Interval(std::time::Duration::from_secs(1))] {
+        let one = One::new(&StreamConfig::default().fsync(fsync));
+        one.fill(0..4, 100);
+        // A reader has seen all of them; the last three go with the power, with their tags.
+        let seen = one.partition.read(0, 1 << 20).unwrap().batches;
+        let batch = seen.len() / 4;
+        let (one, _) = One { disk: torn(&one.disk, 128 + batch as u64), ..one }.reopen(true);
+        // Batch 1 is appended anew, with the others' bytes exactly where they were.
+        let payload = &seen[2 * batch..];
+        append(&one, with_payload(1, &[&vec![0; batch - 40 - 20 - 8][..], payload].concat()));
+        let disk = one.disk.after(After::Kill);
+        for (name, bytes) in one.disk.files("/log/streams/s/0") {
+            let at = if name.starts_with("00000000000000000000") { 128 + batch } else { 128 };
+            if at < bytes && name.ends_with(".log") {
+                disk.damage(&format!("/log/streams/s/0/{name}"), at);
+            }
+        }
+        assert_eq!(numbers(&disk, &one.hand), [(0, 0)], "{fsync:?}");
+    }
+}
+
+#[test]
+fn segment_of_version_1_is_read_and_not_appended_to() {
+    let one = One::new(&StreamConfig::default());
+    let disk = one.disk.after(After::Kill);
+    let file = Disk::open(&disk, Path::new(FILE)).unwrap();
+    file.truncate(0).unwrap();
+    let old = |base| forged(base, None);
+    for base in 0..3 {
+        file.append(&[std::io::IoSlice::new(&old(base))]).unwrap();
+    }
+    let wanted = [(0, FORGED), (1, FORGED), (2, FORGED)];
+    assert_eq!(numbers(&disk.after(After::Kill), &one.hand), wanted);
+    // Behind damage nothing is believed, and nothing is cut off.
+    let damaged = disk.after(After::Kill);
+    damaged.damage(FILE, old(0).len() + 9);
+    let (streams, losses) = open(&damaged, StreamsConfig::default(), &one.hand).unwrap();
+    assert!(losses.len() == 1 && losses[0].why.ends_with("left in the file"), "{losses:?}");
+    let partition = streams.stream("s").unwrap().partition(0).unwrap();
+    let mut pending = partition.append(numbered([7], 8)).unwrap();
+    while streams.work() {}
+    assert_eq!(poll(&mut pending, Durability::Disk), Some(Ok(1)));
+    let files = damaged.files("/log/streams/s/0");
+    assert!(files.contains(&("00000000000000000000.log".to_owned(), 3 * old(0).len())), "{files:?}");
+    drop(streams);
+    assert_eq!(numbers(&damaged, &one.hand), [(0, FORGED), (1, 7)]);
+}
+
+#[test]
+fn segment_without_a_key_is_read_along_its_chain() {
+    let one = One::new(&StreamConfig::default());
+    one.fill(0..4, 100);
+    let disk = one.disk.after(After::Kill);
+    disk.damage(FILE, 41);
+    disk.damage(FILE, 64 + 42);
+    assert_eq!(numbers(&disk.after(After::Kill), &one.hand), [(0, 0), (1, 1), (2, 2), (3, 3)]);
+    // With damage besides, what is behind it is not believed, and stays in the file.
+    disk.damage(FILE, 128 + 163 + 8);
+    let (_, losses) = open(&disk, StreamsConfig::default(), &one.hand).unwrap();
+    assert!(losses.len() == 1 && losses[0].why.ends_with("left in the file"), "{losses:?}");
+    assert_eq!(numbers(&disk, &one.hand), [(0, 0)]);
+}
+
+#[test]
+fn read_behind_damage_looks_at_no_more_than_the_next_entry_of_the_index() {
+    let one = One::new(&StreamConfig::default());
+    let heads: Vec<u8> = (0..20_000).flat_map(|_| forged(3, Some(1))).collect();
+    one.fill(0..1, 100);
+    append(&one, with_payload(1, &heads));
+    one.fill(2..4, 100);
+    let (one, _) = one.reopen(false);
+    one.disk.damage(FILE, 128 + 163 + 5);
+    let before = one.disk.lent();
+    let error = one.partition.read(1, 1).unwrap_err();
+    assert!(matches!(error, crate::ReadError::Damaged { resume: 2, .. }), "{error}");
+    // The search, the window, and the index.
+    assert!(one.disk.lent() - before < 4 * 65_536, "{}", one.disk.lent() - before);
+    let before = one.disk.lent();
+    assert!(one.partition.read(1, 1).is_err());
+    assert!(one.disk.lent() - before < 65_536 + 4096, "it is remembered");
+    assert_eq!(read_all(&one.partition, 1).1, [(1, 2)]);
+}
+
+#[test]
+fn index_that_is_missing_is_made_by_the_writers() {
+    let one = One::new(&small());
+    one.fill(0..10, 1000);
+    let (one, _) = one.reopen(false);
+    let index = "/log/streams/s/0/00000000000000000000.index";
+    Disk::remove(&one.disk, Path::new(index)).unwrap();
+    let waker = std::task::Waker::noop();
+    assert!(one.partition.poll_read(1, 1, waker).is_pending());
+    one.work();
+    assert!(
+        matches!(one.partition.poll_read(1, 1, waker), std::task::Poll::Ready(Ok(read)) if read.next == 2)
+    );
+    assert!(Disk::open(&one.disk, Path::new(index)).is_ok());
+    // The end needs none.
+    assert!(one.partition.poll_read(9, 1, waker).is_ready());
+}
