@@ -85,7 +85,13 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
         backend: name_of(server.backend()),
         store: store.is_some().then(|| settings.streams.place()),
     };
-    feed::start(server.monitor(), server.publisher(), (Arc::clone(&hub), live.clone()), store.clone(), facts)?;
+    feed::start(
+        server.monitor(),
+        server.publisher(),
+        (Arc::clone(&hub), live.clone()),
+        store.clone(),
+        facts,
+    )?;
     if let Some(store) = &store {
         store.topics().start(Arc::clone(&hub), server.publisher())?;
     }

@@ -24,8 +24,11 @@ pub(crate) struct Known {
     pub(crate) last_read: Option<u64>,
     /// As of its last clean close; none if it was open when a process ended.
     pub(crate) extents: Option<Vec<Extent>>,
-    pub(crate) groups: Vec<(Box<str>, Vec<(u32, u64)>)>,
+    pub(crate) groups: Vec<Committed>,
 }
+
+/// A group, and its offset in each partition.
+pub(crate) type Committed = (Box<str>, Vec<(u32, u64)>);
 
 /// How far a partition goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -363,7 +366,7 @@ mod tests {
                 };
                 found.created == created && found.config == known(1).config
             }));
-            assert!(list.get("c").is_none(), "an entry behind damage is not believed: {at}");
+            assert!(!list.contains_key("c"), "an entry behind damage is not believed: {at}");
         }
     }
 }

@@ -172,7 +172,7 @@ impl Groups {
     pub(crate) fn is_doubtful(&self, group: &str, partition: u32) -> bool {
         let state = self.state();
         let stored = state.offsets.get(group).and_then(|stored| stored.get(&partition));
-        stored.map_or(state.doubt.is_some(), |stored| stored.is_doubtful)
+        stored.map_or_else(|| state.doubt.is_some(), |stored| stored.is_doubtful)
     }
 
     pub(crate) fn commit(

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::catalog::Known;
+use crate::catalog::{Committed, Known};
 use crate::groups::Groups;
 use crate::writer::{Pool, Work};
 use crate::{
@@ -234,7 +234,7 @@ impl Stream {
     }
 
     /// The groups, with their offsets.
-    fn stored(&self) -> Vec<(Box<str>, Vec<(u32, u64)>)> {
+    fn stored(&self) -> Vec<Committed> {
         let offsets = |group: &str| {
             let offsets = (0..self.partitions()).map(|number| (number, self.committed(group, number)));
             offsets.filter_map(|(number, offset)| Some((number, offset?))).collect()

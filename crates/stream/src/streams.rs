@@ -134,7 +134,7 @@ impl Streams {
                 Some((name, known)) => Some((name, Slot::new(known, Life::Closed))),
                 None => {
                     is_new = true;
-                    found(&*pool, &dir.join(directory)).map(|slot| (name.into(), slot))
+                    found(&pool, &dir.join(directory)).map(|slot| (name.into(), slot))
                 }
             };
             slots.extend(slot);
@@ -233,12 +233,8 @@ impl Streams {
         }
         let path = inner.path(name).ok_or(CreateError::Name)?;
         let _configuring = inner.configuring.lock().unwrap_or_else(PoisonError::into_inner);
-        let stream = match self.find(name)? {
-            Some(stream) => stream,
-            None => match inner.find(name, Some(config))?.0 {
-                Some(stream) => return Ok(stream),
-                None => return Err(CreateError::Closed),
-            },
+        let Some(stream) = self.find(name)? else {
+            return inner.find(name, Some(config))?.0.ok_or(CreateError::Closed);
         };
         let has = stream.partitions();
         if !(has.max(1)..=StreamConfig::PARTITIONS_MAX).contains(&config.partitions) {

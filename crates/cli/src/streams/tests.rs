@@ -53,9 +53,7 @@ impl Host {
         let router = Router::new().post("/streams/{name}", move |request| {
             super::http::publish(&to_post.policy(), Some(&of_post), request)
         });
-        let route = MessageRoute::new(move |_| {
-            Binary::plain(live.clone(), Arc::clone(&store), 1 << 20)
-        });
+        let route = MessageRoute::new(move |_| Binary::plain(live.clone(), Arc::clone(&store), 1 << 20));
         let route = route.with_config(config_of_plain);
         let any = || Listen::tcp(([127, 0, 0, 1], 0).into());
         let server = Server::new(router).threads(1).listen_on(any()).listen_on(any().with_messages(route));

@@ -31,12 +31,6 @@ impl BatchHeader {
         Self { base, appended, count: records.count(), length, tag: Some(0) }
     }
 
-    /// The same without a tag.
-    pub(crate) fn plain(records: &Records, base: u64, appended: u64) -> Self {
-        let length = (PLAIN_HEADER + records.bytes().len()) as u32;
-        Self { base, appended, count: records.count(), length, tag: None }
-    }
-
     /// Bytes of the header.
     pub fn size(&self) -> usize {
         if self.tag.is_some() { BATCH_HEADER } else { PLAIN_HEADER }

@@ -133,7 +133,8 @@ impl Inner {
         failed: impl FnOnce(StreamError),
     ) -> Option<(Stream, Vec<Loss>)> {
         let busy = Busy { inner: self, name };
-        let gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        // Held until the slot says that it is open: a close in between would not know of it.
+        let _gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         let lost = self.check_lock();
         let result = if self.state().lock.is_none() {
             Err(StreamError::Closed)
@@ -145,7 +146,6 @@ impl Inner {
                 Task::Create(config, created) => self.create_files(name, config, *created),
             }
         };
-        drop(gate);
         let is_new = matches!(task, Task::Create(..));
         match result {
             Ok((stream, known, losses)) => {

@@ -110,7 +110,8 @@ fn stream_copied_or_removed_by_hand_is_noticed() {
 #[test]
 fn damaged_stream_stops_only_itself() {
     let log = "/log/streams/b/0/00000000000000000000.log";
-    let damages: [(&str, fn(&Simulated)); 5] = [
+    type Damage = fn(&Simulated);
+    let damages: [(&str, Damage); 5] = [
         ("stream", |disk| disk.damage("/log/streams/b/stream", 30)),
         ("stream", |disk| disk.open(Path::new("/log/streams/b/stream")).unwrap().truncate(0).unwrap()),
         ("stream", |disk| disk.remove(Path::new("/log/streams/b/stream")).unwrap()),
