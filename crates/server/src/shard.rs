@@ -637,6 +637,7 @@ impl App for Shard {
         }
         let Some((Protocol::WebSocket(websocket), lent)) = self.lend(conn, Time::ZERO) else { return None };
         let (buffer, most) = websocket.session.lend_assembly(lent.resources)?;
+        self.hold_lent(conn);
         Some(Large { buffer, most })
     }
 

@@ -73,6 +73,7 @@ impl Session {
             outbound,
             rest: Vec::new(),
             assembly: Vec::new(),
+            lent_bytes: 0,
             paused: false,
             ended: false,
             dropped: false,

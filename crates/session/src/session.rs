@@ -224,6 +224,8 @@ pub struct Session {
     pub(crate) rest: Vec<u8>,
     /// A message that is not whole yet.
     pub(crate) assembly: Vec<u8>,
+    /// The capacity of the assembly while a driver has it.
+    pub(crate) lent_bytes: usize,
     pub(crate) paused: bool,
     /// The peer ended the transport.
     pub(crate) ended: bool,
@@ -281,6 +283,7 @@ impl Session {
             outbound,
             rest: Vec::new(),
             assembly: Vec::new(),
+            lent_bytes: 0,
             paused: false,
             ended: false,
             dropped: false,
@@ -370,6 +373,7 @@ impl Session {
         resources: &mut Resources,
         now: Time,
     ) -> Option<Arrived> {
+        self.lent_bytes = 0;
         let mut arrived = None;
         if appended > 0 {
             match self.connection.receive_appended(&mut assembly, appended, now) {
@@ -511,6 +515,7 @@ impl Session {
         // Memory follows the bytes received: a few times what has come.
         let most = (LARGE_FACTOR * assembly.len()).clamp(LARGE_MIN as usize, LARGE_PIECE);
         let room = self.connection.make_room(&mut assembly, &mut resources.shared, most);
+        self.lent_bytes = assembly.capacity();
         Some((assembly, room))
     }
 
@@ -523,6 +528,7 @@ impl Session {
         now: Time,
         events: &mut impl Events,
     ) -> Flow {
+        self.lent_bytes = 0;
         if appended > 0 {
             match self.connection.receive_appended(&mut assembly, appended, now) {
                 Ok(Event::NeedMore(_)) => {}
@@ -898,10 +904,10 @@ impl Session {
         self.outbound.len()
     }
 
-    /// Bytes of memory that hold what has come and is not whole yet.
+    /// Bytes of memory that hold what has come and is not whole yet, a lent assembly included.
     #[must_use]
     pub fn incomplete(&self) -> usize {
-        self.assembly.capacity() + self.rest.capacity()
+        self.assembly.capacity() + self.lent_bytes + self.rest.capacity()
     }
 
     /// Whether data may still be sent.

@@ -137,6 +137,42 @@ fn what_is_lent_follows_what_has_come() {
 }
 
 #[test]
+fn lent_buffer_counts_as_incomplete() {
+    let mut end = End::new();
+    let (wire, _) = frame(2, 4_000_000);
+    end.receive(&wire[..14 + 100_000]);
+    let (buffer, _) = end.session.lend_assembly(&mut end.resources).expect("much is to come");
+    assert_eq!(end.session.incomplete(), buffer.capacity());
+    end.give_back(buffer, 0);
+    assert!(end.session.incomplete() >= 100_000);
+    end.append(&wire[14 + 100_000..]);
+    let (buffer, _) = end.session.lend_assembly(&mut end.resources).expect("much is to come");
+    let capacity = buffer.capacity();
+    end.session.receive_end(Time::ZERO);
+    assert_eq!(end.session.incomplete(), capacity);
+    end.give_back(buffer, 0);
+    assert_eq!(end.session.incomplete(), 0);
+}
+
+#[test]
+fn memory_of_a_last_frame_does_not_exceed_its_message() {
+    let (wire, payload) = frame(2, 7_000_000);
+    for step in [60_000, 1_000_003] {
+        let (mut end, mut at) = (End::new(), 0);
+        while at < wire.len() - 10 {
+            let piece = &wire[at..(at + step).min(wire.len() - 10)];
+            at += end.append(piece).unwrap_or_else(|| {
+                end.receive(piece);
+                piece.len()
+            });
+            assert!(end.session.incomplete() <= payload.len(), "{} at {at}", end.session.incomplete());
+        }
+        end.receive(&wire[at..]);
+        assert!(end.heard.0 == [&payload[..]]);
+    }
+}
+
+#[test]
 fn what_is_not_worth_it_is_not_lent() {
     let mut end = End::new();
     let (wire, _) = frame(2, 65_535);

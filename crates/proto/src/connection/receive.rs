@@ -32,6 +32,13 @@ pub(super) struct Frame {
     fin: bool,
 }
 
+/// The length of an uncompressed message by the heads of its frames so far, on which the limit was checked.
+struct Declared {
+    bytes: u64,
+    /// The last frame is under way.
+    whole: bool,
+}
+
 /// A message that has begun. A continuation without a start has no place to be stored.
 #[derive(Debug)]
 pub(super) struct Open {
@@ -108,7 +115,7 @@ impl Connection {
     /// `assembly` holds a message that is not whole in one input. It is the caller's, must be the same
     /// from call to call, and may be taken when an event says [`Place::Assembly`]; while no message is
     /// open, an empty buffer will do. It grows by doubling with the bytes received, never with bytes
-    /// declared.
+    /// declared, and not past the length of a message whose last frame is under way.
     ///
     /// After the peer's Close, a fault, or the end of the transport, input is discarded.
     ///
@@ -185,8 +192,8 @@ impl Connection {
     /// answers how many it may append. It grows as by [`receive`](Self::receive).
     pub fn make_room(&mut self, assembly: &mut Vec<u8>, shared: &mut PerThread, most: usize) -> usize {
         let room = usize::try_from(self.awaits_payload()).unwrap_or(usize::MAX).min(most);
-        if let Some(open) = self.message.as_ref().filter(|_| room > 0) {
-            self.grow(assembly, shared, room, open.wire);
+        if let (Stage::Payload(frame), Some(open), 1..) = (&self.stage, &self.message, room) {
+            self.grow(assembly, shared, room, Declared { bytes: open.wire, whole: frame.fin });
         }
         room
     }
@@ -247,11 +254,11 @@ impl Connection {
         Ok(last.then_some(kind))
     }
 
-    /// Makes room for `additional` bytes of a message whose frames so far declare `wire`, on which the limit
-    /// was checked.
-    fn grow(&self, assembly: &mut Vec<u8>, shared: &mut PerThread, additional: usize, wire: u64) {
-        let expected = usize::try_from(wire).unwrap_or(usize::MAX);
-        let cap = usize::try_from(self.config.max_message).unwrap_or(usize::MAX);
+    /// Makes room for `additional` bytes of a message.
+    fn grow(&self, assembly: &mut Vec<u8>, shared: &mut PerThread, additional: usize, declared: Declared) {
+        let expected = usize::try_from(declared.bytes).unwrap_or(usize::MAX);
+        let max = usize::try_from(self.config.max_message).unwrap_or(usize::MAX);
+        let cap = if declared.whole { expected } else { max };
         shared.spares.grow(assembly, additional, expected, cap);
     }
 
@@ -584,7 +591,7 @@ impl Connection {
             let event = Event::Fragment { kind, at: Place::Input(piece.clone()), first, last };
             return Ok((piece.len(), Some(event)));
         }
-        self.grow(assembly, shared, piece.len(), wire);
+        self.grow(assembly, shared, piece.len(), Declared { bytes: wire, whole: frame.fin });
         assembly.extend_from_slice(&input[piece.clone()]);
         let event = last.then_some(Event::Message { kind, at: Place::Assembly });
         Ok((piece.len(), event))

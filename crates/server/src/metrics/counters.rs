@@ -134,6 +134,11 @@ impl Held {
         Self { incomplete: self.incomplete.saturating_add(more), ..self }
     }
 
+    /// So much that is not whole, in place of what was.
+    pub(crate) fn holding_incomplete(self, bytes: usize) -> Self {
+        Self { incomplete: Self::new(0, bytes).incomplete, ..self }
+    }
+
     #[inline]
     pub(crate) fn bytes(self) -> u64 {
         u64::from(self.queued) + u64::from(self.incomplete)

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashSet;
 use sinews_engine::{ConnId, Io};
 
-use super::Shard;
+use super::{Protocol, Shard};
 use crate::limits::Limit;
 use crate::mail::Mail;
 use crate::metrics::Held;
@@ -16,8 +16,9 @@ pub(super) struct Holders {
     closing: FxHashSet<usize>,
     /// What the thread's connections held when memory was looked at last, or less since.
     checked_bytes: u64,
-    /// More is counted than may be held, but the process did not hold as much: memory that is allocated is used later.
-    is_over: bool,
+    /// Memory is looked at again when a connection is settled: more is counted than may be held, but the process did
+    /// not hold as much, since memory that is allocated is used later; or more was lent.
+    is_check_due: bool,
 }
 
 /// Bytes that one connection may hold whatever the others do.
@@ -65,21 +66,38 @@ impl Shard {
     /// A connection held so much and holds so much.
     #[inline]
     pub(super) fn hold(&mut self, io: &mut Io, conn: ConnId, before: Held, after: Held) {
-        if before == after && !self.holders.is_over {
+        if before == after && !self.holders.is_check_due {
             return;
         }
-        self.counters.holds(before, after);
-        if self.holders.change(conn.index(), before, after) {
-            self.counters.heaviest.set(self.holders.heaviest() as u64);
-        }
+        self.count(conn, before, after);
         let bytes = self.counters.held_bytes();
-        if self.holders.is_over {
+        if self.holders.is_check_due {
             self.shed(io);
         } else if bytes <= self.holders.checked_bytes {
             self.holders.checked_bytes = bytes;
         } else if bytes - self.holders.checked_bytes > CHECK_BYTES {
             self.holders.checked_bytes = bytes;
             self.shed(io);
+        }
+    }
+
+    fn count(&mut self, conn: ConnId, before: Held, after: Held) {
+        self.counters.holds(before, after);
+        if self.holders.change(conn.index(), before, after) {
+            self.counters.heaviest.set(self.holders.heaviest() as u64);
+        }
+    }
+
+    /// The buffer of a connection's large message has grown, and the engine has it.
+    pub(super) fn hold_lent(&mut self, conn: ConnId) {
+        let Some(found) = self.conns.get_mut(conn.index()).and_then(Option::as_mut) else { return };
+        let Protocol::WebSocket(websocket) = &found.protocol else { return };
+        let before = found.holds;
+        found.holds = before.holding_incomplete(websocket.session.incomplete());
+        let after = found.holds;
+        if before != after {
+            self.count(conn, before, after);
+            self.holders.is_check_due = true;
         }
     }
 
@@ -94,7 +112,7 @@ impl Shard {
     /// Closes the connections that hold most, while all together hold too much and that is what is to be done.
     #[cold]
     pub(super) fn shed(&mut self, io: &mut Io) {
-        self.holders.is_over = self.gate.counts_too_much();
+        self.holders.is_check_due = self.gate.counts_too_much();
         for _ in 0..CLOSES_MAX {
             if !self.gate.closes() {
                 return;

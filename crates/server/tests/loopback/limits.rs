@@ -173,8 +173,9 @@ fn largest_connection_is_closed_when_memory_is_full() {
         let begin = |size: usize| {
             let mut peer = server.websocket("/echo");
             let wire = Frame::binary(vec![1; size]).encode(sinews_proto::Role::Client);
-            peer.client.send(&wire[..size - 10]);
-            (peer, wire[size - 10..].to_vec(), size)
+            let (begun, rest) = wire.split_at(wire.len() - 10);
+            peer.client.send(begun);
+            (peer, rest.to_vec(), size)
         };
         let holds = |bytes: usize| wait_for(&monitor, |metrics| metrics.incomplete_bytes >= bytes as u64);
         let (mut large, ..) = begin(7 * MESSAGE);
