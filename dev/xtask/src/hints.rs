@@ -37,7 +37,8 @@ pub(crate) fn check() -> Outcome {
 /// What the compiler says about a program that must not compile.
 fn refusal(built: &str, name: &str, program: &str) -> Result<String, String> {
     let file = process::target().join("xtask").join(name);
-    std::fs::create_dir_all(file.parent().unwrap_or(Path::new("."))).map_err(|error| error.to_string())?;
+    std::fs::create_dir_all(file.parent().unwrap_or_else(|| Path::new(".")))
+        .map_err(|error| error.to_string())?;
     std::fs::write(&file, program).map_err(|error| format!("{}: {error}", file.display()))?;
     let mut rustc = Command::new("rustc");
     rustc.current_dir(process::root()).args([
@@ -51,7 +52,7 @@ fn refusal(built: &str, name: &str, program: &str) -> Result<String, String> {
     rustc.arg("--out-dir").arg(process::target().join("xtask")).arg(&file);
     for library in [LIBRARY, "tokio"] {
         let artifact = artifact(built, library).ok_or_else(|| format!("{library} was not built"))?;
-        let directory = artifact.parent().unwrap_or(Path::new("."));
+        let directory = artifact.parent().unwrap_or_else(|| Path::new("."));
         rustc.arg("-L").arg(format!("dependency={}", directory.display()));
         rustc.arg("--extern").arg(format!("{library}={}", artifact.display()));
     }

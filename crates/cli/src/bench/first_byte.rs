@@ -97,7 +97,8 @@ pub(crate) fn run(args: &FirstByteArgs, interrupt: &Interrupt) -> Result<(), Str
         for Measured { operation, first_byte } in &mut measured {
             if interrupt.came() {
                 super::say(&format!("interrupted: of {} rounds, {round} are over", args.rounds));
-                return Ok(show(args, &measured));
+                show(args, &measured);
+                return Ok(());
             }
             let took = operation.run(&stage).map_err(|error| format!("{}: {error}", operation.name()))?;
             tally::record(first_byte, took);

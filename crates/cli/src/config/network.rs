@@ -53,7 +53,7 @@ pub(crate) fn tcp(text: &str) -> Result<SocketAddr, String> {
         host => {
             let found = (host, port).to_socket_addrs().map_err(|error| format!("host {host:?}: {error}"))?;
             let found: Vec<SocketAddr> = found.collect();
-            let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
+            let first = found.iter().find(|address| address.is_ipv4()).or_else(|| found.first());
             first.copied().ok_or_else(|| format!("host {host:?} has no address"))
         }
     }

@@ -127,7 +127,10 @@ const EXPIRY_MOST: Duration = Duration::from_secs(3600);
 
 /// A stream that is being deleted.
 #[derive(Clone, Default)]
-pub(crate) struct Deletion(Arc<Mutex<(Option<Result<(), Problem>>, Option<Waker>)>>);
+pub(crate) struct Deletion(Arc<Mutex<Ended>>);
+
+/// How a deletion has ended, and the waker of the task that waits for it.
+type Ended = (Option<Result<(), Problem>>, Option<Waker>);
 
 impl Deletion {
     fn finish(&self, result: Result<(), Problem>) {

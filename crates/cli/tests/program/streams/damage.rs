@@ -40,7 +40,8 @@ fn flip(path: &Path) {
 
 #[test]
 fn damaged_stream_is_answered_503_and_others_go_on() {
-    let damages: [(&str, fn(&Path)); 4] = [
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 4] = [
         ("stream", |stream| flip(&stream.join("stream"))),
         ("stream", |stream| fs::write(stream.join("stream"), "").unwrap()),
         ("00000000000000000007.log", |stream| {
