@@ -2,7 +2,7 @@
 //!
 //! What is written is seen at once, and durable after a sync. Between two syncs it may reach the disk in any order, in
 //! part, or not at all; so may the names in a directory. After a sync that failed, what was written since the last one can
-//! be read and is never durable, whatever later syncs say: as with Linux.
+//! be read and is never durable, whatever later syncs say, unless it is written again: as with Linux.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -77,8 +77,6 @@ struct World {
     room: Option<u64>,
     crashed: bool,
     locked: bool,
-    /// Something can be read that will never be durable.
-    misleads: bool,
     chance: Chance,
 }
 
@@ -126,7 +124,6 @@ impl Simulated {
             room: None,
             crashed: false,
             locked: false,
-            misleads: false,
             chance: Chance::new(seed),
         };
         Self(Arc::new(Mutex::new(world)))
@@ -147,11 +144,6 @@ impl Simulated {
 
     pub(crate) fn has_crashed(&self) -> bool {
         self.world().crashed
-    }
-
-    /// Whether a sync has failed, so that something can be read that will never be durable.
-    pub(crate) fn misleads(&self) -> bool {
-        self.world().misleads
     }
 
     /// So many bytes are left.
@@ -221,7 +213,6 @@ impl Simulated {
             room: None,
             crashed: false,
             locked: false,
-            misleads: false,
             chance,
         };
         Self(Arc::new(Mutex::new(world)))
@@ -429,6 +420,23 @@ impl Disk for Simulated {
         Ok(())
     }
 
+    fn rewrite(&self, path: &Path, from: u64) -> io::Result<()> {
+        let mut world = self.changing();
+        let Some(Named::File(node)) = world.find(path) else { return Err(io::ErrorKind::NotFound.into()) };
+        let has_crashed = world.call()? == Some(Fault::Crash);
+        let mut bytes = world.nodes[node].seen.get(from as usize..).unwrap_or_default().to_vec();
+        if has_crashed {
+            let most = world.chance.below(bytes.len() as u64 + 1);
+            bytes.truncate(most as usize);
+        }
+        world.nodes[node].change(Change::Write(from as usize, bytes));
+        drop(world);
+        if has_crashed {
+            return Err(io::Error::other("the process has ended"));
+        }
+        SimulatedFile(self.clone(), node).sync()
+    }
+
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let mut world = self.changing();
         world.whole_call()?;
@@ -484,7 +492,6 @@ impl File for SimulatedFile {
         let result = world.whole_call();
         let mut chance = world.chance.clone();
         let has_crashed = world.crashed;
-        let mut misleads = world.misleads;
         let node = &mut world.nodes[self.1];
         match &result {
             Ok(()) => {
@@ -493,14 +500,12 @@ impl File for SimulatedFile {
             }
             // The pages count as written, though some are not.
             Err(_) if !has_crashed => {
-                misleads |= !node.changes.is_empty();
                 let seen = node.seen.clone();
                 node.lose_power(&mut chance);
                 node.seen = seen;
             }
             Err(_) => {}
         }
-        world.misleads = misleads;
         result
     }
 
