@@ -4,8 +4,15 @@ use std::ffi::OsString;
 
 use clap::Command;
 
+/// Logs a warning for each variable that [`unknown`] finds.
+pub(crate) fn warn_of_unknown(command: &Command) {
+    for warning in unknown(command, std::env::vars_os().map(|(name, _)| name)) {
+        tracing::warn!("{warning}");
+    }
+}
+
 /// A warning for each variable that begins with `SINEWS_` and that no option reads, with the nearest one.
-pub(crate) fn unknown(command: &Command, variables: impl Iterator<Item = OsString>) -> Vec<String> {
+fn unknown(command: &Command, variables: impl Iterator<Item = OsString>) -> Vec<String> {
     let mut known = Vec::new();
     collect(command, &mut known);
     let variables = variables.filter_map(|name| name.into_string().ok());

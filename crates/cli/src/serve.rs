@@ -38,9 +38,7 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
     crypto::install();
     let settings = Settings::load(&args)?;
     let log = log::start(settings.log_filter()?, settings.log_format);
-    for warning in environment::unknown(&crate::args::command(), std::env::vars_os().map(|(name, _)| name)) {
-        tracing::warn!("{warning}");
-    }
+    environment::warn_of_unknown(&crate::args::command());
     let live = Live::new(Policy::new(&settings)?);
     note_line_break(&settings);
     let tls = settings.certificates()?.map(TlsConfig::new).transpose()?;
@@ -54,17 +52,9 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
         .engine(EngineConfig::default().backend(backend(settings.backend)))
         .limits(settings.limits.limits())
         .topics(settings.limits.topics());
-    server = settings.stop.apply(server);
+    server = with_topic_rules(settings.stop.apply(server), &settings);
     if let Some(threads) = settings.threads {
         server = server.threads(threads.get());
-    }
-    for pattern in settings.streams.topics() {
-        server = server.topic_rule(follow::rule(pattern));
-    }
-    for keep in &settings.history {
-        // Only in the form that can tell where each message stands.
-        let pattern = Form::Framed.topic(&keep.pattern);
-        server = server.topic_rule(TopicRule::new(pattern).with_history(History::new(keep.messages)));
     }
     server = settings.listen.apply(server, tls.as_ref());
     if let Some(store) = &store {
@@ -85,13 +75,8 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
         backend: name_of(server.backend()),
         store: store.is_some().then(|| settings.streams.place()),
     };
-    feed::start(
-        server.monitor(),
-        server.publisher(),
-        (Arc::clone(&hub), live.clone()),
-        store.clone(),
-        facts,
-    )?;
+    let watched = (Arc::clone(&hub), live.clone());
+    feed::start(server.monitor(), server.publisher(), watched, store.clone(), facts)?;
     if let Some(store) = &store {
         store.topics().start(Arc::clone(&hub), server.publisher())?;
     }
@@ -115,6 +100,19 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The rules of topics that are kept in streams, and of topics with a history.
+fn with_topic_rules(mut server: Server, settings: &Settings) -> Server {
+    for pattern in settings.streams.topics() {
+        server = server.topic_rule(follow::rule(pattern));
+    }
+    for keep in &settings.history {
+        // Only in the form that can tell where each message stands.
+        let pattern = Form::Framed.topic(&keep.pattern);
+        server = server.topic_rule(TopicRule::new(pattern).with_history(History::new(keep.messages)));
+    }
+    server
 }
 
 fn backend(backend: Backend) -> BackendChoice {

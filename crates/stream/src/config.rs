@@ -62,7 +62,7 @@ impl StreamConfig {
 
     /// Bytes of a segment, 256 MiB by default and 64 KiB to 1 GiB. Whole segments are what retention removes, and the
     /// last one is read when the log is opened after a crash: 256 MiB take a quarter of a second at 1 GB/s, and a
-    /// terabyte has 4,096 files.
+    /// terabyte has 4,096 files. Without [`Fsync::Batch`], the last one is written again, too.
     #[must_use]
     pub fn segment_bytes(mut self, bytes: u64) -> Self {
         self.segment_bytes = bytes.clamp(64 << 10, 1 << 30);

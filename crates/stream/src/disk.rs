@@ -34,6 +34,10 @@ pub(crate) trait Disk: Send + Sync {
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
     /// Whether this is a directory.
     fn is_dir(&self, path: &Path) -> bool;
+    /// Writes the bytes of a file from a position on to their places again, and syncs the file. After a sync that failed,
+    /// the system's memory may hold bytes that the disk lacks, and count them as written: the next sync covers them only
+    /// after a second write.
+    fn rewrite(&self, path: &Path, from: u64) -> io::Result<()>;
     /// Waits until the disk has the names in a directory.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
     /// Locks a file against other processes for as long as the answer lives; none if another one has it.

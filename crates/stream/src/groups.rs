@@ -137,8 +137,9 @@ impl Groups {
                 tracing::warn!(%stream, "committed offsets repaired: {why}");
             }
         }
-        // A process that was killed has written what it has not synced: what is told from now on must stay.
-        file.sync().map_err(failed)?;
+        // A killed process may have left offsets that it did not sync, or failed to sync. Consumers are told them from now
+        // on, so they must be durable.
+        disk.rewrite(&dir.join(NAME), 0).map_err(failed)?;
         let state = State {
             fsync: config.fsync,
             file,

@@ -27,7 +27,7 @@ pub use self::opening::Opening;
 pub use self::repair::Check;
 use self::slot::{Life, Slot};
 use self::survey::Keeper;
-use crate::catalog::{Catalog, Known};
+use crate::catalog::{Catalog, Known, List};
 use crate::disk::{self, Disk, Handles, Lock, RealDisk};
 use crate::writer::{Clock, Pool, system_clock};
 use crate::{
@@ -120,31 +120,18 @@ impl Streams {
         let handles = Handles::new(disk);
         let disk: Arc<dyn Disk> = handles.clone();
         let pool = Arc::new(Pool::new(disk.clone(), config, clock));
-        let (mut catalog, mut list) = Catalog::open(disk, directory);
-        let mut slots = BTreeMap::new();
+        let (mut catalog, list) = Catalog::open(disk, directory);
         let mut removed = Vec::new();
-        let mut is_new = list.is_empty();
-        for directory in names {
-            if directory.starts_with(name::REMOVED) {
-                removed.push(dir.join(directory));
-                continue;
+        let names = names.into_iter().filter(|name| {
+            let is_removed = name.starts_with(name::REMOVED);
+            if is_removed {
+                removed.push(dir.join(name));
             }
-            let Some(name) = name::decode(&directory) else { continue };
-            let slot = match list.remove_entry(&*name) {
-                Some((name, known)) => Some((name, Slot::new(known, Life::Closed))),
-                None => {
-                    is_new = true;
-                    found(&pool, &dir.join(directory)).map(|slot| (name.into(), slot))
-                }
-            };
-            slots.extend(slot);
-        }
-        for name in list.keys() {
-            is_new = true;
-            tracing::warn!(stream = %name, "a stream of the catalog has no directory any more");
-        }
+            !is_removed
+        });
+        let (slots, is_new) = slots_of(&pool, &dir, names, list);
         if is_new {
-            let known = slots.iter().map(|(name, slot): (&Arc<str>, &Slot)| (&**name, &slot.known));
+            let known = slots.iter().map(|(name, slot)| (&**name, &slot.known));
             catalog.replace(known).map_err(failed)?;
         }
         let created_last = slots.values().map(|slot| slot.known.created).max().unwrap_or(0);
@@ -468,6 +455,33 @@ impl fmt::Debug for Streams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Streams").field("dir", &self.inner.dir).finish_non_exhaustive()
     }
+}
+
+/// The streams of these directories, as the catalog knows them, and whether it has to be written anew.
+fn slots_of(
+    pool: &Pool,
+    dir: &Path,
+    directories: impl Iterator<Item = String>,
+    mut list: List,
+) -> (BTreeMap<Arc<str>, Slot>, bool) {
+    let mut slots = BTreeMap::new();
+    let mut is_new = list.is_empty();
+    for directory in directories {
+        let Some(name) = name::decode(&directory) else { continue };
+        let slot = match list.remove_entry(&*name) {
+            Some((name, known)) => Some((name, Slot::new(known, Life::Closed))),
+            None => {
+                is_new = true;
+                found(pool, &dir.join(directory)).map(|slot| (name.into(), slot))
+            }
+        };
+        slots.extend(slot);
+    }
+    for name in list.keys() {
+        is_new = true;
+        tracing::warn!(stream = %name, "a stream of the catalog has no directory any more");
+    }
+    (slots, is_new)
 }
 
 /// A stream that the catalog does not list; none, if its directory is not that of one.

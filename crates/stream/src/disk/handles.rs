@@ -229,6 +229,10 @@ impl Disk for Handles {
         self.disk.is_dir(path)
     }
 
+    fn rewrite(&self, path: &Path, from: u64) -> io::Result<()> {
+        self.with_room(|| self.disk.rewrite(path, from))
+    }
+
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.with_room(|| self.disk.sync_dir(dir))
     }

@@ -1,9 +1,9 @@
 //! The system's disk.
 
 use std::fs::{self, TryLockError};
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Read, Seek, SeekFrom};
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,6 +13,9 @@ use sinews_engine::AppendFile;
 use super::{Disk, File, HeldLock, Lock};
 
 pub(crate) struct RealDisk;
+
+/// Bytes of a file that [`Disk::rewrite`] holds in memory.
+const REWRITTEN_AT_ONCE: u64 = 1 << 20;
 
 impl Disk for RealDisk {
     fn create_dir(&self, path: &Path) -> io::Result<()> {
@@ -52,6 +55,22 @@ impl Disk for RealDisk {
     fn is_dir(&self, path: &Path) -> bool {
         // A symbolic link is removed, and what it leads to is not.
         path.symlink_metadata().is_ok_and(|data| data.is_dir())
+    }
+
+    fn rewrite(&self, path: &Path, from: u64) -> io::Result<()> {
+        // Opened before the first write, so that the sync reports an error of any of them.
+        let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
+        let mut buffer = Vec::new();
+        let mut at = from;
+        loop {
+            buffer.clear();
+            (&file).seek(SeekFrom::Start(at))?;
+            if (&file).take(REWRITTEN_AT_ONCE).read_to_end(&mut buffer)? == 0 {
+                return file.sync_data();
+            }
+            file.write_all_at(&buffer, at)?;
+            at += buffer.len() as u64;
+        }
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
@@ -111,5 +130,24 @@ impl File for AppendFile {
 
     fn real(self: Arc<Self>) -> Option<Arc<AppendFile>> {
         Some(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rewrite_leaves_each_byte_as_it_was() {
+        let path = std::env::temp_dir().join(format!("sinews-rewrite-{}", std::process::id()));
+        let content: Vec<u8> = (0..REWRITTEN_AT_ONCE * 2 + 77).map(|byte| (byte % 251) as u8).collect();
+        fs::write(&path, &content).unwrap();
+        let length = content.len() as u64;
+        for from in [0, 5, REWRITTEN_AT_ONCE, length - 1, length, length + 1] {
+            RealDisk.rewrite(&path, from).unwrap();
+            assert!(fs::read(&path).unwrap() == content, "from byte {from}");
+        }
+        fs::remove_file(&path).unwrap();
+        assert_eq!(RealDisk.rewrite(&path, 0).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

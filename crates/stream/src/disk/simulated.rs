@@ -2,7 +2,7 @@
 //!
 //! What is written is seen at once, and durable after a sync. Between two syncs it may reach the disk in any order, in
 //! part, or not at all; so may the names in a directory. After a sync that failed, what was written since the last one can
-//! be read and is never durable, whatever later syncs say: as with Linux.
+//! be read and is never durable, whatever later syncs say, unless it is written again: as with Linux.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -81,8 +81,6 @@ struct World {
     locked: bool,
     /// The path of the lock leads to another file.
     is_lock_replaced: bool,
-    /// Something can be read that will never be durable.
-    misleads: bool,
     chance: Chance,
 }
 
@@ -132,7 +130,6 @@ impl Simulated {
             crashed: false,
             locked: false,
             is_lock_replaced: false,
-            misleads: false,
             chance: Chance::new(seed),
         };
         Self(Arc::new(Mutex::new(world)))
@@ -155,16 +152,12 @@ impl Simulated {
         self.world().crashed
     }
 
-    /// Whether a sync has failed, so that something can be read that will never be durable.
-    pub(crate) fn misleads(&self) -> bool {
-        self.world().misleads
-    }
-
-    /// So many bytes are left.
+    /// The path of the lock leads to another file from now on.
     pub(crate) fn replace_lock(&self) {
         self.world().is_lock_replaced = true;
     }
 
+    /// So many bytes are left.
     pub(crate) fn set_room(&self, room: Option<u64>) {
         self.world().room = room;
     }
@@ -248,7 +241,6 @@ impl Simulated {
             crashed: false,
             locked: false,
             is_lock_replaced: false,
-            misleads: false,
             chance,
         };
         Self(Arc::new(Mutex::new(world)))
@@ -486,6 +478,23 @@ impl Disk for Simulated {
         Ok(())
     }
 
+    fn rewrite(&self, path: &Path, from: u64) -> io::Result<()> {
+        let mut world = self.changing();
+        let Some(Named::File(node)) = world.find(path) else { return Err(io::ErrorKind::NotFound.into()) };
+        let has_crashed = world.call()? == Some(Fault::Crash);
+        let mut bytes = world.nodes[node].seen.get(from as usize..).unwrap_or_default().to_vec();
+        if has_crashed {
+            let most = world.chance.below(bytes.len() as u64 + 1);
+            bytes.truncate(most as usize);
+        }
+        world.nodes[node].change(Change::Write(from as usize, bytes));
+        drop(world);
+        if has_crashed {
+            return Err(io::Error::other("the process has ended"));
+        }
+        SimulatedFile(self.clone(), node).sync()
+    }
+
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         let mut world = self.changing();
         world.whole_call()?;
@@ -547,7 +556,6 @@ impl File for SimulatedFile {
         let result = world.whole_call();
         let mut chance = world.chance.clone();
         let has_crashed = world.crashed;
-        let mut misleads = world.misleads;
         let node = &mut world.nodes[self.1];
         match &result {
             Ok(()) => {
@@ -556,14 +564,12 @@ impl File for SimulatedFile {
             }
             // The pages count as written, though some are not.
             Err(_) if !has_crashed => {
-                misleads |= !node.changes.is_empty();
                 let seen = node.seen.clone();
                 node.lose_power(&mut chance);
                 node.seen = seen;
             }
             Err(_) => {}
         }
-        world.misleads = misleads;
         result
     }
 

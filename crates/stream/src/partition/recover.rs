@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::queue::WRITE_MOST;
 use super::scan::{Damage, Part, Scan};
 use super::state::{Entry, Hole};
 use crate::disk::{Disk, File};
 use crate::index::{Index, Summary};
 use crate::record::Malformed;
-use crate::seal::{HEAD, Head, Seal};
+use crate::seal::{Framing, HEAD, Head, Seal};
 use crate::segment::Segment;
 use crate::{Fsync, Loss, OpenError};
 
@@ -140,8 +141,6 @@ impl Recovery<'_> {
         })?;
         if is_last {
             segment.remove_index(self.disk).map_err(failed)?;
-            // A process that was killed has written what it has not synced: what is shown from now on must stay.
-            segment.file(self.disk).and_then(|file| file.sync()).map_err(failed)?;
         } else if entry.is_right() {
             // It is read again the next time if this cannot be written.
             let _ = segment.store(self.disk, &entry.summary, &index);
@@ -159,6 +158,7 @@ impl Recovery<'_> {
         let created = framing.head.map_or(self.time, |head| head.created);
         let mut summary = Summary::empty(segment.base, start, created);
         let mut index = Index::default();
+        let mut last_batch = start;
         let (mut holes, mut damage, mut is_replaced) = (Vec::new(), None::<Damage>, false);
         for part in Scan::new(&bytes, framing, segment.base, self.limit) {
             match part {
@@ -177,6 +177,7 @@ impl Recovery<'_> {
                         holes.push(Hole { damage, resume: header.base });
                     }
                     index.note(position, &header);
+                    last_batch = position;
                     summary.add(&header);
                     // Not the sum of all, if something lies between.
                     summary.bytes = position + u64::from(header.length);
@@ -200,6 +201,11 @@ impl Recovery<'_> {
         }
         if cuts || is_replaced {
             file.truncate(summary.bytes)?;
+        }
+        if is_last {
+            // A killed process may have left batches that it did not sync, or failed to sync. Readers see them from now on,
+            // so they must be durable; and the index that is stored later must not outlive them.
+            self.disk.rewrite(segment.path(), unsure_from(&framing, last_batch, summary.bytes))?;
         }
         Ok((entry, index))
     }
@@ -257,6 +263,15 @@ impl Recovery<'_> {
     }
 }
 
+/// The byte of a segment from which on its last process may have failed to sync it. Where readers see only what is synced,
+/// that is the beginning of the last write: nothing is written behind one whose sync has failed.
+fn unsure_from(framing: &Framing, last_batch: u64, end: u64) -> u64 {
+    let is_synced = framing.head.is_some_and(|head| head.synced);
+    let from = last_batch.min(end.saturating_sub(WRITE_MOST));
+    // The first write brings the head to the disk, too.
+    if is_synced && from > framing.start { from } else { 0 }
+}
+
 enum ScanError {
     Unknown,
     Io(std::io::Error),
@@ -265,5 +280,33 @@ enum ScanError {
 impl From<std::io::Error> for ScanError {
     fn from(error: std::io::Error) -> Self {
         Self::Io(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_last_write_of_a_synced_segment_is_unsure() {
+        let framing =
+            |synced| Framing::of(Head { seal: Seal::of(0, (3, 4)), created: 0, synced, replaces: false });
+        let head = HEAD as u64;
+        let large = 3 * WRITE_MOST;
+        for (synced, last_batch, end, from) in [
+            // As much as one write takes; or the last batch, if that is larger.
+            (true, large - 100, large, large - WRITE_MOST),
+            (true, WRITE_MOST, large, WRITE_MOST),
+            // The first write, with the head.
+            (true, head, large, 0),
+            (true, head + 100, head + WRITE_MOST, 0),
+            (true, head, head, 0),
+            // All writes.
+            (false, large - 100, large, 0),
+        ] {
+            assert_eq!(unsure_from(&framing(synced), last_batch, end), from, "{synced} {last_batch} {end}");
+        }
+        let of_version_1 = Framing::decode(&[], 0);
+        assert_eq!(unsure_from(&of_version_1, large - 100, large), 0);
     }
 }

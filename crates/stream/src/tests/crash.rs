@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Hand, numbered, open, poll, read_all};
+use super::{Hand, One, numbered, open, poll, read_all};
 use crate::disk::simulated::{After, Chance, Fault, Simulated};
 use crate::{
     AppendError, Durability, Fsync, Partition, Pending, Stream, StreamConfig, Streams, StreamsConfig,
@@ -20,9 +20,6 @@ struct Promised {
     readable: BTreeMap<u64, u64>,
     /// How much of that had been synced.
     durable: u64,
-    /// A sync has failed of what readers could see. A process that comes later cannot know, so what it says is durable
-    /// may not be.
-    misled: bool,
     /// Records that were refused for good.
     refused: BTreeSet<u64>,
 }
@@ -48,7 +45,6 @@ fn run(seed: u64) {
     for _ in 0..2 + chance.below(4) {
         plan(&disk, &mut chance);
         let life = begin(&disk, &hand, &config);
-        promised.misled |= disk.misleads();
         if let Some(life) = life {
             check(&life, &promised, &format!("seed {seed}"));
             for _ in 0..chance.below(60) {
@@ -148,11 +144,7 @@ fn note(partition: &Partition, promised: &mut Promised) {
         }
     }
     promised.under_way = open;
-    let has_failed = partition.failure().is_some_and(|why| why.contains("syncing"));
-    promised.misled |= has_failed && ends.durable < ends.readable;
-    if !promised.misled {
-        promised.durable = ends.durable;
-    }
+    promised.durable = ends.durable;
     assert!(ends.durable <= ends.readable && ends.readable <= ends.next);
 }
 
@@ -192,12 +184,8 @@ fn survive(
     let found = check(&life, promised, &name);
     // What the next process shows stays.
     promised.readable = found.iter().copied().collect();
-    if after == After::PowerLoss {
-        promised.misled = false;
-    }
-    if !promised.misled {
-        promised.durable = life.partition.ends().readable;
-    }
+    promised.durable = life.partition.ends().durable;
+    assert_eq!(promised.durable, life.partition.ends().readable, "{name}");
     // Under the other rules, the last words may be lost with the power.
     let stored = life.stream.committed("group", 0);
     if config.fsync == Fsync::Batch || after == After::Kill {
@@ -241,5 +229,45 @@ fn what_was_promised_is_there_once_and_in_order() {
     let first: u64 = number("SINEWS_STREAM_SEED", 0);
     for seed in first..first + number("SINEWS_STREAM_SEEDS", 400) {
         run(seed);
+    }
+}
+
+/// A sync of records fails, and the process ends before it can cut them off, where it would.
+fn fail_to_sync(one: &One, fsync: Fsync) {
+    if fsync == Fsync::Batch {
+        // The write, its sync, and the cut.
+        one.disk.plan(2, Fault::Failure);
+        one.disk.plan(3, Fault::Crash);
+        one.partition.append(numbered([3, 4], 500)).unwrap();
+        one.work();
+    } else {
+        one.fill(3..5, 500);
+        // Behind that of the groups.
+        one.disk.plan(2, Fault::Full);
+        one.streams.close();
+    }
+    let why = one.partition.failure();
+    assert!(why.as_ref().is_some_and(|why| why.contains("syncing")), "{fsync:?}: {why:?}");
+}
+
+#[test]
+fn records_whose_sync_failed_are_durable_once_the_next_process_shows_them() {
+    for (seed, fsync) in (0..20).flat_map(|seed| WAYS.map(|fsync| (seed, fsync))) {
+        let one =
+            One::on(Simulated::new(seed), StreamsConfig::default(), &StreamConfig::default().fsync(fsync));
+        one.fill(0..3, 500);
+        fail_to_sync(&one, fsync);
+        let disk = one.disk.after(After::Kill);
+        let (streams, _) = open(&disk, StreamsConfig::default(), &one.hand).unwrap();
+        let partition = streams.stream("s").unwrap().partition(0).unwrap();
+        let shown = read_all(&partition, 1);
+        assert!(fsync == Fsync::Batch || shown.0.len() == 5, "seed {seed} {fsync:?}: {shown:?}");
+        assert_eq!(partition.ends().durable, shown.0.len() as u64);
+        // An index is stored.
+        streams.close();
+        let disk = disk.after(After::PowerLoss);
+        let (streams, losses) = open(&disk, StreamsConfig::default(), &one.hand).unwrap();
+        let partition = streams.stream("s").unwrap().partition(0).unwrap();
+        assert_eq!((losses, read_all(&partition, 1)), (vec![], shown), "seed {seed} {fsync:?}");
     }
 }

@@ -44,6 +44,29 @@ fn the_last_word_counts_and_stays() {
 }
 
 #[test]
+fn offset_whose_sync_failed_is_durable_once_the_next_process_tells_it() {
+    for seed in 0..20 {
+        let one = One::on(Simulated::new(seed), StreamsConfig::default(), &StreamConfig::default());
+        one.stream.commit("group", 0, 1).unwrap();
+        one.work();
+        // The write, its sync, and the cut.
+        one.disk.plan(2, Fault::Failure);
+        one.disk.plan(3, Fault::Crash);
+        one.stream.commit("group", 0, 2).unwrap();
+        one.work();
+        let disk = one.disk.after(After::Kill);
+        let (streams, _) = open(&disk, StreamsConfig::default(), &one.hand).unwrap();
+        let told = streams.stream("s").unwrap().committed("group", 0);
+        assert!(matches!(told, Some(1 | 2)), "seed {seed}: {told:?}");
+        drop(streams);
+        let (streams, losses) =
+            open(&disk.after(After::PowerLoss), StreamsConfig::default(), &one.hand).unwrap();
+        let stored = streams.stream("s").unwrap().committed("group", 0);
+        assert_eq!((losses, stored), (vec![], told), "seed {seed}");
+    }
+}
+
+#[test]
 fn most_of_what_is_old_goes() {
     let one = One::new(&StreamConfig::default());
     let mut largest = 0;
