@@ -37,15 +37,15 @@ const STEPS: [(&str, Run); 16] = [
     ("build", build),
     ("conformance", conformance),
     ("interop", interop),
+    ("floors", floors),
     ("browser", browser),
     ("features", features),
-    ("floors", floors),
     ("soak", soak),
     ("brokers", brokers),
 ];
 
 /// Steps that run at a time: one mostly waits, the other one mostly compiles.
-const BESIDE: [(&str, &str); 2] = [("browser", "features"), ("soak", "brokers")];
+const BESIDE: [(&str, &str); 3] = [("interop", "floors"), ("browser", "features"), ("soak", "brokers")];
 
 /// A step that has run, and how long it took.
 type Row = (&'static str, Count, Duration);

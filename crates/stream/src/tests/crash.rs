@@ -242,8 +242,7 @@ fn fail_to_sync(one: &One, fsync: Fsync) {
         one.work();
     } else {
         one.fill(3..5, 500);
-        // Behind that of the groups.
-        one.disk.plan(2, Fault::Full);
+        one.disk.plan(1, Fault::Full);
         one.streams.close();
     }
     let why = one.partition.failure();
