@@ -1,6 +1,6 @@
 //! What is beyond a limit is refused in words, counted, and hurts nobody else.
 
-use sinews_server::{Config, Limit, Limits, Metrics, Monitor, Router, Server, WhenFull};
+use sinews_server::{Config, Limit, Limits, Metrics, Monitor, Prepared, Router, Server, WhenFull};
 use sinews_testkit::{Frame, Reply};
 
 use crate::support::{Heard, PATIENCE, Peer, Running, echo, get, handshake, routes, scripted};
@@ -214,4 +214,31 @@ fn messages_that_are_not_whole_are_memory_too() {
     peer.expect(&Reply::Message(sinews_server::Kind::Binary, vec![1; 3 * MESSAGE]));
     wait_for(&monitor, |metrics| metrics.incomplete_bytes == 0 && metrics.queued_bytes == 0);
     server.websocket("/echo").sync();
+}
+
+/// The event loop receives a large message into the connection's own buffer, which is counted meanwhile.
+#[test]
+fn incomplete_message_stays_counted_while_the_server_sends() {
+    let (route, _ear) = scripted(|heard, cx| {
+        if matches!(heard, Heard::Open) {
+            cx.subscribe("all").unwrap();
+        }
+    });
+    let routes = Router::new().websocket("/", route);
+    let monitor = routes.monitor();
+    let server = Server::new(routes).threads(1).engine(crate::backend::engine());
+    let bound = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+    let publisher = bound.publisher();
+    let server = Running::bound(bound);
+    let mut peer = server.websocket("/");
+    let wire = Frame::binary(vec![1; 4 * MESSAGE]).encode(sinews_proto::Role::Client);
+    peer.client.send(&wire[..3 * MESSAGE]);
+    let received = |metrics: &Metrics| metrics.loops.iter().map(|stats| stats.received_bytes).sum::<u64>();
+    wait_for(&monitor, |metrics| received(metrics) > 3 * MESSAGE as u64);
+    for _ in 0..3 {
+        assert_eq!(publisher.publish("all", &Prepared::text("news")), Ok(1));
+        peer.expect(&Reply::text("news"));
+        let metrics = monitor.metrics();
+        assert!(metrics.incomplete_bytes > 2 * MESSAGE as u64, "{metrics:?}");
+    }
 }
