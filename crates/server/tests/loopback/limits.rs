@@ -262,7 +262,9 @@ fn closed_connections_are_counted_no_more() {
     let (server, monitor, _) = subscribed(Limits::default().with_max_memory(65 * MESSAGE));
     let wire = Frame::binary(vec![1; 2 * MESSAGE]).encode(sinews_proto::Role::Client);
     let mut peers: Vec<Peer> = (0..10).map(|_| server.websocket("/")).collect();
-    peers.iter_mut().for_each(|peer| drop(peer.client.send(&wire[..wire.len() - 10])));
+    for peer in &mut peers {
+        peer.client.send(&wire[..wire.len() - 10]);
+    }
     wait_for(&monitor, |metrics| metrics.incomplete_bytes >= (20 * MESSAGE - 100) as u64);
     // Each subscriber holds 10 MiB then: six fit.
     let mut publisher = server.websocket("/publish");
