@@ -419,7 +419,7 @@ impl Shard {
             }
             Protocol::Refused(_) | Protocol::Preface(_) => return,
         };
-        let holds = found.settle_tls(holds);
+        let holds = self.holders.counted(conn, found.settle_tls(holds));
         let before = std::mem::replace(&mut found.holds, holds);
         self.hold(io, conn, before, holds);
     }

@@ -56,6 +56,13 @@ impl Holders {
         self.heaviest() != heaviest
     }
 
+    /// What of it counts: of a connection that is being closed, nothing.
+    #[inline]
+    pub(super) fn counted(&self, conn: ConnId, held: Held) -> Held {
+        let closing = !self.closing.is_empty() && self.closing.contains(&conn.index());
+        if closing { Held::default() } else { held }
+    }
+
     /// The class of the connections that hold most; 0 if none holds much.
     fn heaviest(&self) -> usize {
         self.classes.iter().rposition(|class| !class.is_empty()).unwrap_or(0)
@@ -93,7 +100,8 @@ impl Shard {
         let Some(found) = self.conns.get_mut(conn.index()).and_then(Option::as_mut) else { return };
         let Protocol::WebSocket(websocket) = &found.protocol else { return };
         let before = found.holds;
-        found.holds = before.holding_incomplete(websocket.session.incomplete());
+        let held = before.holding_incomplete(websocket.session.incomplete());
+        found.holds = self.holders.counted(conn, held);
         let after = found.holds;
         if before != after {
             self.count(conn, before, after);

@@ -1,6 +1,6 @@
 //! What is beyond a limit is refused in words, counted, and hurts nobody else.
 
-use sinews_server::{Config, Limit, Limits, Metrics, Monitor, Router, Server, WhenFull};
+use sinews_server::{Config, Limit, Limits, Metrics, Monitor, Prepared, Publisher, Router, Server, WhenFull};
 use sinews_testkit::{Frame, Reply};
 
 use crate::support::{Heard, PATIENCE, Peer, Running, echo, get, handshake, routes, scripted};
@@ -214,4 +214,63 @@ fn messages_that_are_not_whole_are_memory_too() {
     peer.expect(&Reply::Message(sinews_server::Kind::Binary, vec![1; 3 * MESSAGE]));
     wait_for(&monitor, |metrics| metrics.incomplete_bytes == 0 && metrics.queued_bytes == 0);
     server.websocket("/echo").sync();
+}
+
+/// Subscribes each client to one topic.
+fn subscribed(limits: Limits) -> (Running, Monitor, Publisher) {
+    let (route, _ear) = scripted(|heard, cx| {
+        if matches!(heard, Heard::Open) {
+            cx.subscribe("all").unwrap();
+        }
+    });
+    let (publish, _ear) = scripted(|heard, cx| {
+        if let Heard::Message(_, message) = heard {
+            let _ = cx.publish("all", &Prepared::binary(message.clone()));
+            let _ = cx.publish("all", &Prepared::text("news"));
+            cx.send_text("done").unwrap();
+        }
+    });
+    let routes = Router::new().websocket("/", route).websocket("/publish", publish);
+    let monitor = routes.monitor();
+    let server = Server::new(routes).threads(1).limits(limits).engine(crate::backend::engine());
+    let bound = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+    let publisher = bound.publisher();
+    (Running::bound(bound), monitor, publisher)
+}
+
+/// The event loop receives a large message into the connection's own buffer, which is counted meanwhile.
+#[test]
+fn incomplete_message_stays_counted_while_the_server_sends() {
+    let (server, monitor, publisher) = subscribed(Limits::default());
+    let mut peer = server.websocket("/");
+    let wire = Frame::binary(vec![1; 4 * MESSAGE]).encode(sinews_proto::Role::Client);
+    peer.client.send(&wire[..3 * MESSAGE]);
+    let received = |metrics: &Metrics| metrics.loops.iter().map(|stats| stats.received_bytes).sum::<u64>();
+    wait_for(&monitor, |metrics| received(metrics) > 3 * MESSAGE as u64);
+    for _ in 0..3 {
+        assert_eq!(publisher.publish("all", &Prepared::text("news")), Ok(1));
+        peer.expect(&Reply::text("news"));
+        let metrics = monitor.metrics();
+        assert!(metrics.incomplete_bytes > 2 * MESSAGE as u64, "{metrics:?}");
+    }
+}
+
+#[test]
+fn closed_connections_are_counted_no_more() {
+    // The process holds more than the limit, so that what is counted decides.
+    let ballast = vec![1_u8; 66 * MESSAGE];
+    let (server, monitor, _) = subscribed(Limits::default().with_max_memory(65 * MESSAGE));
+    let wire = Frame::binary(vec![1; 2 * MESSAGE]).encode(sinews_proto::Role::Client);
+    let mut peers: Vec<Peer> = (0..10).map(|_| server.websocket("/")).collect();
+    for peer in &mut peers {
+        peer.client.send(&wire[..wire.len() - 10]);
+    }
+    wait_for(&monitor, |metrics| metrics.incomplete_bytes >= (20 * MESSAGE - 100) as u64);
+    // Each subscriber holds 10 MiB then: six fit.
+    let mut publisher = server.websocket("/publish");
+    publisher.send(&Frame::binary(vec![1; 8 * MESSAGE]));
+    publisher.expect(&Reply::text("done"));
+    let closed = monitor.metrics().limited.of(Limit::Memory);
+    assert!((1..=4).contains(&closed), "{closed} of {} closed", peers.len());
+    drop(ballast);
 }
