@@ -430,6 +430,7 @@ pub(crate) mod tests {
                 name if name.starts_with("streams.store_") => continue,
                 "streams.listen" => "listen = \"[::1]:1\"".to_owned(),
                 "streams.partitions" => "partitions = 7".to_owned(),
+                name if name.starts_with("streams.max_") => format!("{} = 77", &name[8..]),
                 name => format!("{} = \"77{}\"", &name[8..], if name.ends_with("bytes") { "m" } else { "s" }),
             };
             assert_eq!(old.needs_restart(&settings(&[], &format!("{STREAMS}{line}")).unwrap()), [key.name]);

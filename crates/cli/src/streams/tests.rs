@@ -280,6 +280,7 @@ fn what_another_process_publishes_is_heard_here_where_it_goes_on_behind_what_was
     let at = |sequence| Position { epoch: stream.created(), sequence };
     assert!(topics.goes_on("other", at(7)), "it is kept in no stream");
     assert!(!topics.goes_on("chat", at(1)), "what this process relays itself");
+    assert!(store.line("chat").unwrap().is_some(), "the stream is open, and the topic is heard here");
     topics.finish();
     let goes_on: Vec<bool> = [2, 1, 1, 2, 4, 3].map(|sequence| topics.goes_on("chat", at(sequence))).into();
     assert_eq!(goes_on, [false, true, false, true, false, true]);

@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn what_is_none_is_told() {
         assert_eq!(Head::split(&[0; 7]), None);
-        assert_eq!(read(&with(8, 0, b"")), Err(None));
+        assert_eq!(read(&with(9, 0, b"")), Err(None));
         for bad in [
             with(0, 0, b""),
             with(0, 0, b"\x02\x01a"),

@@ -56,7 +56,7 @@ fn a_server_is_started_for_each_round_and_nothing_is_left_of_it() {
     let result: Value = serde_json::from_str(&run.stdout).unwrap();
     assert_counts(&result);
     assert!(result["producing"]["tcp"]["server_cpu_us_per_batch"].is_number(), "{result:#}");
-    assert_eq!(result["load"]["batch_bytes"], 32 + 10 * 120);
+    assert_eq!(result["load"]["batch_bytes"], 40 + 10 * 120);
     assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 0, "its directory is gone");
 }
 

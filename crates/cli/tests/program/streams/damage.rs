@@ -74,7 +74,9 @@ fn damaged_stream_is_answered_503_and_others_go_on() {
             Json::connect(&server, "/streams/b").ask(json!({"op": "consume", "id": 1, "from": "latest"}));
         assert!(heard["code"] == 503 && is_told(&heard.to_string()), "{heard}");
         let mut client = Binary::plain_at(plain_address(&server), "b");
-        let heard = client.subscribe(0, 0, "");
+        client.say(2, 0, u16::MAX, 1, &[0; 16]);
+        let heard = client.hear();
+        assert_eq!((heard.op, heard.id), (255, 1), "{heard:?}");
         assert!(is_told(&String::from_utf8_lossy(&heard.body)), "{heard:?}");
         let mut viewer = server.websocket("/dashboard/feed");
         let shown = loop {
