@@ -224,8 +224,8 @@ pub struct Session {
     pub(crate) rest: Vec<u8>,
     /// A message that is not whole yet.
     pub(crate) assembly: Vec<u8>,
-    /// The capacity of the assembly while a driver has it.
-    pub(crate) lent_bytes: usize,
+    /// The capacity of the assembly while a driver has it; beyond 4 GiB, that.
+    pub(crate) lent_bytes: u32,
     pub(crate) paused: bool,
     /// The peer ended the transport.
     pub(crate) ended: bool,
@@ -515,7 +515,7 @@ impl Session {
         // Memory follows the bytes received: a few times what has come.
         let most = (LARGE_FACTOR * assembly.len()).clamp(LARGE_MIN as usize, LARGE_PIECE);
         let room = self.connection.make_room(&mut assembly, &mut resources.shared, most);
-        self.lent_bytes = assembly.capacity();
+        self.lent_bytes = u32::try_from(assembly.capacity()).unwrap_or(u32::MAX);
         Some((assembly, room))
     }
 
@@ -907,7 +907,7 @@ impl Session {
     /// Bytes of memory that hold what has come and is not whole yet, a lent assembly included.
     #[must_use]
     pub fn incomplete(&self) -> usize {
-        self.assembly.capacity() + self.lent_bytes + self.rest.capacity()
+        self.assembly.capacity() + self.lent_bytes as usize + self.rest.capacity()
     }
 
     /// Whether data may still be sent.
