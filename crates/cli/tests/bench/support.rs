@@ -90,7 +90,8 @@ impl Own {
     /// The body of an answer.
     pub(crate) fn get(&self, path: &str) -> String {
         let mut socket = TcpStream::connect(self.address).expect("it accepts");
-        write!(socket, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("it reads");
+        write!(socket, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .expect("it reads");
         let mut answer = String::new();
         socket.read_to_string(&mut answer).expect("it answers in text");
         answer.split_once("\r\n\r\n").expect("a head").1.to_owned()
