@@ -1,5 +1,6 @@
 //! Time as an argument.
 
+use core::num::NonZeroU64;
 use core::ops::Add;
 use core::time::Duration;
 
@@ -7,35 +8,50 @@ use core::time::Duration;
 ///
 /// The protocol never reads a clock: whoever drives it says what time it is, so that a test can replay
 /// a day in a millisecond.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Time(u64);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(
+    /// One more than the microseconds, so that an optional time takes no more memory than a time.
+    NonZeroU64,
+);
 
 impl Time {
     /// The origin of the caller's clock.
-    pub const ZERO: Self = Self(0);
+    pub const ZERO: Self = Self(NonZeroU64::MIN);
 
     /// A time so many microseconds behind the origin.
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
-        Self(micros)
+        Self(NonZeroU64::MIN.saturating_add(micros))
     }
 
     /// A time so many milliseconds behind the origin.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
-        Self(millis.saturating_mul(1000))
+        Self::from_micros(millis.saturating_mul(1000))
     }
 
     /// Microseconds since the origin.
     #[must_use]
     pub const fn as_micros(self) -> u64 {
-        self.0
+        self.0.get() - 1
     }
 
     /// How long ago `earlier` was; zero if it lies ahead.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
-        Duration::from_micros(self.0.saturating_sub(earlier.0))
+        Duration::from_micros(self.0.get().saturating_sub(earlier.0.get()))
+    }
+}
+
+impl Default for Time {
+    fn default() -> Self {
+        Self::ZERO
+    }
+}
+
+impl core::fmt::Debug for Time {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Time").field(&self.as_micros()).finish()
     }
 }
 
@@ -47,5 +63,27 @@ impl Add<Duration> for Time {
         // In 64 bits: this runs for every deadline that is looked at.
         let seconds = wait.as_secs().saturating_mul(1_000_000);
         Self(self.0.saturating_add(seconds).saturating_add(u64::from(wait.subsec_micros())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn optional_time_takes_no_more_memory_than_a_time() {
+        assert_eq!(size_of::<Option<Time>>(), size_of::<Time>());
+    }
+
+    #[test]
+    fn microseconds_are_kept_and_sums_saturate() {
+        for micros in [0, 1, 1_000_000, u64::MAX - 1] {
+            assert_eq!(Time::from_micros(micros).as_micros(), micros);
+        }
+        let end = Time::from_micros(u64::MAX);
+        assert_eq!(end, end + Duration::from_secs(1));
+        assert_eq!((Time::ZERO + Duration::MAX, Time::default()), (end, Time::ZERO));
+        assert_eq!(Time::from_millis(3).since(Time::from_micros(1)), Duration::from_micros(2_999));
+        assert_eq!(Time::ZERO.since(end), Duration::ZERO);
     }
 }

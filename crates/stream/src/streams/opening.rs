@@ -167,7 +167,7 @@ impl Inner {
                     other => other.to_string().into(),
                 };
                 if is_damage {
-                    tracing::error!(stream = %name, %why, "a stream cannot be opened");
+                    tracing::error!(stream = %name, %why, "a stream is damaged and cannot be opened");
                 }
                 failed(error);
                 busy.finish(|state| {
