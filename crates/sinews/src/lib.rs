@@ -305,6 +305,7 @@ mod link;
 mod message;
 #[cfg(any(feature = "tokio", feature = "compio"))]
 mod reading;
+#[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
 mod resources;
 #[cfg(any(feature = "tokio", feature = "compio"))]
 mod sender;

@@ -131,7 +131,7 @@ fn soak(
 
     let warm_up = load::run(&world, &server, rng.next_u64(), time / WARM_UP_PART)?;
     storm::storm(&world, storm, rng)?;
-    let mut base = server.sample_at_rest(start.descriptors)?;
+    let mut base = server.sample_at_rest(start)?;
 
     let (mut faults, mut after_storm) = (warm_up.faults, Duration::ZERO);
     let mut loads = 0;
@@ -140,7 +140,7 @@ fn soak(
         after_storm = after_storm.max(storm::storm(&world, storm, rng)?.unwrap_or_default());
         print_report(&world, &report);
         faults.extend(report.faults);
-        let end = server.sample_at_rest(start.descriptors)?;
+        let end = server.sample_at_rest(start)?;
         loads += 1;
         if loads == LOADS_MAX || end.memory_kib <= base.memory_kib + MEMORY_TOLERANCE_KIB {
             break end;

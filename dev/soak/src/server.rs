@@ -81,15 +81,17 @@ impl Server {
         }
     }
 
-    /// The sample of a server that has nothing to do any more: at most so many descriptors, and memory that
-    /// has stood still for [`REST`]; or the last sample, if it does not come to that.
-    pub(crate) fn sample_at_rest(&self, descriptors: usize) -> Result<Sample, Fault> {
+    /// The sample of a server that has nothing to do any more: at most the descriptors and threads of `start`, since idle
+    /// threads of its pool end after a while, and memory that has stood still for [`REST`]; or the last sample, if it
+    /// does not come to that.
+    pub(crate) fn sample_at_rest(&self, start: Sample) -> Result<Sample, Fault> {
         let (mut last, mut since) = (Sample::default(), Instant::now());
         self.sample_until(|sample| {
             if sample != last {
                 (last, since) = (sample, Instant::now());
             }
-            sample.descriptors <= descriptors && since.elapsed() >= REST
+            let is_small = sample.descriptors <= start.descriptors && sample.threads <= start.threads;
+            is_small && since.elapsed() >= REST
         })
     }
 

@@ -45,7 +45,7 @@ impl super::MaybeTcp for Stream {
     fn into_tcp(self) -> Result<TcpStream, Self> {
         match self {
             Self::Plain(tcp) => Ok(tcp),
-            #[cfg(any(feature = "rustls", feature = "native-tls"))]
+            #[cfg(any(feature = "tokio-rustls", feature = "native-tls"))]
             tls => Err(tls),
         }
     }
