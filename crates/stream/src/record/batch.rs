@@ -31,6 +31,13 @@ impl BatchHeader {
         Self { base, appended, count: records.count(), length, tag: Some(0) }
     }
 
+    /// The header of a batch of a broker's records. It lies in no file of the log, so it has no tag.
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+    pub(crate) fn plain(records: &Records, base: u64, appended: u64) -> Self {
+        let length = (PLAIN_HEADER + records.bytes().len()) as u32;
+        Self { base, appended, count: records.count(), length, tag: None }
+    }
+
     /// Bytes of the header.
     pub fn size(&self) -> usize {
         if self.tag.is_some() { BATCH_HEADER } else { PLAIN_HEADER }
