@@ -5,6 +5,7 @@ mod read;
 mod recover;
 mod scan;
 mod state;
+mod unsynced;
 mod write;
 
 pub(crate) use write::Write;
@@ -175,6 +176,7 @@ impl Partition {
             time: 0,
             durable: 0,
             dirty_since: None,
+            unsynced: unsynced::Unsynced::default(),
             queue: queue::Queue::default(),
             pending: 0,
             busy: false,
@@ -431,7 +433,7 @@ impl Partition {
         self.core.finish();
         let mut state = self.core.state();
         if state.failed.is_none() {
-            let synced = if state.dirty_since.is_some() { state.file.sync() } else { Ok(()) };
+            let synced = if state.dirty_since.is_some() { state.sync(&*self.core.disk) } else { Ok(()) };
             match synced {
                 Ok(()) => {
                     state.durable = state.last().summary.end;

@@ -10,6 +10,7 @@ mod groups;
 mod many;
 mod reading;
 mod retention;
+mod unsynced;
 mod waiting;
 mod writing;
 

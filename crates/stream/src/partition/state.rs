@@ -1,6 +1,7 @@
 //! What a partition knows, under its lock.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -9,8 +10,9 @@ use super::Past;
 use super::queue::{Queue, Queued};
 use super::read::Unindexed;
 use super::scan::Damage;
+use super::unsynced::Unsynced;
 use super::write::Job;
-use crate::disk::File;
+use crate::disk::{Disk, File};
 use crate::index::{Index, Summary};
 use crate::seal::Head;
 use crate::segment::Segment;
@@ -68,6 +70,7 @@ pub(super) struct State {
     pub(super) durable: u64,
     /// Since when something is written and not synced.
     pub(super) dirty_since: Option<u64>,
+    pub(super) unsynced: Unsynced,
     pub(super) queue: Queue,
     /// Bytes in the queue and under way.
     pub(super) pending: usize,
@@ -226,12 +229,21 @@ impl State {
     /// Whether it is time to sync what is written.
     pub(super) fn should_sync(&self, now: u64) -> bool {
         // The clock looks every half interval, so that the whole is kept.
+        if self.unsynced.is_refused && self.is_full(now) {
+            return false;
+        }
         let is_due = |since: u64, interval| now < since || now - since >= micros(interval) / 2;
         match (self.config.fsync, self.dirty_since) {
             (_, None) | (Fsync::Never, _) => false,
             (Fsync::Batch, Some(_)) => true,
             (Fsync::Interval(interval), Some(since)) => is_due(since, interval),
         }
+    }
+
+    /// Syncs what is written to the last segment.
+    pub(super) fn sync(&self, disk: &dyn Disk) -> io::Result<()> {
+        let last = self.last();
+        self.unsynced.sync(disk, &last.segment, &*self.file, last.summary.bytes)
     }
 
     /// Whether retention wants the first segment gone.

@@ -12,6 +12,7 @@ use sinews_engine::AppendFile;
 use super::queue::{self, Piece, Queued, WRITE_MOST};
 use super::read::Known;
 use super::state::{Entry, State};
+use super::unsynced::Unsynced;
 use super::{Core, Fsync};
 use crate::disk::{Disk, File, append_all, is_shortage};
 use crate::index::{Index, Summary};
@@ -29,6 +30,7 @@ pub(super) enum Job {
 
 /// Bytes to write at the end of a file, and whether to sync it then.
 pub(crate) struct Write {
+    segment: Arc<Segment>,
     file: Arc<dyn File>,
     /// The file's length before.
     start: u64,
@@ -38,6 +40,7 @@ pub(crate) struct Write {
     seal: Option<Seal>,
     pub(crate) pieces: Vec<Bytes>,
     sync: bool,
+    unsynced: Unsynced,
     /// Nobody sees it before it is synced.
     takes_back: bool,
     /// All that was written before has been synced.
@@ -58,6 +61,8 @@ enum End {
     NoSpace,
     /// There was no room to sync it. What it wrote is cut off, and nothing is appended to the file any more.
     Unsynced,
+    /// There was no room to sync it, and readers may have seen it. It is written again before the next sync.
+    SyncRefused,
     Failed(String),
 }
 
@@ -69,6 +74,7 @@ pub(super) struct Roll {
     index: Index,
     is_right: bool,
     dirty: bool,
+    unsynced: Unsynced,
     new: Arc<Segment>,
     /// Readers see only what is synced.
     synced: bool,
@@ -118,6 +124,7 @@ impl Core {
             index,
             is_right: last.is_right(),
             dirty: state.dirty_since.is_some(),
+            unsynced: state.unsynced,
             new: Arc::new(Segment::new(&self.dir, last.summary.end)),
             synced: state.config.fsync == Fsync::Batch,
             replaces: state.replaces(),
@@ -129,10 +136,10 @@ impl Core {
     pub(super) fn carry_out(&self, job: Job) {
         match job {
             Job::Write(write) => {
-                let written = write.carry_out();
+                let written = write.carry_out(&*self.disk);
                 self.finish_write(write, written);
             }
-            Job::Roll(roll) => {
+            Job::Roll(mut roll) => {
                 let file = roll.carry_out(&*self.disk);
                 self.finish_roll(roll, file);
             }
@@ -238,11 +245,13 @@ impl Core {
         state.counters.writes += u64::from(!write.batches.is_empty());
         let bytes: usize = write.batches.iter().map(|batch| batch.header.length as usize).sum();
         state.pending = state.pending.saturating_sub(bytes);
-        let is_synced = write.sync && !matches!(written.end, End::Failed(_) | End::Unsynced);
+        let is_synced =
+            write.sync && !matches!(written.end, End::Failed(_) | End::Unsynced | End::SyncRefused);
         if is_synced {
             state.counters.syncs += 1;
             state.counters.sync_time += Duration::from_micros(now.saturating_sub(write.begun));
             state.dirty_since = None;
+            state.unsynced = Unsynced { from: position, is_refused: false };
             state.durable = state.last().summary.end;
         } else if written.whole > 0 {
             state.dirty_since.get_or_insert(now);
@@ -254,6 +263,10 @@ impl Core {
             End::NoSpace => Some(self.refuse(&mut state, now, &mut refused)),
             End::Unsynced => {
                 state.has_unsynced_end = true;
+                Some(self.refuse(&mut state, now, &mut refused))
+            }
+            End::SyncRefused => {
+                state.unsynced.is_refused = true;
                 Some(self.refuse(&mut state, now, &mut refused))
             }
             End::Failed(why) => Some(self.fail(&mut state, &why, &mut refused)),
@@ -280,12 +293,12 @@ impl Core {
                 }
                 state.file = file;
                 (state.head, state.is_reopened, state.has_unsynced_end) = (Some(head), false, false);
-                state.dirty_since = None;
+                (state.dirty_since, state.unsynced) = (None, Unsynced::default());
                 state.durable = roll.summary.end;
                 None
             }
             Err(error) => {
-                state.index = roll.index;
+                (state.index, state.unsynced) = (roll.index, roll.unsynced);
                 Some(if is_shortage(&error) {
                     self.refuse(&mut state, now, &mut refused)
                 } else {
@@ -340,13 +353,33 @@ fn tell(done: Vec<Queued>, refused: Vec<Queued>, error: Option<AppendError>, wok
 
 fn begin_write(state: &mut State, sync_due: bool, begun: u64) -> Write {
     let first = state.queue.first().map_or(0, |first| u64::from(first.length));
-    let (batches, waiting) = state.queue.take(first.max(state.room().min(WRITE_MOST)));
+    let unsynced = state.unsynced;
+    let (batches, waiting) = if unsynced.is_refused {
+        (Vec::new(), Vec::new())
+    } else {
+        state.queue.take(first.max(state.room().min(WRITE_MOST)))
+    };
     let takes_back = state.config.fsync == Fsync::Batch;
-    let (file, start) = (state.file.clone(), state.last().summary.bytes);
-    let sync = sync_due || takes_back;
+    let last = state.last();
+    let (segment, file, start) = (last.segment.clone(), state.file.clone(), last.summary.bytes);
+    let sync = sync_due || takes_back || unsynced.is_refused;
     let seal = state.head.map(|head| head.seal);
     let is_first = state.dirty_since.is_none();
-    Write { file, start, batches, waiting, seal, pieces: Vec::new(), sync, takes_back, is_first, begun }
+    let pieces = Vec::new();
+    Write {
+        segment,
+        file,
+        start,
+        batches,
+        waiting,
+        seal,
+        pieces,
+        sync,
+        unsynced,
+        takes_back,
+        is_first,
+        begun,
+    }
 }
 
 impl Write {
@@ -358,7 +391,7 @@ impl Write {
         }
     }
 
-    fn carry_out(&self) -> Written {
+    fn carry_out(&self, disk: &dyn Disk) -> Written {
         let (count, result) = append_all(&*self.file, &self.pieces);
         let written = match result {
             Ok(()) => Written { whole: self.batches.len(), end: End::Done },
@@ -368,9 +401,15 @@ impl Write {
         if !self.sync || matches!(written.end, End::Failed(_)) {
             return written;
         }
-        // What could not be synced once may be lost without a second sync saying so: it is never tried again.
-        match self.file.sync() {
+        // What could not be synced once may be lost without a second sync saying so: it is never tried again, unless
+        // it is written again first.
+        let end = self.start
+            + self.batches[..written.whole].iter().map(|batch| u64::from(batch.header.length)).sum::<u64>();
+        match self.unsynced.sync(disk, &self.segment, &*self.file, end) {
             Ok(()) => written,
+            Err(error) if is_shortage(&error) && (!self.takes_back || self.unsynced.is_refused) => {
+                Written { end: End::SyncRefused, ..written }
+            }
             Err(error) if self.takes_back && self.is_first && is_shortage(&error) => self.take_back(),
             Err(error) => {
                 if self.takes_back {
@@ -415,10 +454,19 @@ impl Written {
 }
 
 impl Roll {
-    fn carry_out(&self, disk: &dyn Disk) -> io::Result<(Arc<dyn File>, Head)> {
+    fn carry_out(&mut self, disk: &dyn Disk) -> io::Result<(Arc<dyn File>, Head)> {
         // Whatever the stream's rule is: so only the last segment can end in the middle of a batch.
         if self.dirty {
-            self.file.sync().map_err(|error| io::Error::other(format!("syncing: {error}")))?;
+            let synced = self.unsynced.sync(disk, &self.old, &*self.file, self.summary.bytes);
+            let is_refused = synced.as_ref().is_err_and(is_shortage);
+            match synced {
+                Err(error) if !is_refused => return Err(io::Error::other(format!("syncing: {error}"))),
+                Err(error) => {
+                    self.unsynced.is_refused = true;
+                    return Err(error);
+                }
+                Ok(()) => self.unsynced = Unsynced { from: self.summary.bytes, is_refused: false },
+            }
         }
         // It is made again when the log is opened, if it cannot be written.
         if self.is_right && !self.summary.is_empty() {

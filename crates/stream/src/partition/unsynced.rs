@@ -1,0 +1,56 @@
+//! The end of a segment that is written and not synced, also after a sync of it has found no room.
+
+use std::io;
+
+use crate::disk::{Disk, File};
+use crate::record;
+use crate::seal::{Framing, HEAD};
+use crate::segment::Segment;
+
+/// The end of the last segment that no sync has covered.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Unsynced {
+    /// Where it begins in the file.
+    pub(super) from: u64,
+    /// A sync of it has found no room: the system may count its pages as written, or drop them.
+    pub(super) is_refused: bool,
+}
+
+impl Unsynced {
+    /// Syncs the file, whose batches end at `end`. Bytes whose sync has found no room are written again first, since
+    /// another sync alone would not cover them; and they are verified after it, since the system may have dropped them.
+    pub(super) fn sync(
+        self,
+        disk: &dyn Disk,
+        segment: &Segment,
+        file: &dyn File,
+        end: u64,
+    ) -> io::Result<()> {
+        if !self.is_refused {
+            return file.sync();
+        }
+        disk.rewrite(segment.path(), self.from)?;
+        verify(segment, file, self.from..end)
+    }
+}
+
+fn verify(segment: &Segment, file: &dyn File, range: std::ops::Range<u64>) -> io::Result<()> {
+    let lost = |at: u64, why: &dyn std::fmt::Display| {
+        io::Error::other(format!(
+            "a sync found no room, and the system has dropped what was written: {why} at byte {at}"
+        ))
+    };
+    let framing = Framing::decode(&file.lend(0..HEAD as u64)?, segment.base);
+    let seal = framing.seal().ok_or_else(|| lost(0, &"the segment has no head"))?;
+    let bytes = file.lend(range.start.max(HEAD as u64)..range.end)?;
+    let mut rest = &bytes[..];
+    while !rest.is_empty() {
+        let at = range.end - rest.len() as u64;
+        let batch = record::split_batch(&mut rest).map_err(|wrong| lost(at, &wrong))?;
+        if !batch.header().is_sealed(seal, at) {
+            return Err(lost(at, &"the header is of another place"));
+        }
+        batch.check().map_err(|wrong| lost(at, &wrong))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! A disk that a sync finds full, where readers see what is written before it is synced.
+
+use std::time::Duration;
+
+use super::{One, numbered, poll, read_all, small};
+use crate::disk::simulated::{After, Fault};
+use crate::{AppendError, Durability, Fsync, StreamConfig, StreamsConfig};
+
+/// Half of it is the time after which the clock has a partition synced.
+const INTERVAL: Duration = Duration::from_secs(1);
+const HALF: u64 = 500_000;
+/// Nothing is tried for so long after there was no room.
+const FULL: u64 = 1_000_000;
+
+const SEGMENT: &str = "/log/streams/s/0/00000000000000000000.log";
+/// Bytes of a batch with one record of 100 bytes.
+const BATCH: usize = 163;
+
+/// Two batches are written, and a sync of the first or of both has found no room.
+fn refused(synced: u64) -> One {
+    let one = One::new(&StreamConfig::default().fsync(Fsync::Interval(INTERVAL)));
+    one.fill(0..synced, 100);
+    tick(&one, HALF);
+    assert_eq!(one.partition.ends().durable, synced);
+    one.fill(synced..2, 100);
+    one.disk.plan(1, Fault::Full);
+    tick(&one, HALF);
+    one
+}
+
+fn tick(one: &One, micros: u64) {
+    one.hand.pass(micros);
+    one.streams.tick();
+    one.work();
+}
+
+/// What the next process finds after a loss of power. What is lost was not synced.
+fn after_power_loss(one: &One) -> Vec<(u64, u64)> {
+    let disk = one.disk.after(After::PowerLoss);
+    let (streams, losses) = super::open(&disk, StreamsConfig::default(), &one.hand).unwrap();
+    let durable = one.partition.ends().durable;
+    assert!(losses.iter().all(|loss| loss.offset >= durable), "{losses:?}");
+    read_all(&streams.stream("s").unwrap().partition(0).unwrap(), 1).0
+}
+
+#[test]
+fn partition_synced_at_intervals_writes_again_what_found_no_room_to_sync() {
+    for synced in [0, 1] {
+        let one = refused(synced);
+        assert_eq!((one.partition.failure(), one.partition.ends().durable), (None, synced));
+        assert_eq!(one.partition.append(numbered([9], 8)).unwrap_err(), AppendError::NoSpace);
+        // Without an append, the clock tries it after a second.
+        let calls = one.disk.calls();
+        tick(&one, HALF);
+        assert_eq!(one.disk.calls(), calls, "nothing is tried for a second");
+        tick(&one, FULL - HALF);
+        assert_eq!(one.partition.ends().durable, 2);
+        assert_eq!(after_power_loss(&one), [(0, 0), (1, 1)]);
+        one.fill(2..4, 100);
+        assert_eq!(read_all(&one.partition, 1).0, [(0, 0), (1, 1), (2, 2), (3, 3)]);
+    }
+}
+
+#[test]
+fn append_after_a_refused_sync_is_written_behind_what_is_synced_by_then() {
+    let one = refused(1);
+    one.hand.pass(FULL);
+    one.fill(2..3, 100);
+    assert_eq!(one.partition.ends().durable, 2);
+    assert!(after_power_loss(&one).starts_with(&[(0, 0), (1, 1)]));
+}
+
+#[test]
+fn sync_that_finds_no_room_again_refuses_appends_for_another_second() {
+    let one = refused(1);
+    for _ in 0..3 {
+        one.hand.pass(FULL);
+        one.disk.plan(1, Fault::Full);
+        let mut pending = one.partition.append(numbered([2], 100)).unwrap();
+        one.work();
+        assert_eq!(poll(&mut pending, Durability::Disk), Some(Err(AppendError::NoSpace)));
+        assert_eq!((one.partition.failure(), one.partition.ends().next), (None, 2));
+    }
+    one.hand.pass(FULL);
+    one.fill(2..3, 100);
+    assert_eq!(read_all(&one.partition, 1).0, [(0, 0), (1, 1), (2, 2)]);
+}
+
+#[test]
+fn partition_fails_when_the_system_has_dropped_what_found_no_room_to_sync() {
+    for (synced, at) in [(0, 128 + 50), (1, 128 + BATCH + 50), (1, 128 + BATCH + 3)] {
+        let one = refused(synced);
+        one.disk.damage(SEGMENT, at);
+        tick(&one, FULL);
+        let why = one.partition.failure().expect("it cannot be made durable any more");
+        assert!(why.contains("has dropped what was written"), "{why}");
+        assert_eq!(one.partition.ends().durable, synced);
+    }
+}
+
+#[test]
+fn partition_without_syncs_begins_the_next_segment_when_there_is_room_to_sync_the_last() {
+    let one = One::new(&StreamConfig { fsync: Fsync::Never, ..small() });
+    one.fill(0..3, 1000);
+    one.disk.plan(1, Fault::Full);
+    let mut pending = one.partition.append(numbered([3], 1000)).unwrap();
+    one.work();
+    assert_eq!(poll(&mut pending, Durability::Disk), Some(Err(AppendError::NoSpace)));
+    assert_eq!((one.partition.failure(), one.partition.ends().next), (None, 3));
+    one.hand.pass(FULL);
+    one.fill(4..5, 1000);
+    assert_eq!(one.partition.ends().durable, 3);
+    assert!(after_power_loss(&one).starts_with(&[(0, 0), (1, 1), (2, 2)]));
+    assert_eq!(read_all(&one.partition, 1).0, [(0, 0), (1, 1), (2, 2), (3, 4)]);
+}
+
+#[test]
+fn closing_writes_again_what_found_no_room_to_sync() {
+    let one = refused(0);
+    one.streams.close();
+    assert_eq!((one.partition.failure(), one.partition.ends().durable), (None, 2));
+    assert_eq!(after_power_loss(&one), [(0, 0), (1, 1)]);
+}
