@@ -20,7 +20,7 @@ const START_LIMIT: Duration = Duration::from_secs(6 * 60);
 /// For the tests of one broker, beside those of the others: they take a minute.
 const TESTS_LIMIT: Duration = Duration::from_secs(4 * 60);
 /// A broker ends by itself after this, in seconds.
-const BROKER_SECONDS: &str = "600";
+const BROKER_SECONDS: &str = "1500";
 /// What the scripts end with where a broker cannot be had.
 const SKIPPED: i32 = 77;
 
@@ -65,6 +65,10 @@ pub(crate) fn run(options: &Options) -> Outcome {
     println!("built and started in {:.1} s", started.elapsed().as_secs_f64());
     thread::scope(|scope| {
         let mut running = Vec::new();
+        running.push(scope.spawn(|| {
+            let mut command = tests(&wanted, &["lib", "peers"]);
+            run_tests("the library and scripted peers", &mut command, &logs.join("library.log"))
+        }));
         if wanted.contains(&BROKERS[0]) {
             // librdkafka brings a cluster of its own, with errors on demand.
             running.push(scope.spawn(|| {
@@ -117,9 +121,12 @@ fn tests(features: &[&str], targets: &[&str]) -> Command {
         "--features",
     ]);
     command.arg(features.iter().map(|name| format!("sinews-cli/{name}")).collect::<Vec<_>>().join(","));
-    let all = ["brokers", "kafka", "program"];
+    let all = ["lib", "brokers", "kafka", "peers", "program"];
     for target in if targets.is_empty() { &all[..] } else { targets } {
-        command.args(["--test", target]);
+        match *target {
+            "lib" => command.arg("--lib"),
+            test => command.args(["--test", test]),
+        };
     }
     command
 }
