@@ -16,7 +16,7 @@ use sinews_stream::broker::{Broker, connect};
 use sinews_stream::record::{Kind, RecordBuilder};
 use sinews_stream::{AppendError, Pending, Start};
 
-use broker::{LIMIT, Node, Seen, acked, publish_acked, read, records, until, values, wait_for};
+use broker::{LIMIT, Node, Seen, acked, publish, publish_acked, read, records, until, values, wait_for};
 use real::{control, unused, url};
 
 /// Records in one append of the long test.
@@ -144,8 +144,76 @@ fn check(all: &[Seen], acknowledged: &[(usize, u64)], sent: usize, exactly: bool
     }
 }
 
+/// Why a stream that was made anew is not followed, when that is noticed.
+fn noticed(broker: &dyn Broker, stream: &str) -> Arc<str> {
+    let why = || broker.health().error.unwrap_or_default();
+    until("the stream made anew is noticed", || !broker.health().ready && why().contains("made anew"));
+    assert!(why().contains(stream), "{}", why());
+    why()
+}
+
+fn assert_rejected(rejected: Result<(), AppendError>) {
+    let Err(AppendError::Broker(why)) = &rejected else { panic!("{rejected:?}") };
+    assert!(why.contains("made anew"), "{why}");
+}
+
+/// The broker's stream is emptied, and filled with so many other records, by `renew`: appends that readers of this node
+/// would not see are rejected, and the copy keeps what it has. Other streams go on.
+fn stream_made_anew_is_not_followed(settings: &str, counts: &[usize], renew: impl Fn(&str, usize)) {
+    for &filled in counts {
+        let (stream, other) = (unused("anew"), unused("other"));
+        let (broker, node) = (broker(settings), Node::new());
+        let partition = node.partition(&stream, 0);
+        broker.follow(&stream, 0, Start::Earliest, partition.clone());
+        let first = publish_acked(&*broker, &stream, 0, &["a", "b", "c"]);
+        assert_eq!(values(&read(&partition, 0, first + 3)), ["a", "b", "c"]);
+        until("it is ready", || broker.health().ready);
+        renew(&stream, filled);
+        if filled > 0 {
+            noticed(&*broker, &stream);
+        }
+        assert_rejected(match broker.publish(&stream, 0, records(&["x"])) {
+            Ok(mut pending) => acked(&mut pending).map(drop),
+            Err(error) => Err(error),
+        });
+        noticed(&*broker, &stream);
+        assert_rejected(broker.publish(&stream, 0, records(&["y"])).map(drop));
+        assert_eq!(values(&read(&partition, 0, first + 3)), ["a", "b", "c"]);
+        assert_eq!(partition.ends().next, first + 3);
+        publish_acked(&*broker, &other, 0, &["z"]);
+    }
+}
+
+/// The same while this node does not run: the copy is of the former stream.
+fn copy_of_a_former_stream_is_not_continued(settings: &str, renew: impl Fn(&str, usize)) {
+    let (stream, node) = (unused("former"), Node::new());
+    let partition = node.partition(&stream, 0);
+    let before = broker(settings);
+    before.follow(&stream, 0, Start::Earliest, partition.clone());
+    let first = publish_acked(&*before, &stream, 0, &["a", "b", "c"]);
+    assert_eq!(values(&read(&partition, 0, first + 3)), ["a", "b", "c"]);
+    drop(before);
+    renew(&stream, 10);
+    let after = broker(settings);
+    after.follow(&stream, 0, Start::Earliest, partition.clone());
+    let why = noticed(&*after, &stream);
+    assert!(why.contains("another"), "{why}");
+    assert_eq!(partition.ends().next, first + 3);
+}
+
 #[cfg(feature = "kafka")]
 mod kafka {
+    use std::cell::{Cell, RefCell};
+    use std::task::{Context, Poll};
+    use std::time::Instant;
+
+    use rdkafka::ClientConfig;
+    use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+    use rdkafka::client::DefaultClientContext;
+    use rdkafka::types::RDKafkaErrorCode;
+
+    use super::{LIMIT, broker, publish_acked, until, url, wait_for};
+
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
     fn records_come_back_on_every_node() {
@@ -164,10 +232,63 @@ mod kafka {
         // librdkafka sends some of it twice after some failures, see docs/brokers.md.
         super::nothing_acknowledged_is_lost("reconnect.backoff.max.ms=500", 100_000, false);
     }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
+    fn stream_made_anew_is_not_followed() {
+        super::stream_made_anew_is_not_followed("", &[0], renew);
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
+    fn copy_of_a_former_stream_is_not_continued() {
+        super::copy_of_a_former_stream_is_not_continued("", renew);
+    }
+
+    /// Another node makes the topic anew.
+    fn renew(stream: &str, filled: usize) {
+        let hosts = url("").trim_start_matches("kafka://").trim_end_matches('?').to_owned();
+        let admin: AdminClient<DefaultClientContext> =
+            ClientConfig::new().set("bootstrap.servers", hosts).create().expect("a client");
+        let options = AdminOptions::new().operation_timeout(Some(LIMIT)).request_timeout(Some(LIMIT));
+        let deleted = block_on(admin.delete_topics(&[stream], &options)).expect("it answers");
+        assert!(deleted.iter().all(Result::is_ok), "{deleted:?}");
+        let topic = NewTopic::new(stream, 1, TopicReplication::Fixed(1));
+        until("the topic is there again", || {
+            let created = block_on(admin.create_topics([&topic], &options)).expect("it answers");
+            matches!(created[..], [Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists))])
+        });
+        let other = broker("");
+        for _ in 0..filled {
+            publish_acked(&*other, stream, 0, &["another"]);
+        }
+    }
+
+    fn block_on<T>(answer: impl Future<Output = T>) -> T {
+        let answer = RefCell::new(Box::pin(answer));
+        let output = Cell::new(None);
+        wait_for(Instant::now() + LIMIT, "an answer", |waker| {
+            match answer.borrow_mut().as_mut().poll(&mut Context::from_waker(waker)) {
+                Poll::Ready(ready) => {
+                    output.set(Some(ready));
+                    true
+                }
+                Poll::Pending => false,
+            }
+        });
+        output.into_inner().expect("it was ready")
+    }
 }
 
 #[cfg(feature = "nats")]
 mod nats {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpStream;
+
+    use sinews_stream::Start;
+
+    use super::{Node, acked, broker, publish, publish_acked, until, unused, url};
+
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only nats"]
     fn records_come_back_on_every_node() {
@@ -185,16 +306,81 @@ mod nats {
     fn nothing_acknowledged_is_lost_or_stored_twice() {
         super::nothing_acknowledged_is_lost("", 20_000, true);
     }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn connection_without_an_append_is_ready() {
+        let broker = broker("");
+        until("it is ready", || broker.health().ready);
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn stream_made_anew_is_not_followed() {
+        super::stream_made_anew_is_not_followed("", &[0, 10], renew);
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn copy_of_a_former_stream_is_not_continued() {
+        super::copy_of_a_former_stream_is_not_continued("", renew);
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn deleted_stream_is_reported_until_it_is_made_anew() {
+        let stream = unused("deleted");
+        let (broker, node) = (broker(""), Node::new());
+        broker.follow(&stream, 0, Start::Earliest, node.partition(&stream, 0));
+        publish_acked(&*broker, &stream, 0, &["a"]);
+        until("it is ready", || broker.health().ready);
+        ask(&format!("$JS.API.STREAM.DELETE.{stream}-0"), "");
+        let why = || broker.health().error.unwrap_or_default();
+        until("that is noticed", || !broker.health().ready && why().contains("deleted"));
+        assert!(why().contains(&stream), "{}", why());
+        super::assert_rejected(acked(&mut publish(&*broker, &stream, 0, &["x"])).map(drop));
+        super::noticed(&*broker, &stream);
+    }
+
+    fn renew(stream: &str, filled: usize) {
+        let name = format!("{stream}-0");
+        ask(&format!("$JS.API.STREAM.DELETE.{name}"), "");
+        ask(
+            &format!("$JS.API.STREAM.CREATE.{name}"),
+            &format!(r#"{{"name":"{name}","subjects":["{name}"]}}"#),
+        );
+        for _ in 0..filled {
+            ask(&name, "another");
+        }
+    }
+
+    /// Says something to the server, and waits for its answer.
+    fn ask(subject: &str, body: &str) {
+        let url = url("");
+        let address = url.trim_start_matches("nats://").trim_end_matches('?');
+        let mut nats = BufReader::new(TcpStream::connect(address).expect("it is there"));
+        let request = format!("PUB {subject} answers {}\r\n{body}\r\n", body.len());
+        let connect = "CONNECT {\"verbose\":false}\r\nSUB answers 1\r\n";
+        nats.get_mut().write_all((connect.to_owned() + &request).as_bytes()).expect("it is there");
+        let mut line = String::new();
+        while !line.starts_with("MSG ") {
+            line.clear();
+            assert!(nats.read_line(&mut line).expect("it answers") > 0, "{subject}");
+        }
+        line.clear();
+        nats.read_line(&mut line).expect("it answers");
+        assert!(!line.contains("\"error\""), "{subject}: {line}");
+    }
 }
 
 #[cfg(feature = "redis")]
 mod redis {
-    use std::io::{BufRead, BufReader, Write};
-    use std::net::TcpStream;
+    use std::time::{Duration, Instant};
 
-    use sinews_stream::Start;
+    use sinews_stream::{AppendError, Start};
 
-    use super::{Node, broker, publish_acked, read, unused, url, values};
+    use super::real::redis::say;
+    use super::{Node, acked, broker, publish, publish_acked, read, until, unused, values};
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
@@ -231,13 +417,74 @@ mod redis {
         assert_eq!(values(&read(&partition, 0, first + 3)), ["heard", "lost", "foreign"]);
     }
 
-    fn say(command: &str) {
-        let url = url("");
-        let address = url.trim_start_matches("redis://").trim_end_matches('?');
-        let mut redis = TcpStream::connect(address).expect("it is there");
-        redis.write_all(format!("{command}\r\n").as_bytes()).expect("it is there");
-        let mut answer = String::new();
-        BufReader::new(redis).read_line(&mut answer).expect("it answers");
-        assert!(!answer.starts_with('-'), "{command}: {answer}");
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn stream_emptied_while_redis_runs_is_not_followed() {
+        super::stream_made_anew_is_not_followed("", &[0, 10], renew);
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn copy_of_a_former_stream_is_not_continued() {
+        super::copy_of_a_former_stream_is_not_continued("", renew);
+    }
+
+    fn renew(stream: &str, filled: usize) {
+        say("FLUSHALL");
+        for _ in 0..filled {
+            say(&format!("XADD {stream}:0 0-* v another"));
+        }
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn redis_without_memory_is_not_ready_after_the_failure_timeout() {
+        const TIMEOUT: Duration = Duration::from_secs(1);
+        let (stream, broker) = (unused("full"), broker("failure.timeout.ms=1000"));
+        publish_acked(&*broker, &stream, 0, &["taken"]);
+        until("it is ready", || broker.health().ready);
+        say("CONFIG SET maxmemory 1");
+        let begun = Instant::now();
+        until("that is told", || {
+            let refused = acked(&mut publish(&*broker, &stream, 0, &["refused"]));
+            assert!(
+                matches!(&refused, Err(AppendError::Broker(why)) if why.contains("maxmemory")),
+                "{refused:?}"
+            );
+            !broker.health().ready
+        });
+        assert!(begun.elapsed() >= TIMEOUT);
+        let why = broker.health().error.unwrap_or_default();
+        assert!(why.contains("every append fails") && why.contains("maxmemory"), "{why}");
+        say("CONFIG SET maxmemory 0");
+        // Redis is asked whether it takes appends again: no append is needed.
+        until("it takes appends again", || broker.health().ready);
+        publish_acked(&*broker, &stream, 0, &["taken again"]);
+    }
+
+    /// The other tests have no password.
+    struct Unlock;
+
+    impl Drop for Unlock {
+        fn drop(&mut self) {
+            say("AUTH secret\r\nCONFIG SET requirepass \"\"");
+        }
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn redis_that_asks_for_a_password_is_not_ready_until_it_takes_appends_again() {
+        let (stream, broker) = (unused("locked"), broker(""));
+        publish_acked(&*broker, &stream, 0, &["before"]);
+        say("CONFIG SET requirepass secret");
+        let unlocked = Unlock;
+        say("AUTH secret\r\nCLIENT KILL TYPE normal SKIPME yes");
+        let why = || broker.health().error.unwrap_or_default();
+        until("that is noticed", || !broker.health().ready && why().contains("NOAUTH"));
+        let refused = acked(&mut publish(&*broker, &stream, 0, &["refused"]));
+        drop(unlocked);
+        assert!(matches!(&refused, Err(AppendError::Broker(why)) if why.contains("NOAUTH")), "{refused:?}");
+        until("it is ready again", || broker.health().ready);
+        publish_acked(&*broker, &stream, 0, &["after"]);
     }
 }

@@ -7,15 +7,18 @@
 //! Core NATS keeps nothing, so that there would be no offset to go on from.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use async_nats::header::HeaderMap;
+use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
-use async_nats::jetstream::context::{PublishAckFuture, PublishErrorKind};
+use async_nats::jetstream::context::{
+    GetStreamError, GetStreamErrorKind, PublishAckFuture, PublishErrorKind,
+};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{self, LastRawMessageErrorKind};
 use async_nats::jetstream::{self, Context};
@@ -33,7 +36,7 @@ use super::remote::{
 };
 use super::sink::Sink;
 use super::status::Status;
-use super::{BrokerError, ConnectError};
+use super::{BrokerError, ConnectError, visible};
 use crate::record::{Kind, Record, RecordBuilder};
 use crate::{Read, Start};
 
@@ -49,6 +52,8 @@ const PULL: Duration = Duration::from_secs(2);
 /// How long JetStream remembers ids, in streams that are made here; and how long an append is sent again. Less, where a
 /// stream keeps nothing that long.
 const REMEMBERED: Duration = Duration::from_secs(120);
+/// A consumer may see a message a moment after the server has acknowledged it.
+const SETTLED_WITHIN: Duration = Duration::from_millis(250);
 /// A connection that was lost may not go on with what it has buffered until that has gone out on another one.
 const LATE: Duration = Duration::from_secs(30);
 
@@ -65,6 +70,11 @@ const SETTINGS: [&str; 10] = [
     "storage",
     "tls.ca.file",
 ];
+
+/// Whom to ask whether JetStream is there.
+const ACCOUNT: &str = "$JS.API.INFO";
+/// As much of an error's text is told.
+const ERROR_CHARS: usize = 300;
 
 /// What the headers of a message take at most, without its key.
 const HEADERS_BYTES: usize = 256;
@@ -98,6 +108,8 @@ struct Nats {
     reader: RefCell<Option<Context>>,
     /// Streams that are there.
     known: RefCell<HashSet<String>>,
+    /// When those were created that are followed, in nanoseconds: one of another time has other records.
+    created: RefCell<HashMap<String, i128>>,
     /// Before the ids of this connection's records.
     id: RefCell<String>,
     count: Cell<u64>,
@@ -134,6 +146,7 @@ pub(super) fn connect(mut address: Address) -> Result<Remote, ConnectError> {
         status: shared,
         reader: RefCell::default(),
         known: RefCell::default(),
+        created: RefCell::default(),
         id: RefCell::default(),
         count: Cell::new(0),
     })
@@ -237,8 +250,12 @@ impl Nats {
     /// A stream of JetStream, which is made if it is not there.
     async fn stream(&self, name: &str) -> Result<stream::Stream, String> {
         let context = self.reader().await?;
-        if self.known.borrow().contains(name) {
-            return context.get_stream(name).await.map_err(|error| error.to_string());
+        let is_known = self.known.borrow().contains(name);
+        if is_known {
+            match context.get_stream(name).await {
+                Err(error) if is_unknown(&error) => drop(self.known.borrow_mut().remove(name)),
+                stream => return stream.map_err(|error| error.to_string()),
+            }
         }
         let stream = context.get_or_create_stream(self.settings.stream(name)).await;
         let stream = stream.map_err(|error| error.to_string())?;
@@ -246,14 +263,37 @@ impl Nats {
         Ok(stream)
     }
 
-    /// First sequence and next one.
-    async fn extent(&self, name: &str) -> Result<(u64, u64), String> {
-        let state = self.stream(name).await?.cached_info().state.clone();
-        Ok((state.first_sequence.max(1), state.last_sequence + 1))
+    /// A stream that is followed, which is not made again when it was deleted.
+    async fn followed(&self, name: &str) -> Result<stream::Stream, String> {
+        if !self.created.borrow().contains_key(name) {
+            return self.stream(name).await;
+        }
+        let found = self.reader().await?.get_stream(name).await;
+        let trouble = format!("stream {name}");
+        match &found {
+            Ok(_) => self.status.goes_on(&trouble),
+            Err(error) if is_unknown(error) => {
+                self.status.stopped(&trouble, "NATS has it no more: it was deleted")
+            }
+            Err(_) => {}
+        }
+        found.map_err(|error| error.to_string())
+    }
+
+    /// Why this is not the stream that this node follows by that name.
+    fn made_anew(&self, name: &str, stream: &stream::Stream) -> Option<String> {
+        let is_another = self.created.borrow().get(name).is_some_and(|known| *known != created(stream));
+        is_another.then(|| {
+            let created = stream.cached_info().created;
+            format!(
+                "NATS created the stream at {created}, after this node began to follow it: it was made anew. Remove this \
+                 node's copy of it to read it again"
+            )
+        })
     }
 
     /// A consumer from a sequence on, which the server forgets when nobody asks it for messages.
-    async fn consumer(&self, name: &str, policy: DeliverPolicy) -> Result<PullConsumer, String> {
+    async fn consumer(&self, stream: &stream::Stream, policy: DeliverPolicy) -> Result<PullConsumer, String> {
         let config = pull::Config {
             deliver_policy: policy,
             ack_policy: AckPolicy::None,
@@ -261,7 +301,7 @@ impl Nats {
             memory_storage: true,
             ..pull::Config::default()
         };
-        self.stream(name).await?.create_consumer(config).await.map_err(|error| error.to_string())
+        stream.create_consumer(config).await.map_err(|error| error.to_string())
     }
 
     /// Reads on until it fails. The outer error is one that no retry helps.
@@ -271,29 +311,31 @@ impl Nats {
         from: &mut Option<Start>,
         sink: &mut Sink,
     ) -> Result<Result<(), String>, String> {
-        let extent = match self.extent(name).await {
-            Ok(extent) => extent,
+        let stream = match self.followed(name).await {
+            Ok(stream) => stream,
             Err(why) => return Ok(Err(why)),
         };
-        if extent.1 < sink.next() {
-            return Err(format!(
-                "NATS has offsets up to {} only, and this node up to {}: the stream was made anew, or has lost records. \
-                 Remove this node's copy of it to read it again",
-                extent.1,
-                sink.next()
-            ));
+        self.created.borrow_mut().entry(name.to_owned()).or_insert_with(|| created(&stream));
+        if let Some(why) = self.made_anew(name, &stream) {
+            return Err(why);
+        }
+        let end = extent(&stream).1;
+        if end < sink.next() {
+            return Err(visible::ends_before("NATS", end, sink.next()));
+        }
+        match has_last(&stream, sink).await {
+            Ok(true) => {}
+            Ok(false) => return Err(visible::another_record(sink.next() - 1)),
+            Err(why) => return Ok(Err(why)),
         }
         let policy = match from.take().map(|from| sink.beginning(from)) {
             Some(Start::Earliest) => DeliverPolicy::All,
-            Some(Start::Latest) => by_sequence(extent.1),
-            Some(Start::Time(time)) => match self.stream(name).await {
-                Ok(stream) => by_time(&stream, time),
-                Err(why) => return Ok(Err(why)),
-            },
+            Some(Start::Latest) => by_sequence(end),
+            Some(Start::Time(time)) => by_time(&stream, time),
             Some(Start::Offset(offset)) => by_sequence(offset),
             None => by_sequence(sink.next()),
         };
-        let consumer = match self.consumer(name, policy).await {
+        let consumer = match self.consumer(&stream, policy).await {
             Ok(consumer) => consumer,
             Err(why) => return Ok(Err(why)),
         };
@@ -406,12 +448,20 @@ impl Nats {
                 flights.remove(0).append.reject(&why);
                 continue;
             }
-            self.stream(&first.name).await?;
+            let name = first.name.clone();
+            let stream = self.stream(&name).await?;
+            if let Some(why) = self.made_anew(&name, &stream) {
+                let of_another = flights.extract_if(.., |flight| flight.name == name);
+                of_another.for_each(|flight| flight.append.reject_unseen(&why));
+                continue;
+            }
             if refuse_late(flights, self.settings.remembered()) {
                 continue;
             }
             let mut sent = Vec::new();
-            let name = flights[0].name.clone();
+            if flights[0].name != name {
+                continue;
+            }
             for (place, flight) in flights.iter_mut().enumerate() {
                 // What is wrong with them is dealt with when they are first, and so is a stream to be made.
                 let is_another = flight.name != name;
@@ -565,7 +615,8 @@ impl Engine for Nats {
         max_bytes: usize,
     ) -> Result<Read, BrokerError> {
         let name = self.settings.name(stream, partition);
-        let (earliest, end) = self.extent(&name).await.map_err(failed)?;
+        let stream = self.stream(&name).await.map_err(failed)?;
+        let (earliest, end) = extent(&stream);
         if from < earliest {
             return Err(BrokerError::Gone { earliest });
         }
@@ -573,12 +624,19 @@ impl Engine for Nats {
         if from >= end {
             return Ok(batches.finish());
         }
-        let consumer = self.consumer(&name, by_sequence(from)).await.map_err(failed)?;
+        let consumer = self.consumer(&stream, by_sequence(from)).await.map_err(failed)?;
+        let mut waits = false;
         while batches.next() < end && batches.len() < max_bytes {
-            let messages = consumer.fetch().max_messages(MESSAGES_MAX).messages().await;
+            let messages = if waits {
+                consumer.batch().max_messages(MESSAGES_MAX).expires(SETTLED_WITHIN).messages().await
+            } else {
+                consumer.fetch().max_messages(MESSAGES_MAX).messages().await
+            };
             let mut messages = messages.map_err(failed)?;
             let before = batches.next();
-            while let Some(message) = messages.next().await {
+            while batches.next() < end
+                && let Some(message) = messages.next().await
+            {
                 let message = message.map_err(failed)?;
                 let sequence = message.info().map_err(failed)?.stream_sequence;
                 if batches.len() < max_bytes {
@@ -587,6 +645,10 @@ impl Engine for Nats {
                 }
             }
             if batches.next() == before {
+                if !waits {
+                    waits = true;
+                    continue;
+                }
                 if before == from {
                     // It is there, so that this is no answer.
                     let nothing =
@@ -600,7 +662,8 @@ impl Engine for Nats {
     }
 
     async fn ends(&self, stream: &str, partition: u32) -> Result<(u64, u64), BrokerError> {
-        self.extent(&self.settings.name(stream, partition)).await.map_err(failed)
+        let name = self.settings.name(stream, partition);
+        self.stream(&name).await.map(|stream| extent(&stream)).map_err(failed)
     }
 
     /// How many streams of JetStream belong together is for the configuration to say.
@@ -633,8 +696,11 @@ impl Engine for Nats {
     }
 
     async fn probe(&self) -> Result<(), String> {
-        let context = self.reader().await?;
-        context.query_account().await.map(|_| ()).map_err(|error| error.to_string())
+        // Not the client's own question: it refuses the answer of servers before 2.10, which lacks some numbers.
+        let client = self.reader().await?.client();
+        let answer = client.request(ACCOUNT, Vec::new().into()).await.map_err(|error| error.to_string())?;
+        let text = String::from_utf8_lossy(&answer.payload);
+        if text.contains(r#""error":{"#) { Err(text.chars().take(ERROR_CHARS).collect()) } else { Ok(()) }
     }
 }
 
@@ -668,6 +734,41 @@ fn refuse_late(flights: &mut Vec<Flight>, remembered: Duration) -> bool {
 
 fn by_sequence(start_sequence: u64) -> DeliverPolicy {
     DeliverPolicy::ByStartSequence { start_sequence: start_sequence.max(1) }
+}
+
+/// Whether the server has no stream of this name.
+fn is_unknown(error: &GetStreamError) -> bool {
+    matches!(error.kind(), GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
+}
+
+/// First sequence and next one.
+fn extent(stream: &stream::Stream) -> (u64, u64) {
+    let state = &stream.cached_info().state;
+    (state.first_sequence.max(1), state.last_sequence + 1)
+}
+
+fn created(stream: &stream::Stream) -> i128 {
+    stream.cached_info().created.unix_timestamp_nanos()
+}
+
+/// Whether the stream has the last record of the log in its place, if that can be told.
+async fn has_last(stream: &stream::Stream, sink: &Sink) -> Result<bool, String> {
+    let Some((offset, time, key, value)) = sink.last() else { return Ok(true) };
+    match stream.get_raw_message(offset).await {
+        Ok(found) => {
+            let (sent, found_key) = (find(&found.headers, TIME), find(&found.headers, KEY));
+            let is_time = sent.and_then(|sent| sent.parse().ok()).is_none_or(|sent: u64| sent == time);
+            let found_key = found_key.and_then(|key| BASE64.decode(key).ok()).unwrap_or_default();
+            Ok(is_time && found_key == key && found.payload == value)
+        }
+        // It was removed.
+        Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(true),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn find<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).map(async_nats::HeaderValue::as_str)
 }
 
 /// From the first message that the server got at this time or later, in microseconds.
@@ -717,7 +818,7 @@ fn too_large(context: &Context, flight: &Flight) -> Option<String> {
 }
 
 fn header<'a>(message: &'a Message, name: &str) -> Option<&'a str> {
-    message.headers.as_ref()?.get(name).map(async_nats::HeaderValue::as_str)
+    find(message.headers.as_ref()?, name)
 }
 
 /// What its producer said.

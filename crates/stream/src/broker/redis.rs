@@ -28,7 +28,7 @@ use super::remote::{
 };
 use super::sink::Sink;
 use super::status::Status;
-use super::{BrokerError, ConnectError};
+use super::{BrokerError, ConnectError, visible};
 use crate::record::{Kind, Record, RecordBuilder};
 use crate::{Read, Start};
 
@@ -191,10 +191,7 @@ impl Redis {
     async fn check_end(&self, key: &str, next: u64) -> Result<(), Trouble> {
         let (_, end) = self.extent(key).await?;
         if end < next {
-            return Err(Trouble::Stop(format!(
-                "Redis has offsets up to {end} only, and this node up to {next}: the stream was made anew, or has lost \
-                 records. Remove this node's copy of it to read it again"
-            )));
+            return Err(Trouble::Stop(visible::ends_before("Redis", end, next)));
         }
         Ok(())
     }
@@ -212,10 +209,7 @@ impl Redis {
                 && offset(&first.id) == Some(known)
             {
                 if print_of(first) != print {
-                    return Err(Trouble::Stop(format!(
-                        "the record at offset {known} is another one than this node has seen: the stream was made anew. \
-                         Remove this node's copy of it to read it again"
-                    )));
+                    return Err(Trouble::Stop(visible::another_record(known)));
                 }
                 entries.remove(0);
             }
@@ -284,11 +278,15 @@ impl Redis {
     fn answer(batch: Vec<Outgoing>, answers: Vec<RedisResult<Value>>) {
         let mut answers = answers.into_iter();
         for append in batch {
-            // MULTI, the entries and PUBLISH were only queued.
-            let exec = answers.nth(append.records.count() as usize + 2);
-            let ids = exec
-                .unwrap_or_else(|| Ok(Value::Nil))
-                .and_then(|value| Ok(Vec::<Value>::from_redis_value(value)?));
+            // MULTI, the entries and PUBLISH were only queued. What Redis does not queue it says why; EXEC then says no
+            // more than that nothing was done.
+            let queued = answers.by_ref().take(append.records.count() as usize + 2);
+            let refused = queued.fold(None, |refused, answer| refused.or(answer.err()));
+            let exec = answers.next().unwrap_or_else(|| Ok(Value::Nil));
+            let ids = match (exec, refused) {
+                (Err(_), Some(refused)) => Err(refused),
+                (exec, _) => exec.and_then(|value| Ok(Vec::<Value>::from_redis_value(value)?)),
+            };
             let first = ids.and_then(|ids| {
                 let first = ids.into_iter().next().unwrap_or(Value::Nil);
                 Ok(String::from_redis_value(first)?)

@@ -121,16 +121,21 @@ impl Outgoing {
     pub(super) fn acknowledge(mut self, first: u64) {
         if first < self.least {
             let why = visible::made_anew(first, self.least);
-            let status = &self.line.status;
-            status.visible.end(&self.stream, self.partition, &why);
-            status.stopped(&format!("{}/{}", self.stream, self.partition), &why);
-            return self.reject(&why);
+            return self.reject_unseen(&why);
         }
         self.line.status.append_succeeded();
         self.leave();
         if let Some(completer) = self.completer.take() {
             completer.reached(Durability::Broker, first);
         }
+    }
+
+    /// Readers of this node would not see them, nor what comes behind them.
+    pub(super) fn reject_unseen(self, why: &str) {
+        let status = &self.line.status;
+        status.visible.end(&self.stream, self.partition, why);
+        status.stopped(&format!("{}/{}", self.stream, self.partition), why);
+        self.reject(why);
     }
 
     /// The broker does not have them, or does not say.

@@ -11,6 +11,9 @@ use crate::{AppendError, Durability, Partition, Past, Pending, Start};
 /// wants one record is not lent much more.
 pub(super) const BATCH_BYTES: usize = 256 << 10;
 
+/// Offset, time, key and value of a record.
+pub(super) type LastRecord = (u64, u64, Vec<u8>, Vec<u8>);
+
 /// A partition of the log that follows one of a broker.
 pub(super) struct Sink {
     partition: Partition,
@@ -53,10 +56,9 @@ impl Sink {
         self.next
     }
 
-    /// The last record that the log has: its offset, time, key and value. None if the log is empty, cannot be read, or more
+    /// The last record that the log has. None if the log is empty, cannot be read, or more
     /// than that is on its way to it.
-    #[cfg(feature = "redis")]
-    pub(super) fn last(&self) -> Option<(u64, u64, Vec<u8>, Vec<u8>)> {
+    pub(super) fn last(&self) -> Option<LastRecord> {
         let offset = self.next.checked_sub(1)?;
         let read = self.partition.read(offset, 1).ok()?;
         let batches = crate::record::iter(&read.batches).flatten();

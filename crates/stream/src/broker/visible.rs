@@ -52,6 +52,22 @@ impl Visible {
     }
 }
 
+/// Why a partition is not followed whose stream at the broker ends before what this node has seen.
+pub(super) fn ends_before(broker: &str, end: u64, next: u64) -> String {
+    format!(
+        "{broker} has offsets up to {end} only, and this node up to {next}: the stream was made anew, or has lost records. \
+         Remove this node's copy of it to read it again"
+    )
+}
+
+/// Why a partition is not followed that has another record in the place of the last one that this node has seen.
+pub(super) fn another_record(offset: u64) -> String {
+    format!(
+        "the record at offset {offset} is another one than this node has seen: the stream was made anew. Remove this node's \
+         copy of it to read it again"
+    )
+}
+
 /// Why a record is not acknowledged that the broker has placed before what this node has seen.
 pub(super) fn made_anew(offset: u64, least: u64) -> String {
     format!(

@@ -21,3 +21,23 @@ pub(crate) fn control(verb: &str) {
     let status = Command::new(script).arg(verb).stdout(Stdio::null()).status().expect("bash runs");
     assert!(status.success(), "{verb}: {status}");
 }
+
+#[cfg(feature = "redis")]
+pub(crate) mod redis {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpStream;
+
+    /// Says something to Redis; of several lines each has its answer.
+    pub(crate) fn say(command: &str) {
+        let url = super::url("");
+        let address = url.trim_start_matches("redis://").trim_end_matches('?');
+        let mut redis = TcpStream::connect(address).expect("it is there");
+        redis.write_all(format!("{command}\r\n").as_bytes()).expect("it is there");
+        let mut redis = BufReader::new(redis);
+        for _ in command.lines() {
+            let mut answer = String::new();
+            redis.read_line(&mut answer).expect("it answers");
+            assert!(!answer.starts_with('-'), "{command}: {answer}");
+        }
+    }
+}

@@ -19,8 +19,9 @@ use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::super::signal::Signal;
-use super::super::sink::{Flow, Sink};
+use super::super::sink::{Flow, LastRecord, Sink};
 use super::super::status::{Status, lock};
+use super::super::visible;
 use super::config::Config;
 use super::{push, time_of};
 use crate::{AppendError, Partition, Start};
@@ -58,7 +59,12 @@ struct Added {
 struct Followed {
     stream: String,
     name: String,
+    from: Start,
     sink: Sink,
+    /// The last record of the log, until it was compared with the one that the broker has in its place.
+    last: Option<LastRecord>,
+    /// The broker has it again, after it had said that it knows no such partition.
+    is_back: bool,
     queue: PartitionQueue<Context>,
     /// Set by librdkafka when the queue has something again.
     has_more: Arc<AtomicBool>,
@@ -135,6 +141,7 @@ impl Follow {
             for (place, why) in stopped {
                 self.stop(&mut all, &place, &why);
             }
+            self.begin_again(&mut all);
             if is_idle {
                 self.signal.wait(IDLE);
             }
@@ -154,11 +161,12 @@ impl Follow {
                 lock(&self.added).push(added);
                 continue;
             }
-            let begun = self.beginning(&added).and_then(|offset| self.assign(&place, offset));
+            let begun =
+                self.beginning(&added).and_then(|(offset, last)| Ok((self.assign(&place, offset)?, last)));
             match begun {
-                Ok(queue) => {
+                Ok((queue, last)) => {
                     self.status.goes_on(&name);
-                    all.insert(place, self.followed((added.stream, name), added.sink, queue));
+                    all.insert(place, self.followed(added, name, last, queue));
                 }
                 Err(error) => {
                     self.status.stopped(&name, &error.to_string());
@@ -169,13 +177,17 @@ impl Follow {
         }
     }
 
-    /// The offset to begin at. What depends on the moment is decided now, not when the broker is found.
-    fn beginning(&self, added: &Added) -> KafkaResult<Offset> {
+    /// The offset to begin at: that of the log's last record, which is returned and compared then, where reading goes on
+    /// behind it. What depends on the moment is decided now, not when the broker is found.
+    fn beginning(&self, added: &Added) -> KafkaResult<(Offset, Option<LastRecord>)> {
         let Added { topic, partition, from, sink, .. } = added;
         let exact = |offset: u64| Offset::Offset(i64::try_from(offset).unwrap_or(i64::MAX));
-        Ok(match sink.beginning(*from) {
+        let offset = match sink.beginning(*from) {
             Start::Earliest => Offset::Beginning,
-            Start::Offset(offset) => exact(offset),
+            Start::Offset(offset) => match sink.last() {
+                Some(last) if last.0 + 1 == offset => return Ok((exact(last.0), Some(last))),
+                _ => exact(offset),
+            },
             Start::Latest => {
                 let (_, next) = self.consumer.fetch_watermarks(topic, *partition, ANSWER_WITHIN)?;
                 Offset::Offset(next.max(0))
@@ -192,7 +204,8 @@ impl Follow {
                     _ => Offset::End,
                 }
             }
-        })
+        };
+        Ok((offset, None))
     }
 
     fn assign(&self, (topic, partition): &Place, offset: Offset) -> KafkaResult<PartitionQueue<Context>> {
@@ -205,8 +218,9 @@ impl Follow {
 
     fn followed(
         &self,
-        (stream, name): (String, String),
-        sink: Sink,
+        Added { stream, from, sink, .. }: Added,
+        name: String,
+        last: Option<LastRecord>,
         mut queue: PartitionQueue<Context>,
     ) -> Followed {
         let has_more = Arc::new(AtomicBool::new(true));
@@ -215,7 +229,8 @@ impl Follow {
             flag.store(true, Ordering::Release);
             signal.set();
         });
-        Followed { stream, name, sink, queue, has_more, retry_at: None, ask_at: None }
+        let (is_back, retry_at, ask_at) = (false, None, None);
+        Followed { stream, name, from, sink, last, is_back, queue, has_more, retry_at, ask_at }
     }
 
     /// What came before a partition had its own queue, and errors that are nobody's.
@@ -225,8 +240,9 @@ impl Follow {
             let Ok(message) = event else { continue };
             let place = (message.topic().to_owned(), message.partition());
             // These come first: the partition's own queue has what was fetched later.
-            if let Some(Err(why)) =
-                all.get_mut(&place).map(|followed| self.take(&mut followed.sink, &message))
+            if let Some(Err(why)) = all
+                .get_mut(&place)
+                .map(|followed| self.take(&mut followed.sink, &mut followed.last, &message))
             {
                 self.stop(all, &place, &why);
             }
@@ -241,12 +257,17 @@ impl Follow {
         waker: &Waker,
     ) -> Result<bool, String> {
         if followed.ask_at.is_some_and(|at| Instant::now() >= at) {
-            followed.ask_at = match self.consumer.fetch_watermarks(topic, *partition, RETRY_EVERY) {
-                Ok(_) => None,
-                Err(_) => Some(Instant::now() + RETRY_EVERY),
-            };
-            if followed.ask_at.is_none() {
-                self.status.goes_on(&followed.name);
+            match self.consumer.fetch_watermarks(topic, *partition, RETRY_EVERY) {
+                Ok((_, end)) => {
+                    let (end, next) = (u64::try_from(end).unwrap_or_default(), followed.sink.next());
+                    if end < next {
+                        return Err(visible::ends_before("Kafka", end, next));
+                    }
+                    (followed.ask_at, followed.is_back) = (None, true);
+                    self.status.goes_on(&followed.name);
+                    return Ok(true);
+                }
+                Err(_) => followed.ask_at = Some(Instant::now() + RETRY_EVERY),
             }
         }
         if followed.retry_at.is_some_and(|at| Instant::now() < at)
@@ -257,7 +278,7 @@ impl Follow {
         }
         for _ in 0..TURN_MESSAGES {
             match followed.queue.poll(Duration::ZERO) {
-                Some(Ok(message)) => self.take(&mut followed.sink, &message)?,
+                Some(Ok(message)) => self.take(&mut followed.sink, &mut followed.last, &message)?,
                 Some(Err(error)) => self.note(&followed.name, &mut followed.ask_at, &error),
                 None => return self.flush(followed, waker).map(|_| false),
             }
@@ -271,10 +292,23 @@ impl Follow {
     }
 
     /// Puts a message behind the others of its partition.
-    fn take(&self, sink: &mut Sink, message: &BorrowedMessage<'_>) -> Result<(), String> {
+    fn take(
+        &self,
+        sink: &mut Sink,
+        last: &mut Option<LastRecord>,
+        message: &BorrowedMessage<'_>,
+    ) -> Result<(), String> {
         self.status.is_up();
         // Messages that were delivered have one.
         let offset = u64::try_from(message.offset()).unwrap_or_default();
+        if let Some((known, time, key, value)) = last.take()
+            && known == offset
+        {
+            let found =
+                (time_of(message), message.key().unwrap_or_default(), message.payload().unwrap_or_default());
+            let is_same = found == (time, &*key, &*value);
+            return if is_same { Ok(()) } else { Err(visible::another_record(known)) };
+        }
         if offset < sink.next() {
             let next = sink.next();
             return Err(format!(
@@ -330,12 +364,34 @@ impl Follow {
         }
     }
 
+    /// What was away may be another topic of the same name: it is begun with anew, at the last record of the log.
+    fn begin_again(&self, all: &mut All) {
+        let back: Vec<Place> =
+            all.iter().filter(|(_, followed)| followed.is_back).map(|(place, _)| place.clone()).collect();
+        for (topic, partition) in back {
+            let Some(mut followed) = all.remove(&(topic.clone(), partition)) else { continue };
+            followed.is_back = false;
+            if followed.sink.last().is_none() {
+                // There is no record to compare.
+                all.insert((topic, partition), followed);
+                continue;
+            }
+            self.unassign(&topic, partition);
+            let Followed { stream, from, sink, .. } = followed;
+            lock(&self.added).push(Added { stream, topic, partition, from, sink, retry_at: None });
+        }
+    }
+
     fn stop(&self, all: &mut All, place: &Place, why: &str) {
         let Some(followed) = all.remove(place) else { return };
         self.status.visible.end(&followed.stream, u32::try_from(place.1).unwrap_or_default(), why);
         self.status.stopped(&followed.name, why);
+        self.unassign(&place.0, place.1);
+    }
+
+    fn unassign(&self, topic: &str, partition: i32) {
         let mut list = TopicPartitionList::new();
-        list.add_partition(&place.0, place.1);
+        list.add_partition(topic, partition);
         if let Err(error) = self.consumer.incremental_unassign(&list) {
             self.status.note(&error.to_string());
         }

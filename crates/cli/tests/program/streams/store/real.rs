@@ -177,6 +177,9 @@ mod nats {
 
 #[cfg(feature = "redis")]
 mod redis {
+    use super::broker::redis::say;
+    use super::{Reader, Running, is_ready, json, node, post, posted, until, unused, url};
+
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
     fn topics_are_one_at_all_nodes() {
@@ -193,5 +196,54 @@ mod redis {
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
     fn nothing_acknowledged_is_lost() {
         super::nothing_acknowledged_is_lost("", false);
+    }
+
+    /// What `/readyz` says when it is not ready.
+    fn reason(node: &Running) -> String {
+        until("the node is not ready", || !is_ready(node));
+        node.get("/readyz")
+    }
+
+    fn assert_refused(answer: &str, why: &str) {
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains(why), "{answer}");
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn emptied_redis_refuses_appends_and_readyz_says_why() {
+        let stream = unused("emptied");
+        let node = node(&url(""), &[]);
+        let first = posted(&node, &stream, "0");
+        let mut live = Reader::from(&node, &stream, &json!("earliest"));
+        assert_eq!(live.next(1), [(first, "0".to_owned())]);
+        posted(&node, &stream, "1");
+        assert_eq!(live.next(1), [(first + 1, "1".to_owned())]);
+        say("FLUSHALL");
+        for _ in 0..3 {
+            assert_refused(&post(&node, &format!("/streams/{stream}"), "unseen"), "made anew");
+        }
+        let why = reason(&node);
+        assert!(why.contains("made anew") && why.contains(&stream), "{why}");
+        // Another stream begins anew.
+        posted(&node, &unused("other"), "0");
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn readyz_is_503_while_redis_has_no_memory_for_any_append() {
+        let stream = unused("full");
+        let node = node(&url("failure.timeout.ms=100"), &[]);
+        posted(&node, &stream, "0");
+        until("the node is ready", || is_ready(&node));
+        say("CONFIG SET maxmemory 1");
+        until("that is told", || {
+            assert_refused(&post(&node, &format!("/streams/{stream}"), "refused"), "maxmemory");
+            !is_ready(&node)
+        });
+        let why = reason(&node);
+        assert!(why.contains("every append fails") && why.contains("maxmemory"), "{why}");
+        say("CONFIG SET maxmemory 0");
+        until("the node is ready again", || is_ready(&node));
+        posted(&node, &stream, "1");
     }
 }
