@@ -71,10 +71,8 @@ mod redis {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, Mutex};
 
-    use sinews_stream::Start;
-    use sinews_stream::broker::connect;
-
-    use sinews_stream::AppendError;
+    use sinews_stream::broker::{Broker, connect};
+    use sinews_stream::{AppendError, Partition, Start};
 
     use super::broker::{Node, acked, publish, read, until, values};
     use super::{Peer, bytes, line};
@@ -147,18 +145,34 @@ mod redis {
         }
     }
 
+    /// A node that follows a stream of three records.
+    struct Followed {
+        stored: Arc<Mutex<Vec<&'static str>>>,
+        broker: Arc<dyn Broker>,
+        partition: Partition,
+        _node: Node,
+        _peer: Peer,
+    }
+
+    impl Followed {
+        fn new() -> Self {
+            let stored = Arc::new(Mutex::new(vec!["a", "b", "c"]));
+            let peer = Peer::new({
+                let stored = stored.clone();
+                move |stream| serve(stream, &stored, &AtomicBool::new(false))
+            });
+            let broker = connect(&format!("redis://{}", peer.address), &BTreeMap::new()).expect("a URL");
+            let node = Node::new();
+            let partition = node.partition("s", 0);
+            broker.follow("s", 0, Start::Earliest, partition.clone());
+            assert_eq!(values(&read(&partition, 0, 4)), ["a", "b", "c"]);
+            Self { stored, broker, partition, _node: node, _peer: peer }
+        }
+    }
+
     #[test]
     fn a_stream_that_was_made_anew_is_not_put_behind_the_former_one() {
-        let stored = Arc::new(Mutex::new(vec!["a", "b", "c"]));
-        let peer = Peer::new({
-            let stored = stored.clone();
-            move |stream| serve(stream, &stored, &AtomicBool::new(false))
-        });
-        let broker = connect(&format!("redis://{}", peer.address), &BTreeMap::new()).expect("a URL");
-        let node = Node::new();
-        let partition = node.partition("s", 0);
-        broker.follow("s", 0, Start::Earliest, partition.clone());
-        assert_eq!(values(&read(&partition, 0, 4)), ["a", "b", "c"]);
+        let Followed { stored, broker, partition, .. } = &Followed::new();
         until("it is ready", || broker.health().ready);
         *stored.lock().unwrap() = vec!["other"];
         until("that is noticed", || {
@@ -166,24 +180,15 @@ mod redis {
         });
         *stored.lock().unwrap() = vec!["other"; 10];
         assert_eq!(broker.ends("s", 0).block(), Ok((1, 11)));
-        assert_eq!(values(&read(&partition, 0, 4)), ["a", "b", "c"]);
+        assert_eq!(values(&read(partition, 0, 4)), ["a", "b", "c"]);
         assert!(!broker.health().ready);
     }
 
     #[test]
     fn append_to_an_emptied_stream_is_rejected_since_no_reader_of_this_node_sees_it() {
-        let stored = Arc::new(Mutex::new(vec!["a", "b", "c"]));
-        let peer = Peer::new({
-            let stored = stored.clone();
-            move |stream| serve(stream, &stored, &AtomicBool::new(false))
-        });
-        let broker = connect(&format!("redis://{}", peer.address), &BTreeMap::new()).expect("a URL");
-        let node = Node::new();
-        let partition = node.partition("s", 0);
-        broker.follow("s", 0, Start::Earliest, partition.clone());
-        assert_eq!(values(&read(&partition, 0, 4)), ["a", "b", "c"]);
+        let Followed { stored, broker, .. } = &Followed::new();
         stored.lock().unwrap().clear();
-        let rejected = acked(&mut publish(&*broker, "s", 0, &["x"]));
+        let rejected = acked(&mut publish(&**broker, "s", 0, &["x"]));
         assert!(
             matches!(&rejected, Err(AppendError::Broker(why)) if why.contains("made anew")),
             "{rejected:?}"
@@ -197,26 +202,17 @@ mod redis {
         );
         assert_eq!(stored.lock().unwrap().len(), end, "nothing more is sent");
         // Another stream goes on.
-        assert_eq!(acked(&mut publish(&*broker, "t", 0, &["z"])), Ok(end as u64 + 1));
+        assert_eq!(acked(&mut publish(&**broker, "t", 0, &["z"])), Ok(end as u64 + 1));
     }
 
     #[test]
     fn stream_that_was_emptied_and_filled_beyond_what_this_node_has_seen_is_not_followed() {
-        let stored = Arc::new(Mutex::new(vec!["a", "b", "c"]));
-        let peer = Peer::new({
-            let stored = stored.clone();
-            move |stream| serve(stream, &stored, &AtomicBool::new(false))
-        });
-        let broker = connect(&format!("redis://{}", peer.address), &BTreeMap::new()).expect("a URL");
-        let node = Node::new();
-        let partition = node.partition("s", 0);
-        broker.follow("s", 0, Start::Earliest, partition.clone());
-        assert_eq!(values(&read(&partition, 0, 4)), ["a", "b", "c"]);
+        let Followed { stored, broker, partition, .. } = &Followed::new();
         *stored.lock().unwrap() = vec!["other"; 10];
         until("that is noticed", || {
             broker.health().error.is_some_and(|why| why.contains("made anew")) && !broker.health().ready
         });
-        assert_eq!(values(&read(&partition, 0, 4)), ["a", "b", "c"]);
+        assert_eq!(values(&read(partition, 0, 4)), ["a", "b", "c"]);
     }
 
     #[test]
