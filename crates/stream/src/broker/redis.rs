@@ -281,7 +281,7 @@ impl Redis {
             // MULTI, the entries and PUBLISH were only queued. What Redis does not queue it says why; EXEC then says no
             // more than that nothing was done.
             let queued = answers.by_ref().take(append.records.count() as usize + 2);
-            let refused = queued.fold(None, |refused, answer| refused.or(answer.err()));
+            let refused = queued.fold(None, |refused, answer| refused.or_else(|| answer.err()));
             let exec = answers.next().unwrap_or_else(|| Ok(Value::Nil));
             let ids = match (exec, refused) {
                 (Err(_), Some(refused)) => Err(refused),
