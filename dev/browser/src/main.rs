@@ -2,13 +2,14 @@
 //! writes.
 //!
 //! ```text
-//! cargo run -p sinews-browser -- [--screenshot DIR] [--axe FILE] <path to the sinews binary>
+//! cargo run -p sinews-browser -- [--screenshot DIR] [--axe FILE] [--smoke] <path to the sinews binary>
 //! ```
 //!
 //! It starts the server on a free port of 127.0.0.1, opens headless Chromium windows with profiles of their own
 //! through chromedriver, and does what people do: types, clicks, reads what the other window shows. One line per
 //! check, a sum at the end, exit code 1 if a check failed. With `--screenshot` it writes pictures of a staged
-//! conversation instead of checking. With `--axe` the pages are also judged by axe-core, whose script that is. Without Chromium on the machine it says so and exits 0.
+//! conversation instead of checking. With `--axe` the pages are also judged by axe-core, whose script that is. With
+//! `--smoke` only the chat is driven. Without Chromium on the machine it says so and exits 0.
 #![forbid(unsafe_code)]
 
 mod accessibility;
@@ -27,7 +28,8 @@ use std::{env, path::PathBuf, process::ExitCode};
 
 use host::{Failure, Tools};
 
-const USAGE: &str = "usage: sinews-browser [--screenshot DIR] [--axe FILE] <path to the sinews binary>";
+const USAGE: &str =
+    "usage: sinews-browser [--screenshot DIR] [--axe FILE] [--smoke] <path to the sinews binary>";
 
 fn main() -> ExitCode {
     let Some(arguments) = Arguments::parse(env::args().skip(1)) else {
@@ -57,6 +59,11 @@ fn run(arguments: &Arguments, tools: &Tools) -> Result<usize, Failure> {
         Some(directory) => pictures::take(&arguments.server, tools, directory).map(|()| 0),
         None => {
             let server = &arguments.server;
+            if arguments.is_smoke {
+                let [passed, failed] = checks::run(server, tools)?;
+                println!("{passed} passed, {failed} failed");
+                return Ok(failed);
+            }
             let axe = match &arguments.axe {
                 Some(axe) => accessibility::run(server, tools, axe)?,
                 None => [0, 0],
@@ -80,24 +87,27 @@ struct Arguments {
     server: PathBuf,
     pictures: Option<PathBuf>,
     axe: Option<PathBuf>,
+    is_smoke: bool,
 }
 
 impl Arguments {
     fn parse(mut words: impl Iterator<Item = String>) -> Option<Self> {
         let mut server = None;
-        let (mut pictures, mut axe) = (None, None);
+        let (mut pictures, mut axe, mut is_smoke) = (None, None, false);
         while let Some(word) = words.next() {
             if word == "--screenshot" {
                 pictures = Some(PathBuf::from(words.next()?));
             } else if word == "--axe" {
                 axe = Some(PathBuf::from(words.next()?));
+            } else if word == "--smoke" {
+                is_smoke = true;
             } else if word.starts_with('-') || server.is_some() {
                 return None;
             } else {
                 server = Some(PathBuf::from(word));
             }
         }
-        Some(Self { server: server?, pictures, axe })
+        Some(Self { server: server?, pictures, axe, is_smoke })
     }
 }
 

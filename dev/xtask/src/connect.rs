@@ -32,7 +32,7 @@ pub(crate) fn run(binary: &Path, wants: impl Fn(&str) -> bool) -> Outcome {
     println!("sinews connect, sinews bench");
     let folder = process::target().join("xtask/interop/connect");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    library::make_certificate(&server::build_debug("sinews-interop", "sinews-interop")?, &folder)?;
+    library::make_certificate(&server::build_debug("sinews-interop")?, &folder)?;
     let mut count = Count::default();
     for peer in PEERS.iter().filter(|peer| wants(peer.name)) {
         let log = folder.join(format!("{}.log", peer.name));

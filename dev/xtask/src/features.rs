@@ -64,9 +64,19 @@ pub(crate) fn all() -> Result<Vec<String>, String> {
     if lacking().is_none() {
         return Ok(vec!["--all-features".to_owned()]);
     }
-    let names = features()?.into_keys().filter(|name| name != NATIVE_TLS);
-    let names = names.collect::<Vec<_>>().join(",");
+    let names = buildable()?.join(",");
     Ok(vec!["--no-default-features".to_owned(), "--features".to_owned(), names])
+}
+
+/// The same features as `--features` of the whole workspace has them.
+pub(crate) fn of_workspace() -> Result<String, String> {
+    let names = buildable()?.into_iter().map(|name| format!("{LIBRARY}/{name}"));
+    Ok(names.collect::<Vec<_>>().join(","))
+}
+
+fn buildable() -> Result<Vec<String>, String> {
+    let lacks = lacking().is_some();
+    Ok(features()?.into_keys().filter(|name| !lacks || name != NATIVE_TLS).collect())
 }
 
 fn check(choice: &Choice) -> Outcome {

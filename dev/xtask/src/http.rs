@@ -15,7 +15,7 @@ use crate::tools;
 /// Each case against the server with its echo, and those that any server has to answer so against `sinews serve`.
 pub(crate) fn run_cases(binary: Option<&Path>, choice: Choice) -> Outcome {
     let binary = server::binary(binary)?;
-    let programs = server::build_all_debug("sinews-conformance")?;
+    let programs = server::build_all_debug(&["http-cases", "http-subject"])?;
     let permitted = choice.permitted(&binary)?;
     let mut count = permitted.print_skipped();
     for backend in permitted.backends {
@@ -44,7 +44,7 @@ pub(crate) fn run_curl(backend: Backend) -> Outcome {
         Ok(command) => command,
         Err(missing) => return Ok(missing.report("curl-suite")),
     };
-    let programs = server::build_all_debug("sinews-conformance")?;
+    let programs = server::build_all_debug(&["http-cases", "http-subject"])?;
     let out = process::target().join(format!("xtask/http/curl-{}", backend.name()));
     let mut subject = Subject::start(&programs, backend, &out)?;
     let tls = format!("https://localhost:{}", subject.tls_port);

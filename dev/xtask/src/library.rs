@@ -91,7 +91,7 @@ struct Ground {
 
 impl Ground {
     fn prepare(runtime: Runtime) -> Result<Self, String> {
-        let program = server::build_debug("sinews-interop", "sinews-interop")?;
+        let program = server::build_debug("sinews-interop")?;
         let folder = process::target().join("xtask/interop").join(runtime.name());
         fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         make_certificate(&program, &folder)?;

@@ -7,6 +7,7 @@
 
 mod api;
 mod backend;
+mod binaries;
 mod brokers;
 mod certificate;
 mod compare;
@@ -20,6 +21,7 @@ mod http;
 mod interop;
 mod library;
 mod process;
+mod quick;
 mod report;
 mod server;
 mod soak;
@@ -46,8 +48,10 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Everything: style, lints, docs, tests, layering, conformance, interop, browser, a short soak
+    /// What each change must pass: format, lints, layers, all Rust tests, Autobahn's cases, the pages. `--all` adds the long checks
     Test(steps::Options),
+    /// The inner loop, within a minute: format, rules, lints and unit tests of the packages that changed
+    Quick(quick::Options),
     /// The rules that neither compiler nor clippy knows: layers, lengths, unsafe, leftovers
     Tidy,
     /// HTTP cases against the server; the Autobahn suite against the server, with TLS too, and the library
@@ -73,6 +77,7 @@ enum Task {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Test(options) => steps::run(&options),
+        Task::Quick(options) => quick::run(&options),
         Task::Tidy => tidy::run(),
         Task::Conformance(options) => conformance::run(&options),
         Task::Interop(options) => interop::run(&options),

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::binaries;
 use crate::certificate::Certificate;
 use crate::process;
 
@@ -167,8 +168,8 @@ pub(crate) fn build(package: &str, program: &str) -> Result<PathBuf, String> {
 }
 
 /// The debug build of a program of the workspace, built now: where speed is no matter, overflows are noticed.
-pub(crate) fn build_debug(package: &str, program: &str) -> Result<PathBuf, String> {
-    Ok(build_package(package, &["--bin", program])?.join("debug").join(program))
+pub(crate) fn build_debug(program: &str) -> Result<PathBuf, String> {
+    Ok(build_all_debug(&[program])?.join(program))
 }
 
 /// The release builds of all programs of a package, built now: the folder that they are in.
@@ -176,18 +177,28 @@ pub(crate) fn build_all(package: &str) -> Result<PathBuf, String> {
     Ok(build_package(package, &["--release", "--bins"])?.join("release"))
 }
 
-/// The debug builds of all programs of a package, built now: the folder that they are in.
-pub(crate) fn build_all_debug(package: &str) -> Result<PathBuf, String> {
-    Ok(build_package(package, &["--bins"])?.join("debug"))
+/// The debug builds of these programs, built now: the folder that they are in. They are those of the Rust tests, so that
+/// nothing is compiled for them after the tests.
+pub(crate) fn build_all_debug(programs: &[&str]) -> Result<PathBuf, String> {
+    let mut arguments = binaries::selection()?;
+    arguments.extend(programs.iter().flat_map(|program| ["--bin".to_owned(), (*program).to_owned()]));
+    build_with(&arguments, &programs.join("-"))?;
+    Ok(process::target().join("debug"))
 }
 
-/// Answers the folder of all builds.
+/// Returns the folder of all builds.
 fn build_package(package: &str, what: &[&str]) -> Result<PathBuf, String> {
-    let log = process::target().join(format!("xtask/build-{package}.log"));
-    let mut build = process::cargo();
-    build.args(["build", "--package", package]).args(what);
-    process::run(&mut build, &log, BUILD_LIMIT)?.check(&format!("build of {package}"), &log)?;
+    let arguments: Vec<_> =
+        ["--package", package].iter().chain(what).map(|word| (*word).to_owned()).collect();
+    build_with(&arguments, package)?;
     Ok(process::target())
+}
+
+fn build_with(arguments: &[String], name: &str) -> Result<(), String> {
+    let log = process::target().join(format!("xtask/build-{name}.log"));
+    let mut build = process::cargo();
+    build.arg("build").args(arguments);
+    process::run(&mut build, &log, BUILD_LIMIT)?.check(&format!("build of {name}"), &log)
 }
 
 /// What the line `listening on ADDRESS` says, once it is whole.

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every check of the repository, one after the other.
+//! `cargo xtask test`: what each change must pass; with `--all`, every check of the repository.
 
 use std::env;
 use std::fs;
@@ -12,7 +12,8 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 
 use crate::Outcome;
-use crate::backend::{Backend, Choice, Permitted};
+use crate::backend::{Choice, Permitted};
+use crate::binaries;
 use crate::count::Count;
 use crate::process;
 use crate::server;
@@ -24,24 +25,35 @@ const FUZZ_SECONDS: &str = "-max_total_time=10";
 /// A step writes what it does to the log, and runs on the backends chosen where it runs a server.
 type Run = fn(&Path, Choice) -> Outcome;
 
+/// The lane of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lane {
+    /// Each change passes it: `cargo xtask test`.
+    Test,
+    /// What `--all` adds.
+    Long,
+}
+
 /// Cheap steps first: what is wrong shows early.
-const STEPS: [(&str, Run); 16] = [
-    ("fmt", fmt),
-    ("clippy", clippy),
-    ("tidy", tidy),
-    ("doc", doc),
-    ("no_std", no_std),
-    ("api", api),
-    ("tests", tests),
-    ("fuzz", fuzz),
-    ("build", build),
-    ("conformance", conformance),
-    ("interop", interop),
-    ("floors", floors),
-    ("browser", browser),
-    ("features", features),
-    ("soak", soak),
-    ("brokers", brokers),
+const STEPS: [(&str, Lane, Run); 18] = [
+    ("fmt", Lane::Test, fmt),
+    ("tidy", Lane::Test, tidy),
+    ("clippy", Lane::Test, clippy),
+    ("tests", Lane::Test, binaries::run),
+    ("autobahn", Lane::Test, autobahn),
+    ("pages", Lane::Test, pages),
+    ("doc", Lane::Long, doc),
+    ("no_std", Lane::Long, no_std),
+    ("api", Lane::Long, api),
+    ("fuzz", Lane::Long, fuzz),
+    ("build", Lane::Long, build),
+    ("conformance", Lane::Long, conformance),
+    ("interop", Lane::Long, interop),
+    ("floors", Lane::Long, floors),
+    ("browser", Lane::Long, browser),
+    ("features", Lane::Long, features),
+    ("soak", Lane::Long, soak),
+    ("brokers", Lane::Long, brokers),
 ];
 
 /// Steps that run at a time: one mostly waits, the other one mostly compiles.
@@ -52,25 +64,40 @@ type Row = (&'static str, Count, Duration);
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Only these steps
-    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(STEPS.map(|(name, _)| name)))]
+    /// Every check of the repository: half an hour more
+    #[arg(long)]
+    all: bool,
+    /// Only what `--all` adds
+    #[arg(long, conflicts_with = "all")]
+    rest: bool,
+    /// Only these steps, of any lane
+    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(STEPS.map(|(name, ..)| name)))]
     only: Vec<String>,
     /// All but these steps
-    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(STEPS.map(|(name, _)| name)))]
+    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(STEPS.map(|(name, ..)| name)))]
     skip: Vec<String>,
-    /// What the servers of the steps wait with: what depends on it runs once for each
+    /// Backend of the servers in the steps: what depends on it runs once for each
     #[arg(long, value_enum, default_value_t = Choice::Both)]
     backend: Choice,
 }
 
-pub(crate) fn run(options: &Options) -> Outcome {
-    let chosen = |name: &str| {
+impl Options {
+    fn wants(&self, name: &str, lane: Lane) -> bool {
         let is_in = |list: &[String]| list.iter().any(|entry| entry == name);
-        (options.only.is_empty() || is_in(&options.only)) && !is_in(&options.skip)
-    };
+        let is_chosen = match lane {
+            _ if !self.only.is_empty() => is_in(&self.only),
+            Lane::Test => !self.rest,
+            Lane::Long => self.all || self.rest,
+        };
+        is_chosen && !is_in(&self.skip)
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Outcome {
     let started = Instant::now();
     let mut rows = Vec::new();
-    let mut steps = STEPS.into_iter().filter(|(name, _)| chosen(name)).peekable();
+    let chosen = STEPS.into_iter().filter(|(name, lane, _)| options.wants(name, *lane));
+    let mut steps = chosen.map(|(name, _, run)| (name, run)).peekable();
     while let Some(step) = steps.next() {
         match steps.next_if(|next| BESIDE.contains(&(step.0, next.0))) {
             Some(other) => rows.extend(run_beside(step, other, options.backend)),
@@ -174,47 +201,20 @@ fn api(log: &Path, _: Choice) -> Outcome {
     task(&["api"], log)
 }
 
-/// Everything on the readiness backend; then what has loops of its own once more on the ring.
-fn tests(log: &Path, backend: Choice) -> Outcome {
-    let mut count = Count::default();
-    if backend != Choice::Uring {
-        count = count + cargo_test(&["--workspace", "--exclude", "sinews-fuzz"], Backend::Poll, log)?;
-        // The workspace turns on what its programs need of it.
-        let mut library = process::cargo();
-        library.args(["test", "--package", "sinews", "--no-fail-fast"]).args(crate::features::all()?);
-        count = count + counted_as("library", &mut library, log, Count::parse_cargo_test)?;
-        count = count + crate::features::lacking().map_or_else(Count::default, |why| skip(log, why));
-    }
-    if backend == Choice::Poll {
-        return Ok(count);
-    }
-    // The programs that tests start.
-    let build = [
-        "build",
-        "--package",
-        "sinews-cli",
-        "--package",
-        "sinews-engine",
-        "--package",
-        "sinews-server",
-        "--bin",
-        "sinews",
-        "--examples",
-    ];
-    single(process::cargo().args(build), &log.with_file_name("tests-build.log"))?;
-    let permitted = Choice::Uring.permitted(&process::target().join("debug/sinews"))?;
-    if !permitted.refused.is_empty() {
-        return Ok(count + skip_refused(log, &permitted));
-    }
-    let loops =
-        ["--package", "sinews-engine", "--package", "sinews-server", "--package", "sinews-cli", "--tests"];
-    Ok(count + cargo_test(&loops, Backend::Uring, log)?)
+/// All cases of Autobahn against the server of the tests' build, on the backend that it chooses by itself.
+fn autobahn(log: &Path, choice: Choice) -> Outcome {
+    let binary = server::build_debug("sinews")?;
+    let uring = Choice::Uring.permitted(&binary)?.refused.is_empty() && choice != Choice::Poll;
+    let backend = if uring { Choice::Uring } else { Choice::Poll };
+    let binary = binary.to_string_lossy();
+    task(&["conformance", "--target", "serve", "--backend", backend.name(), "--binary", &binary], log)
 }
 
-fn cargo_test(what: &[&str], backend: Backend, log: &Path) -> Outcome {
-    let mut command = process::cargo();
-    command.arg("test").args(what).arg("--no-fail-fast").env("SINEWS_TEST_BACKEND", backend.name());
-    counted_as(backend.name(), &mut command, log, Count::parse_cargo_test)
+/// The chat in a browser, with the server of the tests' build.
+fn pages(log: &Path, _: Choice) -> Outcome {
+    let mut command = Command::new(server::build_debug("sinews-browser")?);
+    command.arg("--smoke").arg(server::build_debug("sinews")?);
+    counted(&mut command, log, browser_count)
 }
 
 /// The targets on their seeds and on inputs made up for a moment, as ordinary tests; and under
@@ -253,8 +253,15 @@ fn tidy(log: &Path, _: Choice) -> Outcome {
     task(&["tidy"], log)
 }
 
+/// What the step "autobahn" leaves.
 fn conformance(log: &Path, backend: Choice) -> Outcome {
-    task(&["conformance", "--backend", backend.name()], log)
+    let others = ["conformance", "--target", "http,tls,tokio,axum,compio", "--backend", backend.name()];
+    let count = task(&others, log)?;
+    if backend == Choice::Uring {
+        return Ok(count);
+    }
+    let serve = ["conformance", "--target", "serve", "--backend", Choice::Poll.name()];
+    Ok(count + task(&serve, &log.with_file_name("conformance-serve.log"))?)
 }
 
 fn interop(log: &Path, backend: Choice) -> Outcome {
@@ -270,22 +277,23 @@ fn browser(log: &Path, backend: Choice) -> Outcome {
     if let Err(missing) = &axe {
         count = count + missing.report("accessibility of the pages");
     }
+    let program = server::build_debug("sinews-browser")?;
     for backend in permitted.backends {
-        let mut command = process::cargo();
-        command.args(["run", "--quiet", "--package", "sinews-browser", "--"]);
+        let mut command = Command::new(&program);
         if let Ok(axe) = &axe {
             command.arg("--axe").arg(axe);
         }
         command.arg(&binary);
         // The servers that the program starts inherit this.
         command.env("SINEWS_BACKEND", backend.name());
-        let found = counted_as(backend.name(), &mut command, log, |text| {
-            let is_skipped = text.lines().any(is_skip);
-            Count::parse_last(text).unwrap_or(if is_skipped { Count::SKIPPED } else { Count::PASSED })
-        });
-        count = count + found?;
+        count = count + counted_as(backend.name(), &mut command, log, browser_count)?;
     }
     Ok(count)
+}
+
+fn browser_count(text: &str) -> Count {
+    let is_skipped = text.lines().any(is_skip);
+    Count::parse_last(text).unwrap_or(if is_skipped { Count::SKIPPED } else { Count::PASSED })
 }
 
 fn brokers(log: &Path, _: Choice) -> Outcome {
@@ -332,12 +340,12 @@ fn counted_as(run: &str, command: &mut Command, log: &Path, count: fn(&str) -> C
     found
 }
 
-fn skip_refused(log: &Path, permitted: &Permitted) -> Count {
+pub(crate) fn skip_refused(log: &Path, permitted: &Permitted) -> Count {
     permitted.refused.iter().map(|why| skip(log, why)).sum()
 }
 
 /// Notes in the log why something was not run.
-fn skip(log: &Path, why: &str) -> Count {
+pub(crate) fn skip(log: &Path, why: &str) -> Count {
     let text = format!("{}\nskipped: {why}\n", log_lines(log).join("\n"));
     if let Err(error) = fs::write(log, text) {
         println!("{}: {error}", log.display());

@@ -4,13 +4,16 @@
 //! plants a violation and sees it found. The rules read tokens, not text, where comments and
 //! strings could mislead them.
 
+mod cycles;
 mod layers;
 mod leftovers;
 mod lengths;
 mod manifests;
+mod ratchets;
 mod safety;
 mod source;
 mod tree;
+mod words;
 
 use std::fmt;
 
@@ -21,7 +24,7 @@ use crate::tidy::tree::Tree;
 
 type Rule = fn(&Tree) -> Vec<Violation>;
 
-const RULES: [(&str, Rule); 11] = [
+const RULES: [(&str, Rule); 13] = [
     ("every Rust file is read", tree::unreadable),
     ("functions fit a screen", lengths::functions),
     ("files are short", lengths::files),
@@ -33,6 +36,8 @@ const RULES: [(&str, Rule); 11] = [
     ("no path of one machine", leftovers::machine_paths),
     ("dependencies are declared in one place", manifests::inherited),
     ("dependencies are justified", manifests::justified),
+    ("import cycles are small", cycles::cycles),
+    ("comments and documents name things", words::pronouns),
 ];
 
 /// Where a rule is broken and how.

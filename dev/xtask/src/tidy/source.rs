@@ -161,6 +161,17 @@ impl Source {
         paths
     }
 
+    /// The paths that `use` brings into the file, outside of tests.
+    pub(super) fn uses(&self) -> Vec<Vec<&str>> {
+        let mut paths = Vec::new();
+        for place in self.code().filter(|place| self.tokens[*place].is_name("use")) {
+            if self.tokens.get(place + 1).is_some_and(|token| token.name().is_some()) {
+                self.expand(place + 1, &[], &mut paths);
+            }
+        }
+        paths.into_iter().map(|(path, _)| path).collect()
+    }
+
     /// Reads one path from `place` on, `prefix` before it; returns the place behind it.
     fn expand<'a>(
         &'a self,

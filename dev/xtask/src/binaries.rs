@@ -1,0 +1,239 @@
+//! The Rust tests: compiled once, and each test binary run on each backend that it knows.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::Outcome;
+use crate::backend::{Backend, Choice};
+use crate::count::Count;
+use crate::process;
+use crate::steps;
+
+/// Binaries that start servers or event loops: they read `SINEWS_TEST_BACKEND`, and run once on each backend.
+const WITH_BACKEND: [(&str, &str); 9] = [
+    ("cli", "program"),
+    ("cli", "bench"),
+    ("cli", "first_byte"),
+    ("server", "loopback"),
+    ("server", "examples"),
+    ("server", "memory"),
+    ("server", "tls_memory"),
+    ("engine", "loopback"),
+    ("engine", "examples"),
+];
+/// Binaries that bound latencies run when nothing else does.
+const ALONE: [(&str, &str); 1] = [("cli", "first_byte")];
+/// Binaries that take longest start first. The others follow in cargo's order.
+const LONGEST: [(&str, &str); 3] =
+    [("cli", "program"), ("conformance", "properties"), ("conformance", "autobahn")];
+/// Binaries that run at a time: most tests wait more than they compute.
+const AT_A_TIME: usize = 2;
+/// How many of the slowest runs are printed.
+const SLOWEST: usize = 6;
+
+/// A compiled test binary.
+#[derive(Clone, Debug, PartialEq)]
+struct Binary {
+    /// Folder of its package, from which it runs.
+    directory: PathBuf,
+    /// Cargo's name of the target.
+    target: String,
+    path: PathBuf,
+}
+
+/// A binary, the backend that it runs on, and where its output goes.
+struct Job {
+    binary: Binary,
+    backend: Backend,
+    log: PathBuf,
+}
+
+/// A job that has run.
+struct Ran {
+    log: PathBuf,
+    count: Count,
+    duration: Duration,
+}
+
+/// Compiles all tests of the workspace, with every feature of the library, and runs them.
+pub(crate) fn run(log: &Path, choice: Choice) -> Outcome {
+    let started = Instant::now();
+    let binaries = build(log)?;
+    println!("compiled in {:.1} s", started.elapsed().as_secs_f64());
+    let permitted = choice.permitted(&process::target().join("debug/sinews"))?;
+    let logs = log.with_file_name("tests");
+    // A log of a test that no longer exists would mislead.
+    let _ = fs::remove_dir_all(&logs);
+    let (alone, beside) = jobs(binaries, &permitted.backends, &logs)
+        .into_iter()
+        .partition(|job: &Job| is_in(&ALONE, &job.binary));
+    let mut ran = thread::scope(|scope| {
+        let documented = scope.spawn(|| document_tests(&logs));
+        let mut ran = run_all(beside, AT_A_TIME);
+        ran.push(documented.join().unwrap_or_else(|_| failed(&logs)));
+        ran
+    });
+    ran.extend(run_all(alone, 1));
+    report(&mut ran, log);
+    let lacking = crate::features::lacking().map_or_else(Count::default, |why| steps::skip(log, why));
+    Ok(ran.iter().map(|ran| ran.count).sum::<Count>() + steps::skip_refused(log, &permitted) + lacking)
+}
+
+/// Cargo's arguments for the one debug build of the workspace, whose features are those of all packages together.
+pub(crate) fn selection() -> Result<Vec<String>, String> {
+    let features = crate::features::of_workspace()?;
+    let selected = ["--workspace", "--exclude", "sinews-fuzz", "--features"].map(str::to_owned);
+    Ok(selected.into_iter().chain([features]).collect())
+}
+
+fn build(log: &Path) -> Result<Vec<Binary>, String> {
+    let mut command = process::cargo();
+    command.arg("test").args(selection()?).args(["--no-run", "--message-format=json-render-diagnostics"]);
+    let log = log.with_file_name("tests-build.log");
+    process::run(&mut command, &log, process::COMMAND_LIMIT)?.check("compiling the tests", &log)?;
+    let text = fs::read_to_string(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+    Ok(text.lines().filter_map(parse).collect())
+}
+
+/// The test binary that a line of cargo's messages names.
+fn parse(line: &str) -> Option<Binary> {
+    let message: Value = serde_json::from_str(line).ok()?;
+    let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
+    let path = message["executable"].as_str().filter(|_| is_test)?;
+    let manifest = Path::new(message["manifest_path"].as_str()?);
+    let target = message["target"]["name"].as_str()?.to_owned();
+    Some(Binary { directory: manifest.parent()?.to_owned(), target, path: path.into() })
+}
+
+fn is_in(list: &[(&str, &str)], binary: &Binary) -> bool {
+    list.iter().any(|(package, target)| binary.directory.ends_with(package) && binary.target == *target)
+}
+
+/// What runs on which backend. Binaries that know no backend run once, with the first.
+fn jobs(binaries: Vec<Binary>, backends: &[Backend], logs: &Path) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for binary in binaries {
+        let several = if is_in(&WITH_BACKEND, &binary) { backends.len() } else { 1 };
+        for backend in backends.iter().take(several) {
+            let package = binary.directory.file_name().unwrap_or_default().to_string_lossy();
+            let log = logs.join(format!("{package}-{}-{}.log", binary.target, backend.name()));
+            jobs.push(Job { binary: binary.clone(), backend: *backend, log });
+        }
+    }
+    jobs.sort_by_key(|job| !is_in(&LONGEST, &job.binary));
+    jobs
+}
+
+fn run_all(jobs: Vec<Job>, at_a_time: usize) -> Vec<Ran> {
+    let queue = Mutex::new(VecDeque::from(jobs));
+    let ran = Mutex::new(Vec::new());
+    let take = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    thread::scope(|scope| {
+        for _ in 0..at_a_time {
+            scope.spawn(|| {
+                while let Some(job) = take() {
+                    let done = run_one(&job);
+                    ran.lock().unwrap_or_else(PoisonError::into_inner).push(done);
+                }
+            });
+        }
+    });
+    ran.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run_one(job: &Job) -> Ran {
+    let mut command = Command::new(&job.binary.path);
+    command.current_dir(&job.binary.directory).env("CARGO_MANIFEST_DIR", &job.binary.directory);
+    command.env("SINEWS_TEST_BACKEND", job.backend.name());
+    measure(&mut command, &job.log)
+}
+
+/// The examples in the documentation, which cargo compiles itself.
+fn document_tests(logs: &Path) -> Ran {
+    let mut command = process::cargo();
+    command.args(["test", "--doc", "--no-fail-fast"]).args(selection().unwrap_or_default());
+    measure(&mut command, &logs.join("doc.log"))
+}
+
+/// A run whose output says how many tests passed. One that fails without such a line counts as one failure.
+fn measure(command: &mut Command, log: &Path) -> Ran {
+    let started = Instant::now();
+    let end = process::run(command, log, process::COMMAND_LIMIT).and_then(|end| end.check("the tests", log));
+    let duration = started.elapsed();
+    let mut count = Count::parse_cargo_test(&fs::read_to_string(log).unwrap_or_default());
+    if end.is_err() && count.failed == 0 {
+        count = count + Count::FAILED;
+    }
+    Ran { log: log.to_owned(), count, duration }
+}
+
+fn failed(logs: &Path) -> Ran {
+    Ran { log: logs.join("doc.log"), count: Count::FAILED, duration: Duration::ZERO }
+}
+
+/// Prints where the time went, and puts the output of what failed into the step's log.
+fn report(ran: &mut [Ran], log: &Path) {
+    ran.sort_by_key(|ran| std::cmp::Reverse(ran.duration));
+    for Ran { log, duration, .. } in ran.iter().take(SLOWEST) {
+        let name = log.file_stem().unwrap_or_default().to_string_lossy();
+        println!("    {:6.1} s {name}", duration.as_secs_f64());
+    }
+    let faults = ran.iter().filter(|ran| ran.count.failed > 0).map(|ran| {
+        let text = fs::read(&ran.log).unwrap_or_default();
+        format!("{}\n{}", ran.log.display(), String::from_utf8_lossy(&text))
+    });
+    if let Err(error) = fs::write(log, faults.collect::<Vec<_>>().join("\n")) {
+        println!("{}: {error}", log.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ARTIFACT: &str = r#"{"reason":"compiler-artifact","manifest_path":"/r/crates/cli/Cargo.toml",
+        "target":{"name":"program"},"profile":{"test":true},"executable":"/r/target/debug/deps/program-1"}"#;
+
+    fn binary(package: &str, target: &str) -> Binary {
+        let directory = PathBuf::from(format!("/r/crates/{package}"));
+        Binary {
+            directory,
+            target: target.to_owned(),
+            path: format!("/r/target/debug/deps/{target}-1").into(),
+        }
+    }
+
+    #[test]
+    fn test_binaries_are_read_from_cargo_messages() {
+        assert_eq!(parse(&ARTIFACT.replace('\n', "")), Some(binary("cli", "program")));
+        assert_eq!(parse(&ARTIFACT.replace('\n', "").replace("true", "false")), None);
+        assert_eq!(parse(r#"{"reason":"build-finished","success":true}"#), None);
+        assert_eq!(parse("warning: unused"), None);
+    }
+
+    #[test]
+    fn binaries_with_a_backend_run_on_each_and_the_longest_first() {
+        let binaries = vec![binary("proto", "handshake"), binary("cli", "program")];
+        let jobs = jobs(binaries, &[Backend::Poll, Backend::Uring], Path::new("/logs"));
+        let logs: Vec<_> = jobs.iter().map(|job| job.log.to_str().unwrap_or_default()).collect();
+        let expected =
+            ["/logs/cli-program-poll.log", "/logs/cli-program-uring.log", "/logs/proto-handshake-poll.log"];
+        assert_eq!(logs, expected);
+    }
+
+    #[test]
+    fn failed_run_without_counts_is_one_failure() {
+        let log = process::target().join("xtask/self-test-binary.log");
+        assert_eq!(measure(Command::new("sh").args(["-c", "exit 101"]), &log).count, Count::FAILED);
+        let text = "echo test result: FAILED. 1 passed\\; 2 failed\\; 0 ignored; exit 101";
+        let count = Count { passed: 1, failed: 2, skipped: 0 };
+        assert_eq!(measure(Command::new("sh").args(["-c", text]), &log).count, count);
+    }
+}

@@ -1,0 +1,169 @@
+//! Import cycles inside a crate: files that can only be understood together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::tidy::Violation;
+use crate::tidy::ratchets;
+use crate::tidy::source::Source;
+use crate::tidy::tree::Tree;
+
+/// Files in one cycle, where the list of ratchets names no other bound.
+const FILES_MAX: u64 = 4;
+
+/// Modules, by path from the crate's root, with the modules whose items they name.
+type Imports<'a> = BTreeMap<Vec<&'a str>, BTreeSet<Vec<&'a str>>>;
+
+/// Names that modules take over with `use`, with the paths that they stand for.
+type Uses<'a> = BTreeMap<Vec<&'a str>, Vec<&'a str>>;
+
+/// The largest cycle of each product crate.
+pub(super) fn cycles(tree: &Tree) -> Vec<Violation> {
+    let mut crates = BTreeMap::<&str, Vec<&Source>>::new();
+    for source in tree.sources.iter().filter(|source| !source.is_test) {
+        if let Some((name, _)) = source.path.strip_prefix("crates/").and_then(|rest| rest.split_once("/src/"))
+        {
+            crates.entry(name).or_default().push(source);
+        }
+    }
+    let measures = crates.into_iter().map(|(name, sources)| {
+        let largest = components(&imports(&sources)).into_iter().max().unwrap_or_default();
+        (format!("files in the largest import cycle of {name}"), largest as u64)
+    });
+    ratchets::compare(tree, "files in the largest import cycle", &measures.collect(), FILES_MAX)
+}
+
+/// The module that a file is: `src/a/b.rs` and `src/a/b/mod.rs` are `a::b`.
+fn module(source: &Source) -> Vec<&str> {
+    let inside = source.path.split_once("/src/").map_or("", |(_, inside)| inside).trim_end_matches(".rs");
+    let mut parts: Vec<&str> = inside.split('/').collect();
+    if parts.last().is_some_and(|last| matches!(*last, "mod" | "lib" | "main")) {
+        parts.pop();
+    }
+    parts
+}
+
+fn imports<'a>(sources: &[&'a Source]) -> Imports<'a> {
+    let modules: BTreeSet<Vec<&str>> = sources.iter().map(|source| module(source)).collect();
+    let mut uses = Uses::new();
+    for source in sources {
+        let own = module(source);
+        for path in source.uses() {
+            let name = path.iter().rev().find(|part| **part != "self").copied();
+            if let Some((name, path)) = name.zip(absolute(&path, &own, &modules)) {
+                uses.insert([&own[..], &[name]].concat(), path);
+            }
+        }
+    }
+    let mut imports = Imports::new();
+    for source in sources {
+        let own = module(source);
+        let paths = source.paths().into_iter().filter_map(|(path, _)| absolute(&path, &own, &modules));
+        let named = paths.filter_map(|path| home(path, &modules, &uses)).filter(|named| *named != own);
+        imports.entry(own.clone()).or_default().extend(named);
+    }
+    imports
+}
+
+/// A path from the crate's root, if it leads into the crate.
+fn absolute<'a>(path: &[&'a str], own: &[&'a str], modules: &BTreeSet<Vec<&'a str>>) -> Option<Vec<&'a str>> {
+    let (first, rest) = path.split_first()?;
+    // Visibility, as in `pub(crate)`, and a lone name, also that of `mod child;`, import nothing.
+    if rest.is_empty() || rest.iter().all(|part| *part == "super") {
+        return None;
+    }
+    match *first {
+        "crate" => Some(rest.to_vec()),
+        "self" => Some([own, rest].concat()),
+        "super" => {
+            let above = path.iter().take_while(|part| **part == "super").count();
+            let base = own.len().checked_sub(above)?;
+            Some([&own[..base], &path[above..]].concat())
+        }
+        // A child: `child::Item`.
+        name => modules.contains(&[own, &[name]].concat()).then(|| [own, path].concat()),
+    }
+}
+
+/// The file that defines the item of this path: names that a module takes over from elsewhere are followed.
+fn home<'a>(path: Vec<&'a str>, modules: &BTreeSet<Vec<&'a str>>, uses: &Uses<'a>) -> Option<Vec<&'a str>> {
+    let mut path = path;
+    // A name is taken over a few times at most; two modules may take over each other's.
+    for _ in 0..8 {
+        let length = (0..=path.len()).rev().find(|length| modules.contains(&path[..*length]))?;
+        let Some(from) = path.get(..=length).and_then(|name| uses.get(name)) else {
+            path.truncate(length);
+            return Some(path);
+        };
+        path = [&from[..], &path[length + 1..]].concat();
+    }
+    None
+}
+
+/// The sizes of the sets of files of which each reaches every other.
+fn components(imports: &Imports<'_>) -> Vec<usize> {
+    let reached: BTreeMap<_, _> = imports.keys().map(|from| (from, reach(from, imports))).collect();
+    let mutual = |from: &Vec<&str>| {
+        let returns =
+            |to: &&Vec<&str>| *to == from || reached.get(*to).is_some_and(|back| back.contains(from));
+        reached[from].iter().filter(returns).count()
+    };
+    imports.keys().map(|from| mutual(from).max(1)).collect()
+}
+
+fn reach<'a>(from: &[&'a str], imports: &Imports<'a>) -> BTreeSet<Vec<&'a str>> {
+    let mut reached = BTreeSet::new();
+    let mut open = vec![from.to_vec()];
+    while let Some(next) = open.pop() {
+        for to in imports.get(&next).into_iter().flatten() {
+            if reached.insert(to.clone()) {
+                open.push(to.clone());
+            }
+        }
+    }
+    reached
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::tree::tests::tree;
+
+    fn largest(files: &[(&str, &str)]) -> usize {
+        let paths: Vec<_> =
+            files.iter().map(|(path, text)| (format!("crates/a/src/{path}"), *text)).collect();
+        let files: Vec<_> = paths.iter().map(|(path, text)| (&**path, *text)).collect();
+        let tree = tree(&files);
+        components(&imports(&tree.sources.iter().collect::<Vec<_>>())).into_iter().max().unwrap_or_default()
+    }
+
+    #[test]
+    fn cycles_are_found_through_any_kind_of_path() {
+        let down = [("lib.rs", "mod a; mod b;"), ("a.rs", "use crate::b::B;"), ("b.rs", "struct B;")];
+        assert_eq!(largest(&down), 1);
+        let round = [
+            ("a.rs", "use crate::b::B;"),
+            ("b.rs", "fn f() { super::c::g() }"),
+            ("c.rs", "use super::a::*;"),
+        ];
+        assert_eq!(largest(&round), 3);
+        let parent = [("a.rs", "mod c; use self::c::C;"), ("a/c.rs", "use super::A;")];
+        assert_eq!(largest(&parent), 2);
+        let child = [("a.rs", "mod c; fn f() { c::g() }"), ("a/c.rs", "use crate::a::A;")];
+        assert_eq!(largest(&child), 2);
+        assert_eq!(largest(&[("a.rs", "mod c;"), ("a/c.rs", "use crate::a::A;")]), 1);
+        let root =
+            [("lib.rs", "pub use a::A; pub use b::B;"), ("a.rs", "use crate::B;"), ("b.rs", "use std::io;")];
+        assert_eq!(largest(&root), 1);
+    }
+
+    #[test]
+    fn five_files_are_too_many() {
+        let files: Vec<_> = (0..5)
+            .map(|at| (format!("crates/a/src/m{at}.rs"), format!("use crate::m{}::X;", (at + 1) % 5)))
+            .collect();
+        let files: Vec<_> = files.iter().map(|(path, text)| (&**path, &**text)).collect();
+        let found = cycles(&tree(&files));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].what, "files in the largest import cycle of a is 5, 4 at most");
+    }
+}
