@@ -270,12 +270,22 @@ async fn websocket_of_hyper_over_tls_splits_and_its_halves_move_to_other_tasks()
     assert_halves_move(connect(url(address)).tls(trusting(certificate)).await.expect("connected")).await;
 }
 
+/// DER as PEM (RFC 7468).
+#[cfg(feature = "native-tls")]
+fn pem(label: &str, der: &[u8]) -> Vec<u8> {
+    use base64::prelude::{BASE64_STANDARD, Engine as _};
+
+    // 48 bytes are a line of 64 characters.
+    let lines = der.chunks(48).map(|line| BASE64_STANDARD.encode(line) + "\n").collect::<String>();
+    format!("-----BEGIN {label}-----\n{lines}-----END {label}-----\n").into_bytes()
+}
+
 #[cfg(feature = "native-tls")]
 #[tokio::test]
 async fn both_ends_over_native_tls_split_and_their_halves_move_to_other_tasks() {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let key = made.signing_key.serialize_pem();
-    let identity = native_tls::Identity::from_pkcs8(made.cert.pem().as_bytes(), key.as_bytes());
+    let key = pem("PRIVATE KEY", &made.signing_key.serialize_der());
+    let identity = native_tls::Identity::from_pkcs8(&pem("CERTIFICATE", made.cert.der()), &key);
     let acceptor = native_tls::TlsAcceptor::new(identity.expect("a certificate and its key"));
     let acceptor = tokio_native_tls::TlsAcceptor::from(acceptor.expect("an acceptor"));
     let address = serve(move |tcp| {
