@@ -18,7 +18,7 @@ pub struct Closed {
 pub enum Cause {
     /// The peer's Close came first.
     Peer,
-    /// The peer's Close answered ours.
+    /// The peer's Close answered ours, or this end closed without waiting for it.
     Local,
     /// The peer broke the protocol or a limit.
     Fault(PeerMisbehaved),
@@ -35,7 +35,7 @@ impl Closed {
         Self { code, reason, cause }
     }
 
-    /// The code of the peer's Close, or of ours where the peer was at fault.
+    /// The code of the peer's Close, or of ours where the peer was at fault or this end did not wait for its Close.
     #[must_use]
     pub fn code(&self) -> Option<CloseCode> {
         self.code
@@ -58,7 +58,8 @@ impl Closed {
         &self.reason
     }
 
-    /// Whether it ended in order: by a Close of either end that the other one answered, whatever the code.
+    /// Whether it ended in order, whatever the code: by a Close of either end that the other one answered, or by a Close
+    /// of this end that waited for no answer.
     #[must_use]
     pub fn is_orderly(&self) -> bool {
         matches!(self.cause, Cause::Peer | Cause::Local)

@@ -1,6 +1,6 @@
 //! A session in two parts, for halves that live on different tasks.
 
-use sinews_proto::{Connection, Time};
+use sinews_proto::{CloseCode, Connection, Time};
 
 use crate::chain::Chain;
 use crate::closed::{Cause, Closed};
@@ -48,9 +48,15 @@ impl Session {
         self.note_outbound(false, now);
     }
 
-    /// The other part has ended the connection: its wait is over, or its queue.
+    /// Ends the connection by this end's Close, without the peer's: [`Cause::Local`] with this code and reason, unless it
+    /// has ended already.
+    pub fn end_unanswered(&mut self, code: CloseCode, reason: &str, resources: &mut Resources) {
+        self.end_by(Closed::new(Some(code), reason.to_owned(), Cause::Local), resources);
+    }
+
+    /// The other part has ended the connection: a timeout, a full queue, or a Close that waits for no answer.
     pub fn end_by(&mut self, closed: Closed, resources: &mut Resources) {
-        if matches!(closed.cause(), Cause::Expired(_)) {
+        if matches!(closed.cause(), Cause::Expired(_) | Cause::Local) {
             self.dropped = true;
             self.outbound.discard(resources);
         }

@@ -412,14 +412,18 @@ pub(crate) trait Driver {
                 return Poll::Pending;
             }
         }
-        // What lies unread in a socket that is closed makes a reset of it, which may overtake the Close.
+        self.discard_received(cx);
+        Poll::Ready(self.link().check_sending())
+    }
+
+    /// Drops what has come. Input that is unread when a socket is closed makes a reset of it, which may overtake the Close.
+    fn discard_received(&mut self, cx: &mut Context<'_>) {
         for _ in 0..DISCARDED_MAX {
             let done = |link: &mut Link| !link.receives() || link.is_congested();
             if self.link().pull().is_none() && (done(self.link()) || self.poll_receive(cx).is_pending()) {
                 break;
             }
         }
-        Poll::Ready(self.link().check_sending())
     }
 
     /// Waits for the end; messages that still come are dropped.

@@ -602,6 +602,12 @@ impl Link {
         self.send_with(|tx| tx.close(code, reason))
     }
 
+    /// Ends the connection without the peer's Close, unless it has ended. What has not left never will.
+    pub(crate) fn end_unanswered(&mut self, code: CloseCode, reason: &str) {
+        resources::with(|shared| self.session.end_unanswered(code, reason, shared));
+        self.note_closed();
+    }
+
     /// A handle for a producer. The first one decides how many messages may wait.
     #[cfg(any(feature = "tokio", feature = "compio"))]
     pub(crate) fn sender(&mut self, capacity: usize) -> Sender {

@@ -1,32 +1,19 @@
 //! The bridge for other protocol libraries: growth, limits, round trips, cancellation.
 #![cfg(feature = "compio")]
 
+mod on_compio;
+
 use std::cell::Cell;
 use std::io::{self, ErrorKind, Read as _, Write};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use compio::buf::{BufResult, IoBuf, IoBufMut};
 use compio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use compio::net::UnixStream;
-use compio::runtime::Runtime;
+use on_compio::{run, sockets};
 use sinews::compio::SyncBridge;
-
-fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
-    match Runtime::new() {
-        Ok(runtime) => runtime.block_on(async {
-            compio::time::timeout(Duration::from_secs(60), test()).await.expect("bounded in time");
-        }),
-        Err(error) => println!("skipped: no runtime: {error}"),
-    }
-}
-
-fn sockets() -> (UnixStream, UnixStream) {
-    let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
-    (UnixStream::from_std(one).unwrap(), UnixStream::from_std(other).unwrap())
-}
 
 /// Gives and takes whatever is asked for, as a peer that is always ahead; counts the operations.
 #[derive(Clone, Default)]

@@ -1,28 +1,15 @@
 //! Both sides of the handshake on compio: over a transport of one's own, by URL, through a proxy, with TLS.
 #![cfg(feature = "compio")]
 
+mod on_compio;
+
 use std::time::Duration;
 
 use compio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use compio::net::UnixStream;
-use compio::runtime::Runtime;
+use on_compio::{run, sockets};
 use sinews::compio::{Transport, WebSocket, accept, connect};
 use sinews::server::{Reject, Reply};
 use sinews::{AcceptError, CloseCode, ConnectError, Message};
-
-fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
-    match Runtime::new() {
-        Ok(runtime) => runtime.block_on(async {
-            compio::time::timeout(Duration::from_secs(20), test()).await.expect("bounded in time");
-        }),
-        Err(error) => println!("skipped: no runtime: {error}"),
-    }
-}
-
-fn sockets() -> (UnixStream, UnixStream) {
-    let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
-    (UnixStream::from_std(one).unwrap(), UnixStream::from_std(other).unwrap())
-}
 
 async fn echo<S: Transport>(mut socket: WebSocket<S>) {
     while let Some(Ok(message)) = socket.next().await {

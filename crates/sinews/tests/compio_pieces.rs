@@ -1,6 +1,8 @@
 //! On compio: messages in pieces, into memory of the application's, from lent memory and from many producers.
 #![cfg(feature = "compio")]
 
+mod on_compio;
+
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -8,43 +10,10 @@ use std::time::Duration;
 
 use compio::buf::{IntoInner as _, IoBuf as _};
 use compio::io::{AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _};
-use compio::net::UnixStream;
-use compio::runtime::Runtime;
+use on_compio::{End, pair, run, server_and_raw, sockets};
 use sinews::compio::WebSocket;
 use sinews::{Cause, CloseCode, Config, Error, Expired, Filled, Kind, Message, Misuse, Role};
 use sinews_testkit::{Frame, Rng, negotiate};
-
-/// Runs on compio; says so where the machine has no io_uring to offer.
-fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
-    match Runtime::new() {
-        Ok(runtime) => runtime.block_on(async {
-            compio::time::timeout(Duration::from_secs(30), test()).await.expect("bounded in time");
-        }),
-        Err(error) => println!("skipped: no runtime: {error}"),
-    }
-}
-
-type End = WebSocket<UnixStream>;
-
-fn sockets() -> (UnixStream, UnixStream) {
-    let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
-    (UnixStream::from_std(one).unwrap(), UnixStream::from_std(other).unwrap())
-}
-
-fn pair() -> (End, End) {
-    let agreed = negotiate(None, None);
-    let (client, server) = sockets();
-    let config = Arc::new(Config::default());
-    (
-        WebSocket::from_negotiated(client, agreed.client, config.clone(), &[]),
-        WebSocket::from_negotiated(server, agreed.server, config, &[]),
-    )
-}
-
-fn server_and_raw() -> (End, UnixStream) {
-    let (raw, server) = sockets();
-    (WebSocket::from_negotiated(server, negotiate(None, None).server, Arc::default(), &[]), raw)
-}
 
 fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))

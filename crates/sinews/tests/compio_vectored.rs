@@ -1,6 +1,8 @@
 //! On compio: messages of several buffers, which come back when they have left.
 #![cfg(feature = "compio")]
 
+mod on_compio;
+
 use std::cell::RefCell;
 use std::io;
 use std::pin::pin;
@@ -8,42 +10,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use compio::buf::{BufResult, IoBuf, IoVectoredBuf};
 use compio::io::{AsyncReadExt as _, AsyncWrite};
 use compio::net::UnixStream;
-use compio::runtime::Runtime;
+use on_compio::{pair, run, sockets};
 use sinews::compio::WebSocket;
-use sinews::{Bytes, Config, Kind, Message, Misuse};
+use sinews::{Bytes, Kind, Message, Misuse};
 use sinews_testkit::negotiate;
-
-/// Runs on compio; says so where the machine has no io_uring to offer.
-fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
-    match Runtime::new() {
-        Ok(runtime) => runtime.block_on(async {
-            compio::time::timeout(Duration::from_secs(30), test()).await.expect("bounded in time");
-        }),
-        Err(error) => println!("skipped: no runtime: {error}"),
-    }
-}
-
-type End = WebSocket<UnixStream>;
-
-fn sockets() -> (UnixStream, UnixStream) {
-    let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
-    (UnixStream::from_std(one).unwrap(), UnixStream::from_std(other).unwrap())
-}
-
-fn pair() -> (End, End) {
-    let agreed = negotiate(None, None);
-    let (client, server) = sockets();
-    let config = Arc::new(Config::default());
-    (
-        WebSocket::from_negotiated(client, agreed.client, config.clone(), &[]),
-        WebSocket::from_negotiated(server, agreed.server, config, &[]),
-    )
-}
 
 /// A writer that notes where what it takes lies.
 struct Noting(UnixStream, Rc<RefCell<Vec<usize>>>);

@@ -11,9 +11,9 @@ use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use servers::{assert_echoes, echo, read_head, serve};
 use sinews::client::{Phase, TlsError};
-use sinews::tokio::Stream;
-use sinews::{CloseCode, ConnectError, Message, connect};
-use tokio::io::{AsyncWriteExt as _, copy_bidirectional};
+use sinews::tokio::{Split, Stream};
+use sinews::{CloseCode, ConnectError, Message, WebSocket, connect};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::TcpStream;
 
 /// A server for `localhost` that offers these protocols by ALPN, and its certificate.
@@ -28,14 +28,7 @@ async fn tls_server_with(
     certificate: CertificateDer<'static>,
     key: PrivateKeyDer<'static>,
 ) -> (SocketAddr, CertificateDer<'static>) {
-    let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate.clone()], key)
-        .expect("a key that fits");
-    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let acceptor = acceptor(alpn, certificate.clone(), key);
     let address = serve(move |tcp| {
         let acceptor = acceptor.clone();
         async move {
@@ -46,6 +39,21 @@ async fn tls_server_with(
     })
     .await;
     (address, certificate)
+}
+
+fn acceptor(
+    alpn: &[&str],
+    certificate: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
+) -> tokio_rustls::TlsAcceptor {
+    let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .expect("a key that fits");
+    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    tokio_rustls::TlsAcceptor::from(Arc::new(config))
 }
 
 fn trusting(certificate: CertificateDer<'static>) -> rustls::ClientConfig {
@@ -181,11 +189,12 @@ async fn certificate_of_an_authority_in_the_place_of_a_servers_names_the_cause()
     assert!(text.contains("basicConstraints"), "{text}");
 }
 
-#[tokio::test]
-async fn connection_over_tls_splits_and_its_halves_move_to_other_tasks() {
-    let (address, certificate) = tls_server(&[]).await;
-    let (mut write, mut read) =
-        connect(url(address)).tls(trusting(certificate)).await.expect("connected").split();
+/// Sends in one task and receives in another, and then with both halves together.
+async fn assert_halves_move<S>(ws: WebSocket<S>)
+where
+    S: Split<Stream = S, Read: Send, Write: Send> + AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut write, mut read) = ws.split();
     let reading = tokio::spawn(async move {
         let message = read.next().await.expect("open").expect("sound");
         (message, read)
@@ -197,6 +206,101 @@ async fn connection_over_tls_splits_and_its_halves_move_to_other_tasks() {
     let ((message, read), write) = (reading.await.expect("no panic"), writing.await.expect("no panic"));
     assert_eq!(message, Message::text("in halves"));
     assert_echoes(&mut read.reunite(write).expect("one connection")).await;
+}
+
+/// Echoes by halves, of which each is in a task of its own.
+#[cfg(any(feature = "hyper", feature = "native-tls"))]
+async fn echo_in_halves<S>(ws: WebSocket<S>)
+where
+    S: Split<Stream = S, Read: Send, Write: Send> + AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut write, mut read) = ws.split();
+    let (sender, mut queue) = tokio::sync::mpsc::channel::<Message>(4);
+    tokio::spawn(async move {
+        while let Some(message) = queue.recv().await {
+            write.send(message).await.expect("open");
+        }
+    });
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = read.next_data().await {
+            sender.send(message).await.expect("it writes");
+        }
+    });
+}
+
+#[tokio::test]
+async fn connection_over_tls_splits_and_its_halves_move_to_other_tasks() {
+    let (address, certificate) = tls_server(&[]).await;
+    assert_halves_move(connect(url(address)).tls(trusting(certificate)).await.expect("connected")).await;
+}
+
+/// axum's WebSocket is of the same type.
+#[cfg(feature = "hyper")]
+#[tokio::test]
+async fn websocket_of_hyper_over_tls_splits_and_its_halves_move_to_other_tasks() {
+    use http_body_util::Full;
+    use hyper::body::Incoming;
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
+
+    async fn upgrade(
+        mut request: hyper::Request<Incoming>,
+    ) -> Result<hyper::Response<Full<sinews::Bytes>>, sinews::AcceptError> {
+        let (response, websocket) = sinews::hyper::upgrade(&mut request)?;
+        tokio::spawn(async move {
+            let ws = websocket.await.expect("upgraded");
+            assert!(ws.get_ref().tcp().is_none(), "TLS lies in between");
+            echo_in_halves(ws).await;
+        });
+        Ok(response)
+    }
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let certificate = made.cert.der().clone();
+    let acceptor = acceptor(&["http/1.1"], certificate.clone(), key);
+    let address = serve(move |tcp| {
+        let acceptor = acceptor.clone();
+        async move {
+            let io = TokioIo::new(acceptor.accept(tcp).await.expect("TLS"));
+            let http1 = hyper::server::conn::http1::Builder::new();
+            http1.serve_connection(io, service_fn(upgrade)).with_upgrades().await.expect("served");
+        }
+    })
+    .await;
+    assert_halves_move(connect(url(address)).tls(trusting(certificate)).await.expect("connected")).await;
+}
+
+/// DER as PEM (RFC 7468).
+#[cfg(feature = "native-tls")]
+fn pem(label: &str, der: &[u8]) -> Vec<u8> {
+    use base64::prelude::{BASE64_STANDARD, Engine as _};
+
+    // 48 bytes are a line of 64 characters.
+    let lines = der.chunks(48).map(|line| BASE64_STANDARD.encode(line) + "\n").collect::<String>();
+    format!("-----BEGIN {label}-----\n{lines}-----END {label}-----\n").into_bytes()
+}
+
+#[cfg(feature = "native-tls")]
+#[tokio::test]
+async fn both_ends_over_native_tls_split_and_their_halves_move_to_other_tasks() {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let key = pem("PRIVATE KEY", &made.signing_key.serialize_der());
+    let identity = native_tls::Identity::from_pkcs8(&pem("CERTIFICATE", made.cert.der()), &key);
+    let acceptor = native_tls::TlsAcceptor::new(identity.expect("a certificate and its key"));
+    let acceptor = tokio_native_tls::TlsAcceptor::from(acceptor.expect("an acceptor"));
+    let address = serve(move |tcp| {
+        let acceptor = acceptor.clone();
+        async move {
+            let tls = acceptor.accept(tcp).await.expect("TLS");
+            echo_in_halves(sinews::accept(tls).await.expect("upgraded")).await;
+        }
+    })
+    .await;
+    let root = native_tls::Certificate::from_der(made.cert.der()).expect("a certificate");
+    let connector = native_tls::TlsConnector::builder().add_root_certificate(root).build();
+    let ws = connect(url(address)).tls(connector.expect("a connector")).await.expect("connected");
+    assert!(matches!(ws.get_ref(), Stream::NativeTls(_)));
+    assert_halves_move(ws).await;
 }
 
 #[tokio::test(start_paused = true)]

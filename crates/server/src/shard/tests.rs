@@ -48,6 +48,10 @@ struct Host {
 
 impl Host {
     fn new(config: TopicConfig) -> Self {
+        Self::on(engine::Config::default(), config).unwrap()
+    }
+
+    fn on(engine: engine::Config, config: TopicConfig) -> std::io::Result<Self> {
         let wakers = Arc::<Mutex<Vec<Waker>>>::default();
         let waiting = wakers.clone();
         let router = Router::new()
@@ -63,6 +67,7 @@ impl Host {
             })
             .websocket("/hear", WebSocketRoute::new(|_| Ok(Member { hears: true })))
             .websocket("/tell", WebSocketRoute::new(|_| Ok(Member { hears: false })))
+            .websocket("/idle", WebSocketRoute::new(|_| Ok(Member { hears: false })).with_config(idle()))
             .post("/", |request| {
                 let message = Prepared::text(String::from_utf8_lossy(request.body()));
                 request.topics().publish("all", &message, None).unwrap();
@@ -70,7 +75,7 @@ impl Host {
             });
         let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
         let address = listener.local_addr().unwrap();
-        let engine = Engine::new(engine::Config::default(), vec![listener]).unwrap();
+        let engine = Engine::new(engine, vec![listener])?;
         let shard = Shard::new(ShardParts {
             router: Arc::new(router),
             http: Arc::default(),
@@ -85,7 +90,7 @@ impl Host {
             expects: Arc::default(),
             gate: Arc::new(Gate::new(crate::Limits::default(), Arc::default(), Vec::new())),
         });
-        Self { engine, shard, address, wakers }
+        Ok(Self { engine, shard, address, wakers })
     }
 
     /// One turn; answers how many sends it made.
@@ -136,6 +141,13 @@ impl Host {
         self.shard.under_way.is_some()
     }
 }
+
+/// Ends connections that are silent for a short time.
+fn idle() -> sinews_proto::Config {
+    sinews_proto::Config::default().with_ping_interval(None).with_idle_timeout(Some(IDLE_TIMEOUT))
+}
+
+const IDLE_TIMEOUT: Duration = Duration::from_millis(500);
 
 struct Client {
     stream: TcpStream,
@@ -384,6 +396,55 @@ fn a_thread_that_is_held_up_for_the_whole_window_is_still_patient() {
         answer.ends_with(b"\r\n\r\n")
     });
     assert!(String::from_utf8(answer).unwrap().contains("Connection: close"));
+}
+
+/// The first turn behind the stall takes no input of the client: the readiness backend takes 1,024 events a turn, and the
+/// ring has one buffer.
+#[test]
+fn stalled_worker_reads_input_before_it_decides_the_idle_timeout() {
+    for (backend, crowd) in [(engine::BackendChoice::Poll, 1_024), (engine::BackendChoice::Uring, 1)] {
+        if open_files_limit() < 3 * crowd {
+            println!("skipped: {backend:?}: the limit of open files is below {}", 3 * crowd);
+            continue;
+        }
+        let config = engine::Config::default().backend(backend).receive_buffer(256).unwrap();
+        let mut host = match Host::on(config.ring_buffers(1).unwrap(), TopicConfig::default()) {
+            Ok(host) => host,
+            Err(error) => {
+                println!("skipped: {backend:?}: {error}");
+                continue;
+            }
+        };
+        let mut crowd: Vec<_> = (0..crowd)
+            .map(|_| {
+                let stream = host.connect();
+                host.turn();
+                stream
+            })
+            .collect();
+        let accepted = crowd.len() as u64;
+        host.turn_until(|host| host.engine.stats().accepts == accepted);
+        let (mut client, mut hearer) = (host.open("/idle"), host.open("/hear"));
+        // On the ring the timeout begins when the answer to the handshake has left for certain.
+        client.tell(["first".to_owned()]);
+        host.turn_until(|_| hearer.hear() > 0);
+        crowd.iter_mut().for_each(|stream| stream.write_all(&[b'\n'; 256]).unwrap());
+        client.tell(["sent in time".to_owned()]);
+        std::thread::sleep(IDLE_TIMEOUT + HELD_UP_MIN * 2);
+        host.turn();
+        assert_eq!(client.hear(), 0, "{backend:?}: {:?}", client.heard);
+        assert_eq!(hearer.hear(), 1, "{backend:?}: the message waits for the second turn");
+        host.turn_until(|_| hearer.hear() > 1);
+        assert_eq!((&*hearer.heard[1], client.hear()), ("sent in time", 0), "{backend:?}");
+        host.turn_until(|_| client.hear() > 0);
+        assert_eq!(client.heard, ["closed with Some(1001)"], "{backend:?}: a silent client is closed");
+    }
+}
+
+fn open_files_limit() -> usize {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(usize::MAX)
 }
 
 #[test]

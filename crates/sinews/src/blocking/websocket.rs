@@ -244,7 +244,9 @@ impl<S: Read + Write> WebSocket<S> {
 impl<S: Read + Write> WebSocket<S> {
     /// Closes the connection without waiting for the peer: sends what is queued and a Close frame, and ends the sending
     /// side where there is [a way to](Self::with_shutdown). Drop the WebSocket then. What the peer still sends is lost;
-    /// [`close`](Self::close) waits for it. If a Close is decided already, its frame leaves.
+    /// [`close`](Self::close) waits for it. If a Close is decided already, its frame leaves. Then
+    /// [`closed`](Self::closed) gives this code and reason with [`Cause::Local`](crate::Cause::Local), unless the peer's
+    /// Close came first, and [`next`](Iterator::next) gives `None`.
     ///
     /// # Errors
     /// [`Error::Misuse`] for a reason over 123 bytes. [`Error::Io`] of the kind
@@ -255,9 +257,10 @@ impl<S: Read + Write> WebSocket<S> {
             Ok(()) | Err(Error::Closed(_) | Error::Misuse(Misuse::Closing)) => {}
             Err(error) => return Err(error),
         }
-        let left = self.drive.close_now();
-        self.drive.link.check_sending()?;
-        Ok(left?)
+        self.drive.close_now()?;
+        let left = self.drive.link.check_sending();
+        self.drive.link.end_unanswered(code, reason);
+        left
     }
 }
 

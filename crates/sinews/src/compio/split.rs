@@ -167,6 +167,16 @@ impl<S: Transport> Half<'_, S> {
         let (Self::Read(shared) | Self::Write(shared)) = self;
         work(&mut shared.socket.borrow_mut())
     }
+
+    async fn close_now(&self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        let (Self::Read(shared) | Self::Write(shared)) = self;
+        shared.change(|socket| socket.drive.begin_close(code, reason))?;
+        let left = poll_fn(|cx| self.poll(cx, |socket, cx| socket.drive.poll_close_now(cx)));
+        let left = compio::time::timeout(shared.facts.config.close_timeout(), left).await;
+        shared.change(|socket| socket.drive.link().end_unanswered(code, reason));
+        shared.waiting.writer.wake();
+        left.unwrap_or_else(|_| Err(Error::Io(std::io::ErrorKind::TimedOut.into())))
+    }
 }
 
 impl<S: Transport> ReadHalf<S> {
@@ -231,6 +241,19 @@ impl<S: Transport> ReadHalf<S> {
             Ok::<_, Error>(())
         })?;
         poll_fn(|cx| self.shared.poll_reading(cx, |socket, cx| socket.drive.poll_end(cx))).await
+    }
+
+    /// Closes the connection without waiting for the peer, as [`WebSocket::close_now`]: sends what is queued and a Close
+    /// frame, ends the sending side, and drops what has come. Drop both halves then: what the writer sends afterwards
+    /// gives [`Error::Closed`] with [`Cause::Local`](crate::Cause::Local).
+    ///
+    /// Cancel-safe: call it again.
+    ///
+    /// # Errors
+    /// As [`WebSocket::close_now`].
+    pub async fn close_now(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        self.shared.socket.borrow_mut().leave_filling();
+        Half::Read(&self.shared).close_now(code, reason).await
     }
 
     /// How the connection ended, if it did.
@@ -410,6 +433,18 @@ impl<S: Transport> WriteHalf<S> {
             Err(Error::Closed(_) | Error::Misuse(Misuse::Closing)) => Ok(()),
             flushed => flushed,
         }
+    }
+
+    /// Closes the connection without waiting for the peer, as [`WebSocket::close_now`]: sends what is queued and a Close
+    /// frame, ends the sending side, and drops what has come. Drop both halves then: the [`ReadHalf`], also one that
+    /// waits for a message, gives `None` from now on.
+    ///
+    /// Cancel-safe: call it again.
+    ///
+    /// # Errors
+    /// As [`WebSocket::close_now`].
+    pub async fn close_now(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        Half::Write(&self.shared).close_now(code, reason).await
     }
 
     /// How the connection ended, if it did.

@@ -74,6 +74,11 @@ impl Pair {
         self.failed.get().copied()
     }
 
+    /// Whether the sending half has closed without waiting for the peer.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.given_up.get().is_some_and(|closed| closed.cause() == Cause::Local)
+    }
+
     /// So many bytes wait with the transport.
     pub(crate) fn set_waiting(&self, count: usize) {
         self.waiting.store(count, Ordering::Release);

@@ -222,7 +222,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// [`Config::close_timeout`]: for a shutdown with many connections, of which some peers are silent.
     ///
     /// The peer may not have read them yet, and what it still sends is lost; [`close`](Self::close) waits for both. If a
-    /// Close is decided already, its frame leaves.
+    /// Close is decided already, its frame leaves. Then [`closed`](Self::closed) gives this code and reason with
+    /// [`Cause::Local`](crate::Cause::Local), unless the peer's Close came first, and [`next`](Self::next) gives `None`.
     ///
     /// Cancel-safe: call it again.
     ///
@@ -235,6 +236,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self.filling.leave(&mut self.drive.link);
         let wait = self.config().close_timeout();
         let left = tokio::time::timeout(wait, poll_fn(|cx| self.drive.poll_close_now(cx))).await;
+        self.drive.link().end_unanswered(code, reason);
         left.unwrap_or_else(|_| Err(Error::Io(std::io::ErrorKind::TimedOut.into())))
     }
 

@@ -212,9 +212,18 @@ const fn at_ws(
     Json { name, path: WS, before, ask, until }
 }
 
+const fn at_stream(name: &'static str, ask: &'static str, until: &'static str) -> Json {
+    Json { name, path: "/streams/{stream}", before: &[], ask, until }
+}
+
 const SUBSCRIBED: &[&str] = &[r#"{"op":"subscribe","id":1,"topic":"{topic}"}"#];
 const SUBSCRIBED_TO_KEPT: &[&str] = &[r#"{"op":"subscribe","id":1,"topic":"{kept}"}"#];
 const CONSUMING: &[&str] = &[r#"{"op":"consume","id":1,"stream":"{stream}"}"#];
+
+const LAST: &str = r#"{"op":"subscribe","id":2,"topic":"{memory}","last":2}"#;
+const LAST_KEPT: &str = r#"{"op":"subscribe","id":2,"topic":"{kept}","last":2}"#;
+const CONSUME: &str = r#"{"op":"consume","id":2,"stream":"{stream}","from":"earliest"}"#;
+const JOIN: &str = r#"{"op":"consume","id":2,"stream":"{stream}","group":"{new}"}"#;
 
 const JSON: &[Json] = &[
     at_ws("open", &[], "", "welcome"),
@@ -230,13 +239,8 @@ const JSON: &[Json] = &[
     at_ws("publish", SUBSCRIBED, r#"{"op":"publish","id":2,"topic":"{topic}","data":1}"#, "ack"),
     at_ws("publish, heard", SUBSCRIBED, r#"{"op":"publish","topic":"{topic}","data":1}"#, "message"),
     at_ws("presence", SUBSCRIBED, r#"{"op":"presence","id":2,"topic":"{topic}"}"#, "presence"),
-    at_ws("subscribe last", &[], r#"{"op":"subscribe","id":2,"topic":"{memory}","last":2}"#, "ack"),
-    at_ws(
-        "subscribe last, first message",
-        &[],
-        r#"{"op":"subscribe","id":2,"topic":"{memory}","last":2}"#,
-        "message",
-    ),
+    at_ws("subscribe last", &[], LAST, "ack"),
+    at_ws("subscribe last, first message", &[], LAST, "message"),
     at_ws(
         "subscribe last without id, first message",
         &[],
@@ -245,13 +249,8 @@ const JSON: &[Json] = &[
     ),
     at_ws("history", &[], r#"{"op":"history","id":2,"topic":"{memory}","last":2}"#, "history"),
     at_ws("subscribe kept", &[], r#"{"op":"subscribe","id":2,"topic":"{kept}"}"#, "ack"),
-    at_ws("subscribe kept last", &[], r#"{"op":"subscribe","id":2,"topic":"{kept}","last":2}"#, "ack"),
-    at_ws(
-        "subscribe kept last, first message",
-        &[],
-        r#"{"op":"subscribe","id":2,"topic":"{kept}","last":2}"#,
-        "message",
-    ),
+    at_ws("subscribe kept last", &[], LAST_KEPT, "ack"),
+    at_ws("subscribe kept last, first message", &[], LAST_KEPT, "message"),
     at_ws(
         "subscribe kept last without id, first message",
         &[],
@@ -277,31 +276,16 @@ const JSON: &[Json] = &[
     at_ws("read", &[], r#"{"op":"read","id":2,"stream":"{stream}","offset":0,"max":1}"#, "records"),
     at_ws("stream", &[], r#"{"op":"stream","id":2,"stream":"{stream}"}"#, "stream"),
     at_ws("stop", CONSUMING, r#"{"op":"stop","id":2,"stream":"{stream}"}"#, "ack"),
-    at_ws("consume", &[], r#"{"op":"consume","id":2,"stream":"{stream}","from":"earliest"}"#, "ack"),
-    at_ws(
-        "consume, first records",
-        &[],
-        r#"{"op":"consume","id":2,"stream":"{stream}","from":"earliest"}"#,
-        "records",
-    ),
+    at_ws("consume", &[], CONSUME, "ack"),
+    at_ws("consume, first records", &[], CONSUME, "records"),
     at_ws(
         "consume without id, first records",
         &[],
         r#"{"op":"consume","stream":"{stream}","from":"earliest"}"#,
         "records",
     ),
-    at_ws(
-        "consume in a group, assigned",
-        &[],
-        r#"{"op":"consume","id":2,"stream":"{stream}","group":"{new}"}"#,
-        "assigned",
-    ),
-    at_ws(
-        "consume in a group, first records",
-        &[],
-        r#"{"op":"consume","id":2,"stream":"{stream}","group":"{new}"}"#,
-        "records",
-    ),
+    at_ws("consume in a group, assigned", &[], JOIN, "assigned"),
+    at_ws("consume in a group, first records", &[], JOIN, "records"),
     at_ws(
         "consume in a group without id, first records",
         &[],
@@ -314,27 +298,9 @@ const JSON: &[Json] = &[
         r#"{"op":"commit","id":2,"stream":"{stream}","group":"bench","partition":0,"offset":1}"#,
         "ack",
     ),
-    Json {
-        name: "append",
-        path: "/streams/{stream}",
-        before: &[],
-        ask: r#"{"op":"append","id":2,"data":1}"#,
-        until: "ack",
-    },
-    Json {
-        name: "consume, first records",
-        path: "/streams/{stream}",
-        before: &[],
-        ask: r#"{"op":"consume","id":2,"from":"earliest"}"#,
-        until: "records",
-    },
-    Json {
-        name: "consume in a group, first records",
-        path: "/streams/{stream}",
-        before: &[],
-        ask: r#"{"op":"consume","id":2,"group":"{new}"}"#,
-        until: "records",
-    },
+    at_stream("append", r#"{"op":"append","id":2,"data":1}"#, "ack"),
+    at_stream("consume, first records", r#"{"op":"consume","id":2,"from":"earliest"}"#, "records"),
+    at_stream("consume in a group, first records", r#"{"op":"consume","id":2,"group":"{new}"}"#, "records"),
 ];
 
 const RAW: &[Raw] = &[

@@ -182,12 +182,11 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
         added.unwrap_or(Poll::Pending)
     }
 
-    /// Ends the sending side, behind everything that waits.
-    pub(super) fn poll_shut(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_help(cx));
+    /// Ends the sending side. Everything that waited has left.
+    pub(super) fn poll_shut(&self, side: Side, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let both = &mut Context::from_waker(&self.waker);
-        let shut = self.with(Side::Read, cx, |out| {
-            self.pair.register(Side::Read, cx.waker());
+        let shut = self.with(side, cx, |out| {
+            self.pair.register(side, cx.waker());
             Pin::new(&mut out.io).poll_shutdown(both)
         });
         shut.unwrap_or(Poll::Pending)

@@ -61,7 +61,8 @@ impl<R: Unpin, W: AsyncWrite + Unpin> AsyncWrite for Source<R, W> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.outlet.poll_shut(cx)
+        ready!(self.outlet.poll_help(cx));
+        self.outlet.poll_shut(Side::Read, cx)
     }
 }
 
@@ -265,6 +266,45 @@ impl<T: Split> ReadHalf<T> {
         self.closed().cloned().ok_or(Error::Misuse(Misuse::Closing))
     }
 
+    /// Closes the connection without waiting for the peer, as [`WebSocket::close_now`](crate::WebSocket::close_now): sends
+    /// a Close frame, ends the sending side, and drops what has come. Drop both halves then.
+    ///
+    /// What the writer is sending leaves in front of the Close; what it has queued and not sent is dropped, and what it
+    /// sends afterwards gives [`Error::Closed`] with [`Cause::Local`](crate::Cause::Local).
+    ///
+    /// Cancel-safe: call it again.
+    ///
+    /// # Errors
+    /// As [`WebSocket::close_now`](crate::WebSocket::close_now).
+    pub async fn close_now(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        let wait = self.config().close_timeout();
+        let mut begun = false;
+        let left =
+            tokio::time::timeout(wait, poll_fn(|cx| self.poll_close_now(cx, code, reason, &mut begun))).await;
+        if let Some(drive) = &mut self.drive {
+            drive.link.end_unanswered(code, reason);
+        }
+        left.unwrap_or_else(|_| Err(Error::Io(io::ErrorKind::TimedOut.into())))
+    }
+
+    fn poll_close_now(
+        &mut self,
+        cx: &mut Context<'_>,
+        code: CloseCode,
+        reason: &str,
+        begun: &mut bool,
+    ) -> Poll<Result<(), Error>> {
+        self.take_drive(cx);
+        let Some(drive) = &mut self.drive else { return Poll::Pending };
+        self.filling.leave(&mut drive.link);
+        if !*begun {
+            drive.link.sync();
+            drive.begin_close(code, reason)?;
+            *begun = true;
+        }
+        drive.poll_close_now(cx)
+    }
+
     fn poll_close(&mut self, cx: &Context<'_>, code: CloseCode, reason: &str) -> Poll<Result<(), Error>> {
         self.take_drive(cx);
         let Some(drive) = &mut self.drive else { return Poll::Pending };
@@ -304,6 +344,11 @@ fn poll_event<T: Split>(
     outlet: &Outlet<T::Write>,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Arrived>> {
+    if outlet.pair.is_unanswered() {
+        drive.link.sync();
+        drive.discard_received(cx);
+        return Poll::Ready(None);
+    }
     loop {
         if drive.link.is_beside_sends() {
             drive.link.now = now();

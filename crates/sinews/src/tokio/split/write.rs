@@ -196,6 +196,59 @@ impl<T: Split> WriteHalf<T> {
         fine_if_closing(self.flush().await)
     }
 
+    /// Closes the connection without waiting for the peer, as [`WebSocket::close_now`](crate::WebSocket::close_now): sends
+    /// what is queued and a Close frame, ends the sending side, and drops what has come. Drop both halves then: the
+    /// [`ReadHalf`], also one that waits for a message, gives `None` from now on.
+    ///
+    /// Cancel-safe: call it again.
+    ///
+    /// # Errors
+    /// As [`WebSocket::close_now`](crate::WebSocket::close_now).
+    pub async fn close_now(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        fine_if_closing(self.start_close(code, reason))?;
+        let wait = self.config().close_timeout();
+        let left = tokio::time::timeout(wait, poll_fn(|cx| self.poll_close_now(cx))).await;
+        self.with(|link| link.end_unanswered(code, reason));
+        left.unwrap_or_else(|_| Err(Error::Io(std::io::ErrorKind::TimedOut.into())))
+    }
+
+    fn poll_close_now(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        ready!(self.poll_unless_closing(cx))?;
+        // A Close that the reader has decided may wait there.
+        self.with_reader(|drive, cx| {
+            let _ = drive.poll_send(cx);
+        });
+        ready!(self.poll_unless_closing(cx))?;
+        if !self.with(|link| link.is_shut()) {
+            ready!(self.outlet.poll_shut(Side::Write, cx))?;
+            self.with(Link::shut);
+        }
+        self.with_reader(|drive, cx| drive.discard_received(cx));
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends all that is queued, or what is left of it once a Close is decided.
+    fn poll_unless_closing(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(match ready!(self.poll_out(cx)) {
+            Err(Error::Closed(closed)) if closed.is_orderly() => Ok(()),
+            Err(Error::Misuse(Misuse::Closing)) => Ok(()),
+            sent => sent,
+        })
+    }
+
+    /// Works with the reader's connection, unless its owner has it.
+    fn with_reader(&self, work: impl FnOnce(&mut Reader<T>, &mut Context<'_>)) {
+        let Some((mut drive, _)) = self.handover.borrow() else { return };
+        drive.link.now = now();
+        drive.link.sync();
+        // It is the reader's waker that the transport and the timer must know.
+        let waker = self.outlet.pair.waker(Side::Read);
+        work(&mut drive, &mut Context::from_waker(waker.as_ref().unwrap_or(Waker::noop())));
+        if self.handover.put(drive) {
+            self.outlet.pair.wake_side(Side::Read);
+        }
+    }
+
     /// Begins the closing handshake behind what is queued, without waiting: the Close leaves with the next
     /// [`flush`](Self::flush). The [`ReadHalf`] sees the end.
     ///
