@@ -77,9 +77,18 @@ fn open(directory: &Path) -> Result<Streams> {
 fn hand_over(directory: &Path, streams: Streams, first: &str) -> Result<(Duration, Streams)> {
     let begun = Instant::now();
     streams.close();
+    let closed = begun.elapsed();
     drop(streams);
+    let dropped = begun.elapsed();
     let streams = open(directory)?;
+    let opened = begun.elapsed();
     append(&streams, first)?;
+    eprintln!(
+        "close {closed:?} drop {:?} open {:?} append {:?}",
+        dropped - closed,
+        opened - dropped,
+        begun.elapsed() - opened
+    );
     Ok((begun.elapsed(), streams))
 }
 

@@ -105,6 +105,11 @@ impl Head {
         head
     }
 
+    /// Tells the segment from any other, since the key is random.
+    pub(crate) fn checksum(&self) -> u32 {
+        crc32c::crc32c(&self.encode())
+    }
+
     /// One copy, if it is right and of the segment of this base.
     fn decode(copy: &[u8], base: u64) -> Option<Self> {
         let is_right = |at: usize, end: usize| u32_at(copy, at) == crc32c::crc32c(&copy[at + 4..end]);

@@ -135,6 +135,11 @@ impl Segment {
         index::decode(&file.lend(0..file.bytes().ok()?).ok()?)
     }
 
+    /// Its index file, if it is right and says this.
+    pub(crate) fn index_of(&self, disk: &dyn Disk, summary: &Summary) -> Option<Index> {
+        self.summary(disk).filter(|found| found == summary).and_then(|_| self.stored_index(disk))
+    }
+
     /// Its index, if it is in memory or its file is right.
     pub(crate) fn index(&self, disk: &dyn Disk) -> Option<Arc<Index>> {
         if let Some(index) = &self.opened().index {

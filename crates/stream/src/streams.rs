@@ -7,6 +7,7 @@
 //!                              └─▶ damaged: why
 //! ```
 
+mod creation;
 mod deletion;
 mod openers;
 mod opening;
@@ -123,7 +124,8 @@ impl Streams {
         let (mut catalog, list) = Catalog::open(disk, directory);
         let mut removed = Vec::new();
         let names = names.into_iter().filter(|name| {
-            let is_removed = name.starts_with(name::REMOVED);
+            // A creation that has not ended was not answered.
+            let is_removed = name.starts_with(name::REMOVED) || name.starts_with(name::CREATED);
             if is_removed {
                 removed.push(dir.join(name));
             }
@@ -134,7 +136,8 @@ impl Streams {
             let known = slots.iter().map(|(name, slot)| (&**name, &slot.known));
             catalog.replace(known).map_err(failed)?;
         }
-        let created_last = slots.values().map(|slot| slot.known.created).max().unwrap_or(0);
+        let times = removed.iter().filter_map(|path| name::created(path));
+        let created_last = slots.values().map(|slot| slot.known.created).chain(times).max().unwrap_or(0);
         let state = State { slots, lock: Some(lock), lost: None, removed: 0, created_last };
         let inner = Arc::new(Inner {
             dir,
@@ -173,7 +176,7 @@ impl Streams {
     ///
     /// [`StreamError`]
     pub fn find(&self, name: &str) -> Result<Option<Stream>, StreamError> {
-        Ok(self.inner.find(name, None)?.0)
+        Ok(self.inner.find(name, None)?.stream)
     }
 
     /// Whether the stream of this name can be used at once. Never blocks.
@@ -219,10 +222,12 @@ impl Streams {
             return Err(CreateError::Io(io::Error::other(&*why)));
         }
         let path = inner.path(name).ok_or(CreateError::Name)?;
+        let found = inner.find(name, Some(config))?;
+        let stream = found.stream.ok_or(CreateError::Closed)?;
+        if found.is_created {
+            return Ok(stream);
+        }
         let _configuring = inner.configuring.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(stream) = self.find(name)? else {
-            return inner.find(name, Some(config))?.0.ok_or(CreateError::Closed);
-        };
         let has = stream.partitions();
         if !(has.max(1)..=StreamConfig::PARTITIONS_MAX).contains(&config.partitions) {
             return Err(CreateError::Partitions { has });
