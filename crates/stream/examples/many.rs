@@ -3,7 +3,7 @@
 //! `cargo run --release -p sinews-stream --example many -- DIRECTORY [STREAMS] [THREADS]`
 //!
 //! The directory is emptied first. "handover" is from the first rejected append of the old process to the first accepted
-//! one of the new: `close`, `open`, and one append. "all in use" means that each stream has got a record in this run.
+//! one of the new: `close`, `open`, and one append, which the line before says apart. "all in use" means that each stream has got a record in this run.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -78,18 +78,13 @@ fn hand_over(directory: &Path, streams: Streams, first: &str) -> Result<(Duratio
     let begun = Instant::now();
     streams.close();
     let closed = begun.elapsed();
-    drop(streams);
-    let dropped = begun.elapsed();
-    let streams = open(directory)?;
+    let next = open(directory)?;
     let opened = begun.elapsed();
-    append(&streams, first)?;
-    eprintln!(
-        "close {closed:?} drop {:?} open {:?} append {:?}",
-        dropped - closed,
-        opened - dropped,
-        begun.elapsed() - opened
-    );
-    Ok((begun.elapsed(), streams))
+    append(&next, first)?;
+    let took = begun.elapsed();
+    let parts = [closed, opened - closed, took - opened].map(|part| part.as_secs_f64() * 1e3);
+    println!("  close {:.1} ms, open {:.1} ms, append {:.1} ms", parts[0], parts[1], parts[2]);
+    Ok((took, next))
 }
 
 fn append(streams: &Streams, name: &str) -> Result<()> {

@@ -103,8 +103,9 @@ impl Segment {
         if let Some(framing) = self.opened().framing {
             return Ok(framing);
         }
-        let bytes = file.lend(0..file.bytes()?.min(HEAD as u64))?;
-        let framing = Framing::decode(&bytes, self.base);
+        let length = file.bytes()?;
+        let bytes = file.lend(0..length.min(HEAD as u64))?;
+        let framing = Framing::of_file(&bytes, length, self.base);
         self.opened().framing = Some(framing);
         Ok(framing)
     }

@@ -356,3 +356,16 @@ fn catalog_that_does_not_fit_the_files_is_not_believed() {
         }
     }
 }
+
+#[test]
+fn created_stream_is_empty_and_whole_after_a_loss_of_power() {
+    for seed in 0..100 {
+        let (disk, hand) = (Simulated::new(seed), Hand::default());
+        begin(&disk, &hand).create("s", &small()).unwrap();
+        let disk = disk.after(After::PowerLoss);
+        let (streams, losses) = open(&disk, StreamsConfig::default(), &hand).unwrap();
+        assert_eq!(losses, [], "seed {seed}");
+        append(&streams, "s", 7);
+        assert_eq!(read_all(&streams.stream("s").unwrap().partition(0).unwrap(), 100).0, [(0, 7)]);
+    }
+}
