@@ -1,9 +1,9 @@
 //! How long a directory of many streams takes to start, to hand over and to delete.
 //!
-//! `cargo run --release -p sinews-stream --example many -- DIRECTORY [STREAMS] [THREADS]`
+//! `cargo run --release -p sinews-stream --example many -- DIRECTORY [STREAMS] [THREADS] [batch|never]`
 //!
 //! The directory is emptied first. "handover" is from the first rejected append of the old process to the first accepted
-//! one of the new: `close`, `open`, and one append. "all in use" means that each stream has got a record in this run.
+//! one of the new: `close`, `open`, and one append, which the line before says apart. "all in use" means that each stream has got a record in this run.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -12,21 +12,27 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use sinews_stream::record::{Kind, RecordBuilder};
-use sinews_stream::{Durability, StreamConfig, Streams, StreamsConfig};
+use sinews_stream::{Durability, Fsync, StreamConfig, Streams, StreamsConfig};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let directory = PathBuf::from(arguments.next().ok_or("where? many DIRECTORY [STREAMS] [THREADS]")?);
+    let directory =
+        PathBuf::from(arguments.next().ok_or("where? many DIRECTORY [STREAMS] [THREADS] [batch|never]")?);
     let count: usize = arguments.next().map_or(Ok(1_000), |text| text.parse())?;
     let threads: usize = arguments.next().map_or(Ok(16), |text| text.parse())?;
+    let fsync = match arguments.next().as_deref() {
+        None | Some("batch") => Fsync::Batch,
+        Some("never") => Fsync::Never,
+        Some(other) => return Err(format!("{other}: batch or never").into()),
+    };
     if directory.exists() {
         std::fs::remove_dir_all(&directory)?;
     }
     let names: Vec<String> = (0..count).map(|number| format!("stream-{number:06}")).collect();
     let streams = open(&directory)?;
-    let config = StreamConfig::default();
+    let config = StreamConfig::default().fsync(fsync);
     let took = each(&names, threads, |name| {
         streams.create(name, &config)?;
         append(&streams, name)
@@ -77,10 +83,14 @@ fn open(directory: &Path) -> Result<Streams> {
 fn hand_over(directory: &Path, streams: Streams, first: &str) -> Result<(Duration, Streams)> {
     let begun = Instant::now();
     streams.close();
-    drop(streams);
-    let streams = open(directory)?;
-    append(&streams, first)?;
-    Ok((begun.elapsed(), streams))
+    let closed = begun.elapsed();
+    let next = open(directory)?;
+    let opened = begun.elapsed();
+    append(&next, first)?;
+    let took = begun.elapsed();
+    let parts = [closed, opened - closed, took - opened].map(|part| part.as_secs_f64() * 1e3);
+    println!("  close {:.1} ms, open {:.1} ms, append {:.1} ms", parts[0], parts[1], parts[2]);
+    Ok((took, next))
 }
 
 fn append(streams: &Streams, name: &str) -> Result<()> {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::{Buf, BufMut, Bytes};
 
 use crate::disk::{self, Disk, File, append_all};
+use crate::index::{self, Index, Summary};
 use crate::{Fsync, StreamConfig};
 
 /// What is known of a stream that is not open.
@@ -25,7 +26,31 @@ pub(crate) struct Known {
     /// As of its last clean close; none if it was open when a process ended.
     pub(crate) extents: Option<Vec<Extent>>,
     pub(crate) groups: Vec<Committed>,
+    /// As of its last clean close, like `extents`. Goes with the first open.
+    pub(crate) clean: Option<Clean>,
 }
+
+/// What a clean close has left on the disk, all of it synced: the next open needs neither read nor sync it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Clean {
+    /// Length of the file of committed offsets.
+    pub(crate) groups_bytes: u64,
+    /// The last segment of each partition; none, if its head was never synced.
+    pub(crate) tails: Vec<Option<Tail>>,
+}
+
+/// The last segment of a partition that was closed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tail {
+    /// [`Head::checksum`](crate::seal::Head::checksum) of the segment.
+    pub(crate) head: u32,
+    pub(crate) summary: Summary,
+    /// None: it has more than [`INDEX_ENTRIES_MAX`] entries, and a file.
+    pub(crate) index: Option<Index>,
+}
+
+/// Entries of an index that is kept in the catalog: 20 bytes each, one for 64 KiB of a segment. A larger index has a file.
+pub(crate) const INDEX_ENTRIES_MAX: usize = 32;
 
 /// A group, and its offset in each partition.
 pub(crate) type Committed = (Box<str>, Vec<(u32, u64)>);
@@ -129,8 +154,25 @@ impl Catalog {
         put_entry(&mut entry, body);
         self.appended += 1;
         if let Err(error) = append_all(&**file, &[Bytes::from(entry)]).1 {
-            tracing::warn!(%error, "the catalog cannot be written, and the next start takes longer");
-            self.file = None;
+            self.give_up(&error);
+        }
+    }
+
+    /// Waits until the disk has what was noted.
+    pub(crate) fn sync(&mut self) {
+        if let Some(file) = &self.file
+            && let Err(error) = file.sync()
+        {
+            self.give_up(&error);
+        }
+    }
+
+    /// What it says of streams may be out of date from now on, so it goes.
+    fn give_up(&mut self, error: &io::Error) {
+        tracing::warn!(%error, "the catalog cannot be written, and the next start takes longer");
+        self.file = None;
+        if let Err(error) = self.disk.remove(&self.dir.join(NAME)) {
+            tracing::warn!(%error, "the catalog cannot be removed");
         }
     }
 
@@ -179,7 +221,7 @@ fn apply(mut body: &[u8], list: &mut List) -> Option<()> {
         }
         OPENED => {
             let known = list.get_mut(name)?;
-            known.extents = None;
+            (known.extents, known.clean) = (None, None);
             known.last_read = known.last_read.max(body.try_get_u64_le().ok());
         }
         DELETED => {
@@ -254,7 +296,47 @@ fn stream_body(name: &str, known: &Known) -> Vec<u8> {
             out.put_u64_le(offset);
         }
     }
+    put_clean(&mut out, known.clean.as_ref());
     out
+}
+
+fn put_clean(out: &mut Vec<u8>, clean: Option<&Clean>) {
+    let Some(clean) = clean else { return };
+    out.put_u64_le(clean.groups_bytes);
+    // At most `StreamConfig::PARTITIONS_MAX`.
+    out.put_u32_le(clean.tails.len() as u32);
+    let none = Index::default();
+    for tail in &clean.tails {
+        out.put_u8(tail.is_some().into());
+        let Some(tail) = tail else { continue };
+        let index = index::encode(&tail.summary, tail.index.as_ref().unwrap_or(&none));
+        out.put_u32_le(tail.head);
+        out.put_u8(tail.index.is_some().into());
+        // At most `INDEX_ENTRIES_MAX` entries.
+        out.put_u32_le(index.len() as u32);
+        out.extend_from_slice(&index);
+    }
+}
+
+/// None as well where an earlier version has written the entry.
+fn take_clean(body: &mut &[u8]) -> Option<Clean> {
+    let groups_bytes = body.try_get_u64_le().ok()?;
+    let count = body.try_get_u32_le().ok()?;
+    let mut tails = Vec::new();
+    for _ in 0..count {
+        if body.try_get_u8().ok()? == 0 {
+            tails.push(None);
+            continue;
+        }
+        let (head, has_index) = (body.try_get_u32_le().ok()?, body.try_get_u8().ok()? != 0);
+        let length = body.try_get_u32_le().ok()? as usize;
+        let (index, rest) = body.split_at_checked(length)?;
+        *body = rest;
+        let summary = index::decode_head(index)?;
+        let index = if has_index { Some(index::decode(index)?) } else { None };
+        tails.push(Some(Tail { head, summary, index }));
+    }
+    Some(Clean { groups_bytes, tails })
 }
 
 fn take_known(body: &mut &[u8]) -> Option<Known> {
@@ -285,7 +367,8 @@ fn take_known(body: &mut &[u8]) -> Option<Known> {
         groups.push((group, offsets?));
     }
     let extents = extents.map(|extents| is_known.then_some(extents))?;
-    Some(Known { created, config, last_append, last_read, extents, groups })
+    let clean = take_clean(body).filter(|_| extents.is_some());
+    Some(Known { created, config, last_append, last_read, extents, groups, clean })
 }
 
 impl Extent {
@@ -332,7 +415,15 @@ mod tests {
             last_read: None,
             extents: Some(vec![extent; 2]),
             groups: vec![("g".into(), vec![(0, 1), (1, 2)])],
+            clean: Some(Clean {
+                groups_bytes: 9,
+                tails: vec![Some(tail(Some(Index::default()))), Some(tail(None)), None],
+            }),
         }
+    }
+
+    fn tail(index: Option<Index>) -> Tail {
+        Tail { head: 10, summary: Summary::empty(11, 12, 13), index }
     }
 
     #[test]
@@ -352,7 +443,10 @@ mod tests {
 
         let (_, list) = open(&disk);
         assert_eq!(list.len(), 2);
-        assert_eq!((list["a"].extents.clone(), list["a"].last_read), (None, Some(30)));
+        assert_eq!(
+            (list["a"].extents.clone(), list["a"].clean.clone(), list["a"].last_read),
+            (None, None, Some(30))
+        );
         assert_eq!(list["c"], known(3));
         for at in 0..bytes {
             let disk = disk.after(After::Kill);

@@ -4,12 +4,12 @@ mod file;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use crate::disk::{self, File, append_all, is_shortage};
+use crate::disk::{self, Disk, File, append_all, is_shortage};
 use crate::pending::Completer;
 use crate::writer::{Pool, Work};
 use crate::{AppendError, CommitError, Durability, Fsync, Loss, OpenError, Pending, StreamConfig};
@@ -73,6 +73,14 @@ struct State {
     failed: Option<Arc<str>>,
 }
 
+/// The offsets of a stream's groups that were opened.
+pub(crate) struct Opened {
+    pub(crate) groups: Arc<Groups>,
+    pub(crate) losses: Vec<Loss>,
+    /// Whether the file was found as it was closed.
+    pub(crate) is_clean: bool,
+}
+
 /// Who waits, and for which offset to be stored.
 type Waiting = Vec<(Completer, u64)>;
 
@@ -103,17 +111,27 @@ const COMPACT_LEAST: u64 = 256 << 10;
 const WAITING_MAX: usize = 65_536;
 
 impl Groups {
-    /// Opens what is in the stream's directory, or begins it.
+    /// Opens what is in the stream's directory, or begins it. `clean` is how long the file was when it was closed, if it
+    /// was: then it is durable.
     pub(crate) fn open(
         stream: Arc<str>,
         dir: PathBuf,
         pool: &Arc<Pool>,
         config: &StreamConfig,
-    ) -> Result<(Arc<Self>, Vec<Loss>), OpenError> {
+        clean: Option<u64>,
+    ) -> Result<Opened, OpenError> {
         let disk = &*pool.disk;
         let failed = |error| OpenError::Io(dir.join(NAME), error);
-        let file = disk.create(&dir.join(NAME)).map_err(failed)?;
-        disk.sync_dir(&dir).map_err(failed)?;
+        let closed = clean.and_then(|bytes| as_closed(disk, &dir, bytes));
+        let mut is_clean = closed.is_some();
+        let file = match closed {
+            Some(file) => file,
+            None => {
+                let file = disk.create(&dir.join(NAME)).map_err(failed)?;
+                disk.sync_dir(&dir).map_err(failed)?;
+                file
+            }
+        };
         let bytes = file.lend(0..file.bytes().map_err(failed)?).map_err(failed)?;
         let path = dir.join(NAME);
         let found = file::read(&bytes, (pool.clock)()).map_err(|file::Newer| {
@@ -137,9 +155,12 @@ impl Groups {
                 tracing::warn!(%stream, "committed offsets repaired: {why}");
             }
         }
-        // A killed process may have left offsets that it did not sync, or failed to sync. Consumers are told them from now
-        // on, so they must be durable.
-        disk.rewrite(&dir.join(NAME), 0).map_err(failed)?;
+        is_clean &= found.wrong.is_none() && !found.is_stale;
+        if !is_clean {
+            // A killed process may have left offsets that it did not sync, or failed to sync. Consumers are told them from
+            // now on, so they must be durable.
+            disk.rewrite(&dir.join(NAME), 0).map_err(failed)?;
+        }
         let state = State {
             fsync: config.fsync,
             file,
@@ -156,7 +177,15 @@ impl Groups {
             closed: false,
             failed: None,
         };
-        Ok((Arc::new(Self { stream, dir, pool: pool.clone(), state: Mutex::new(state) }), losses))
+        let groups = Arc::new(Self { stream, dir, pool: pool.clone(), state: Mutex::new(state) });
+        Ok(Opened { groups, losses, is_clean })
+    }
+
+    /// Length of the file, once it was closed and all of it is durable.
+    pub(crate) fn clean_bytes(&self) -> Option<u64> {
+        let state = self.state();
+        let is_clean = state.closed && state.failed.is_none() && !state.is_unsettled && !state.is_dirty;
+        is_clean.then_some(state.end)
     }
 
     pub(crate) fn names(&self) -> Vec<String> {
@@ -262,12 +291,15 @@ impl Groups {
     pub(crate) fn close(&self) {
         while self.step() {}
         let mut state = self.state();
-        if state.failed.is_none()
-            && state.is_dirty
-            && let Err(error) = state.file.sync()
-        {
-            tracing::error!(stream = %self.stream, %error, "offsets of groups could not be synced");
-            state.failed = Some(format!("syncing: {error}").into());
+        if state.failed.is_some() || !state.is_dirty {
+            return;
+        }
+        match state.file.sync() {
+            Ok(()) => state.is_dirty = false,
+            Err(error) => {
+                tracing::error!(stream = %self.stream, %error, "offsets of groups could not be synced");
+                state.failed = Some(format!("syncing: {error}").into());
+            }
         }
     }
 
@@ -433,6 +465,12 @@ impl Work for Groups {
     }
 
     fn rest(&self) {}
+}
+
+/// The file, if it is as long as it was when it was closed.
+fn as_closed(disk: &dyn Disk, dir: &Path, bytes: u64) -> Option<Arc<dyn File>> {
+    let file = disk.open(&dir.join(NAME)).ok()?;
+    file.bytes().is_ok_and(|found| found == bytes).then_some(file)
 }
 
 fn store(offsets: &mut Offsets, changes: impl IntoIterator<Item = Change>) {

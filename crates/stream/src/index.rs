@@ -61,6 +61,11 @@ impl Index {
         self.entries.get(place).map(|entry| (entry.position.into(), entry.offset))
     }
 
+    /// How many entries it has.
+    pub(crate) fn count(&self) -> usize {
+        self.entries.len()
+    }
+
     fn before(&self, place: usize) -> u64 {
         place.checked_sub(1).map_or(0, |place| u64::from(self.entries[place].position))
     }

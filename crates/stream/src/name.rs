@@ -1,5 +1,7 @@
 //! Names of streams as names of directories.
 
+use std::path::Path;
+
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 /// What stays as it is. Capital letters do not, since some systems do not tell them from small ones.
@@ -18,6 +20,14 @@ const BYTES_MAX: usize = 240;
 
 /// Begins the name of a directory whose stream was deleted: no stream's directory begins so.
 pub(crate) const REMOVED: &str = "%removed-";
+
+/// Begins the name of a directory whose stream is being created: no stream's directory begins so.
+pub(crate) const CREATED: &str = "%created-";
+
+/// When the stream of such a directory was to be created.
+pub(crate) fn created(directory: &Path) -> Option<u64> {
+    directory.file_name()?.to_str()?.strip_prefix(CREATED)?.parse().ok()
+}
 
 /// The directory of a stream, if that is a name: not empty, no control character, and not too long.
 pub(crate) fn encode(name: &str) -> Option<String> {
@@ -61,7 +71,9 @@ mod tests {
         for none in ["", "a\0b", "a\n", &"a".repeat(241), &"A".repeat(81)] {
             assert_eq!(encode(none), None, "{none}");
         }
-        for foreign in ["", ".", "..", "%2e", "A", "%zz", "a b", "%ff", "stream.new%", "%removed-1"] {
+        for foreign in
+            ["", ".", "..", "%2e", "A", "%zz", "a b", "%ff", "stream.new%", "%removed-1", "%created-1"]
+        {
             assert_eq!(decode(foreign), None, "{foreign}");
         }
     }

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::catalog::Extent;
+use crate::catalog::{Extent, INDEX_ENTRIES_MAX, Tail};
 use crate::disk::Disk;
 use crate::record::{BatchHeader, Records};
 use crate::writer::{Clock, Pool, Work};
@@ -117,6 +117,25 @@ pub struct Partition {
     core: Arc<Core>,
 }
 
+/// What is known of a partition that is opened.
+#[derive(Clone, Copy)]
+pub(crate) enum Origin<'a> {
+    /// Nothing: it may have been in use when a process ended.
+    Unknown,
+    /// It was closed, and ended so.
+    Closed(&'a Tail),
+    /// This process has just created it.
+    New(&'a Tail),
+}
+
+/// A partition that was opened.
+pub(crate) struct Opened {
+    pub(crate) partition: Partition,
+    pub(crate) losses: Vec<Loss>,
+    /// Whether it was found as its origin says.
+    pub(crate) is_clean: bool,
+}
+
 /// [`Partition::failure`] of a partition whose stream was deleted.
 const DELETED: &str = "the stream was deleted";
 
@@ -159,17 +178,27 @@ impl Partition {
         dir: PathBuf,
         pool: &Arc<Pool>,
         config: &StreamConfig,
-    ) -> Result<(Self, Vec<Loss>), OpenError> {
-        let recovered = recover::open(&*pool.disk, &dir, (&stream, number), config.fsync, (pool.clock)())?;
+        origin: Origin<'_>,
+    ) -> Result<Opened, OpenError> {
+        let (tail, is_new) = match origin {
+            Origin::Unknown => (None, false),
+            Origin::Closed(tail) => (Some(tail), false),
+            Origin::New(tail) => (Some(tail), true),
+        };
+        let rule = (config.fsync, (pool.clock)());
+        let recovered = recover::open(&*pool.disk, &dir, (&stream, number), tail, rule)?;
+        let is_clean = recovered.is_clean;
         let entries = VecDeque::from(recovered.entries);
         let state = State {
             config: config.clone(),
             sealed_bytes: entries.iter().rev().skip(1).map(|entry| entry.summary.bytes).sum(),
             entries,
             file: recovered.file,
-            index: recovered.index,
             head: recovered.head,
-            is_reopened: recovered.is_reopened,
+            is_index_stored: is_clean && recovered.index.count() > INDEX_ENTRIES_MAX,
+            index: recovered.index,
+            is_reopened: !(recovered.is_begun || is_new && is_clean),
+            has_unsynced_head: recovered.is_begun || is_new && is_clean,
             has_unsynced_end: false,
             recent: Recent::default(),
             next: 0,
@@ -210,7 +239,7 @@ impl Partition {
         let last = state.last().summary;
         (state.next, state.time, state.durable) = (last.end, last.last_time, last.end);
         drop(state);
-        Ok((Self { core }, recovered.losses))
+        Ok(Opened { partition: Self { core }, losses: recovered.losses, is_clean })
     }
 
     /// What the clock is to look at.
@@ -362,6 +391,17 @@ impl Partition {
         }
     }
 
+    /// The last segment, once the partition was closed; none, if the next process has to read it.
+    pub(crate) fn tail(&self) -> Option<Tail> {
+        let state = self.core.state();
+        let is_durable = !state.has_unsynced_head && !state.has_unsynced_end;
+        if state.failed.is_some() || !state.closed || !is_durable {
+            return None;
+        }
+        let index = (state.index.count() <= INDEX_ENTRIES_MAX).then(|| state.index.clone());
+        Some(Tail { head: state.head?.checksum(), summary: state.last().summary, index })
+    }
+
     /// Whether no damage is known in it.
     pub(crate) fn is_right(&self) -> bool {
         self.core.state().entries.iter().all(state::Entry::is_right)
@@ -428,18 +468,21 @@ impl Partition {
         self.core.wait_for_carrier();
     }
 
-    /// Syncs what was written, and notes how far that is, so that opening need not look. The writers have ended.
+    /// Syncs what was written, and stores an index that the catalog does not take. The writers have ended.
     pub(crate) fn close(&self) {
         self.core.finish();
         let mut state = self.core.state();
         if state.failed.is_none() {
-            let synced = if state.dirty_since.is_some() { state.sync(&*self.core.disk) } else { Ok(()) };
+            let is_dirty = state.dirty_since.is_some();
+            let synced = if is_dirty { state.sync(&*self.core.disk) } else { Ok(()) };
             match synced {
                 Ok(()) => {
+                    state.has_unsynced_head &= !is_dirty;
                     state.durable = state.last().summary.end;
                     let last = state.last();
+                    let is_large = state.index.count() > INDEX_ENTRIES_MAX;
                     // Without it, opening reads the segment.
-                    if last.is_right() {
+                    if is_large && !state.is_index_stored && last.is_right() {
                         let _ = last.segment.store(&*self.core.disk, &last.summary, &state.index);
                     }
                 }

@@ -105,6 +105,11 @@ impl Head {
         head
     }
 
+    /// Tells the segment from any other, since the key is random.
+    pub(crate) fn checksum(&self) -> u32 {
+        crc32c::crc32c(&self.encode())
+    }
+
     /// One copy, if it is right and of the segment of this base.
     fn decode(copy: &[u8], base: u64) -> Option<Self> {
         let is_right = |at: usize, end: usize| u32_at(copy, at) == crc32c::crc32c(&copy[at + 4..end]);
@@ -142,9 +147,34 @@ impl Framing {
         Self { start: if has_head { HEAD as u64 } else { 0 }, head }
     }
 
+    /// Of the segment of this base, whose file has so many bytes and begins with these.
+    pub(crate) fn of_file(bytes: &[u8], length: u64, base: u64) -> Self {
+        let framing = Self::decode(bytes, base);
+        let is_whole = bytes.len() as u64 == length;
+        if framing.head.is_none() && is_whole && is_unfinished(bytes, base) {
+            return Self { start: length, head: None };
+        }
+        framing
+    }
+
     pub(crate) fn seal(&self) -> Option<&Seal> {
         self.head.as_ref().map(|head| &head.seal)
     }
+}
+
+/// Whether a file is a head that a loss of power has left in parts, and nothing else: each byte is one of a head, or zero.
+fn is_unfinished(file: &[u8], base: u64) -> bool {
+    let is_batch = |header: &[u8]| u32_at(header, 0) == crc32c::crc32c(&header[4..]);
+    if file.len() > HEAD || file.get(..PLAIN_HEADER).is_some_and(is_batch) {
+        return false;
+    }
+    let seal = Seal { base, key: (0, 0) };
+    let known = Head { seal, created: 0, synced: false, replaces: false }.encode();
+    file.iter().zip(known).enumerate().all(|(at, (&byte, known))| {
+        // Checksums, time of creation, attributes and key.
+        let is_any = matches!(at % COPY, 0..4 | 16..24 | 32..37 | 40..56);
+        is_any || byte == 0 || byte == known
+    })
 }
 
 /// SipHash-2-4 (Aumasson and Bernstein, 2012) of whole words.

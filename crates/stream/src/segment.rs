@@ -103,8 +103,9 @@ impl Segment {
         if let Some(framing) = self.opened().framing {
             return Ok(framing);
         }
-        let bytes = file.lend(0..file.bytes()?.min(HEAD as u64))?;
-        let framing = Framing::decode(&bytes, self.base);
+        let length = file.bytes()?;
+        let bytes = file.lend(0..length.min(HEAD as u64))?;
+        let framing = Framing::of_file(&bytes, length, self.base);
         self.opened().framing = Some(framing);
         Ok(framing)
     }
@@ -133,6 +134,11 @@ impl Segment {
     pub(crate) fn stored_index(&self, disk: &dyn Disk) -> Option<Index> {
         let file = disk.open(&self.index).ok()?;
         index::decode(&file.lend(0..file.bytes().ok()?).ok()?)
+    }
+
+    /// Its index file, if it is right and says this.
+    pub(crate) fn index_of(&self, disk: &dyn Disk, summary: &Summary) -> Option<Index> {
+        self.summary(disk).filter(|found| found == summary).and_then(|_| self.stored_index(disk))
     }
 
     /// Its index, if it is in memory or its file is right.

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::catalog::{Committed, Known};
+use crate::catalog::{Clean, Committed, Known};
 use crate::groups::Groups;
+use crate::partition::Origin;
 use crate::writer::{Pool, Work};
 use crate::{
     CommitError, Fsync, GroupInfo, Loss, OpenError, Partition, PartitionInfo, Pending, StreamConfig,
@@ -21,6 +22,14 @@ const IDLE: u64 = 60_000_000;
 #[derive(Clone)]
 pub struct Stream {
     inner: Arc<Inner>,
+}
+
+/// A stream that was opened.
+pub(crate) struct Opened {
+    pub(crate) stream: Stream,
+    pub(crate) losses: Vec<Loss>,
+    /// Whether it was found as it was closed.
+    pub(crate) is_clean: bool,
 }
 
 struct Inner {
@@ -39,14 +48,27 @@ struct Inner {
 
 impl Stream {
     /// Opens what is in the directory of a stream that is there. A partition that is not there any more is begun anew, and
-    /// is a loss.
+    /// is a loss. `clean` is how it was closed, if it was.
     pub(crate) fn open(
         name: (&str, u64),
         dir: PathBuf,
         pool: &Arc<Pool>,
         config: &StreamConfig,
-    ) -> Result<(Self, Vec<Loss>), OpenError> {
-        Self::open_or_create(name, dir, pool, config, false)
+        clean: Option<&Clean>,
+    ) -> Result<Opened, OpenError> {
+        Self::open_or_create(name, dir, pool, config, (clean, false))
+    }
+
+    /// Opens what this process has just created.
+    pub(crate) fn open_new(
+        name: (&str, u64),
+        dir: PathBuf,
+        pool: &Arc<Pool>,
+        config: &StreamConfig,
+        clean: &Clean,
+    ) -> io::Result<Self> {
+        let opened = Self::open_or_create(name, dir, pool, config, (Some(clean), true)).map_err(into_io)?;
+        Ok(opened.stream)
     }
 
     fn open_or_create(
@@ -54,10 +76,11 @@ impl Stream {
         dir: PathBuf,
         pool: &Arc<Pool>,
         config: &StreamConfig,
-        is_new: bool,
-    ) -> Result<(Self, Vec<Loss>), OpenError> {
+        (clean, is_new): (Option<&Clean>, bool),
+    ) -> Result<Opened, OpenError> {
         let name: Arc<str> = name.into();
-        let (groups, mut losses) = Groups::open(name.clone(), dir.clone(), pool, config)?;
+        let groups_bytes = clean.map(|clean| clean.groups_bytes);
+        let groups = Groups::open(name.clone(), dir.clone(), pool, config, groups_bytes)?;
         let automatic = config.automatic;
         let inner = Inner {
             name,
@@ -67,27 +90,26 @@ impl Stream {
             is_new,
             partitions: RwLock::default(),
             turn: AtomicU32::new(0),
-            groups,
+            groups: groups.groups,
         };
         let stream = Self { inner: Arc::new(inner) };
-        losses.extend(stream.add_partitions(&dir, pool, config)?);
-        Ok((stream, losses))
-    }
-
-    /// Begins a stream in a directory that is there.
-    pub(crate) fn create(
-        name: (&str, u64),
-        dir: PathBuf,
-        pool: &Arc<Pool>,
-        config: &StreamConfig,
-    ) -> io::Result<Self> {
-        Self::open_or_create(name, dir, pool, config, true).map(|(stream, _)| stream).map_err(into_io)
+        let tails = clean.map_or(&[][..], |clean| &clean.tails);
+        let origin = |number: u32| match tails.get(number as usize) {
+            Some(Some(tail)) if is_new => Origin::New(tail),
+            Some(Some(tail)) => Origin::Closed(tail),
+            _ => Origin::Unknown,
+        };
+        let (mut losses, mut is_clean) = (groups.losses, groups.is_clean);
+        let added = stream.add_partitions(&dir, pool, config, origin)?;
+        losses.extend(added.0);
+        is_clean &= added.1;
+        Ok(Opened { stream, losses, is_clean })
     }
 
     /// Is kept so from now on.
     pub(crate) fn configure(&self, dir: &Path, pool: &Arc<Pool>, config: &StreamConfig) -> io::Result<Self> {
         let before = self.partitions();
-        self.add_partitions(dir, pool, config).map_err(into_io)?;
+        self.add_partitions(dir, pool, config, |_| Origin::Unknown).map_err(into_io)?;
         self.join(pool, before);
         self.inner.groups.set_config(config);
         self.all().iter().for_each(|partition| partition.set_config(config));
@@ -105,27 +127,36 @@ impl Stream {
         self.all().iter().skip(from as usize).for_each(|partition| pool.add(partition.work()));
     }
 
-    fn add_partitions(
+    /// Whether all were found as their origin says, too.
+    fn add_partitions<'a>(
         &self,
         dir: &Path,
         pool: &Arc<Pool>,
         config: &StreamConfig,
-    ) -> Result<Vec<Loss>, OpenError> {
-        let mut losses = Vec::new();
+        origin: impl Fn(u32) -> Origin<'a>,
+    ) -> Result<(Vec<Loss>, bool), OpenError> {
+        let (mut losses, mut is_clean) = (Vec::new(), true);
         let mut added = Vec::new();
         for number in self.partitions()..config.partitions {
             let path = dir.join(number.to_string());
-            let made = pool.disk.create_dir(&path).and_then(|()| pool.disk.sync_dir(dir));
-            made.map_err(|error| OpenError::Io(path.clone(), error))?;
-            let (partition, lost) = Partition::open((self.inner.name.clone(), number), path, pool, config)?;
-            added.push(partition);
-            losses.extend(lost);
+            let mut origin = origin(number);
+            let is_unknown = matches!(origin, Origin::Unknown);
+            if is_unknown || !pool.disk.is_dir(&path) {
+                let made = pool.disk.create_dir(&path).and_then(|()| pool.disk.sync_dir(dir));
+                made.map_err(|error| OpenError::Io(path.clone(), error))?;
+                origin = Origin::Unknown;
+            }
+            let name = self.inner.name.clone();
+            let opened = Partition::open((name, number), path, pool, config, origin)?;
+            added.push(opened.partition);
+            losses.extend(opened.losses);
+            is_clean &= is_unknown || opened.is_clean;
         }
         self.inner.partitions.write().unwrap_or_else(PoisonError::into_inner).extend(added);
         if let Fsync::Interval(interval) = config.fsync {
             pool.tick_within(interval / 2);
         }
-        Ok(losses)
+        Ok((losses, is_clean))
     }
 
     /// Its name.
@@ -242,7 +273,7 @@ impl Stream {
         self.groups().into_iter().map(|group| (group.as_str().into(), offsets(&group))).collect()
     }
 
-    /// Notes how far it goes, for when it is not open.
+    /// Notes how far it goes, for when it is not open. It was closed.
     pub(crate) fn note(&self, known: &mut Known) {
         let info = self.info();
         known.last_append = info.last_append.max(known.last_append);
@@ -251,7 +282,13 @@ impl Stream {
         // Damage is named each time that the log is opened.
         let is_right = !self.has_failed() && self.all().iter().all(Partition::is_right);
         known.extents = is_right.then_some(extents);
+        known.clean = if is_right { self.clean() } else { None };
         known.groups = self.stored();
+    }
+
+    fn clean(&self) -> Option<Clean> {
+        let tails = self.all().iter().map(Partition::tail).collect();
+        Some(Clean { groups_bytes: self.inner.groups.clean_bytes()?, tails })
     }
 
     pub(crate) fn has_failed(&self) -> bool {

@@ -7,6 +7,7 @@
 //!                              └─▶ damaged: why
 //! ```
 
+mod creation;
 mod deletion;
 mod openers;
 mod opening;
@@ -17,6 +18,7 @@ mod survey;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -39,7 +41,25 @@ use crate::{
 /// everything is closed.
 #[derive(Clone)]
 pub struct Streams {
-    inner: Arc<Inner>,
+    inner: Arc<Owner>,
+}
+
+/// What the clones share. Threads of the pool hold an [`Inner`] for moments only, and none of them closes it: after the
+/// last clone is dropped the directory is unlocked.
+struct Owner(Arc<Inner>);
+
+impl Deref for Owner {
+    type Target = Arc<Inner>;
+
+    fn deref(&self) -> &Arc<Inner> {
+        &self.0
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 struct Inner {
@@ -123,7 +143,8 @@ impl Streams {
         let (mut catalog, list) = Catalog::open(disk, directory);
         let mut removed = Vec::new();
         let names = names.into_iter().filter(|name| {
-            let is_removed = name.starts_with(name::REMOVED);
+            // A creation that has not ended was not answered.
+            let is_removed = name.starts_with(name::REMOVED) || name.starts_with(name::CREATED);
             if is_removed {
                 removed.push(dir.join(name));
             }
@@ -134,7 +155,8 @@ impl Streams {
             let known = slots.iter().map(|(name, slot)| (&**name, &slot.known));
             catalog.replace(known).map_err(failed)?;
         }
-        let created_last = slots.values().map(|slot| slot.known.created).max().unwrap_or(0);
+        let times = removed.iter().filter_map(|path| name::created(path));
+        let created_last = slots.values().map(|slot| slot.known.created).chain(times).max().unwrap_or(0);
         let state = State { slots, lock: Some(lock), lost: None, removed: 0, created_last };
         let inner = Arc::new(Inner {
             dir,
@@ -158,7 +180,7 @@ impl Streams {
         inner.pool.add(Keeper::new(&inner));
         removed.into_iter().for_each(|path| inner.remove_later(path));
         let losses = inner.survey();
-        Ok((Self { inner }, losses))
+        Ok((Self { inner: Arc::new(Owner(inner)) }, losses))
     }
 
     /// The stream of this name, opened if need be; none, if it is missing or cannot be opened. Waits for the disk: an
@@ -173,7 +195,7 @@ impl Streams {
     ///
     /// [`StreamError`]
     pub fn find(&self, name: &str) -> Result<Option<Stream>, StreamError> {
-        Ok(self.inner.find(name, None)?.0)
+        Ok(self.inner.find(name, None)?.stream)
     }
 
     /// Whether the stream of this name can be used at once. Never blocks.
@@ -219,10 +241,12 @@ impl Streams {
             return Err(CreateError::Io(io::Error::other(&*why)));
         }
         let path = inner.path(name).ok_or(CreateError::Name)?;
+        let found = inner.find(name, Some(config))?;
+        let stream = found.stream.ok_or(CreateError::Closed)?;
+        if found.is_created {
+            return Ok(stream);
+        }
         let _configuring = inner.configuring.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(stream) = self.find(name)? else {
-            return inner.find(name, Some(config))?.0.ok_or(CreateError::Closed);
-        };
         let has = stream.partitions();
         if !(has.max(1)..=StreamConfig::PARTITIONS_MAX).contains(&config.partitions) {
             return Err(CreateError::Partitions { has });
@@ -442,12 +466,6 @@ impl Inner {
 
     fn catalog(&self) -> MutexGuard<'_, Catalog> {
         self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.close();
     }
 }
 

@@ -1,6 +1,6 @@
 //! The threads that write, and the clock that reminds them.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
@@ -38,7 +38,7 @@ pub(crate) struct Pool {
 
 struct Line {
     ready: VecDeque<Arc<dyn Work>>,
-    members: Vec<Arc<dyn Work>>,
+    members: Members,
     threads: Vec<JoinHandle<()>>,
     stopped: bool,
     /// Nobody looks at the line any more.
@@ -47,6 +47,34 @@ struct Line {
     next_tick: Instant,
     next_rest: Instant,
     next_guard: Instant,
+}
+
+/// What the clock looks at.
+#[derive(Default)]
+struct Members {
+    list: Vec<Arc<dyn Work>>,
+    /// Where each is in the list, by its address.
+    places: HashMap<usize, usize>,
+}
+
+impl Members {
+    fn add(&mut self, member: Arc<dyn Work>) {
+        self.places.insert(address(&member), self.list.len());
+        self.list.push(member);
+    }
+
+    fn remove(&mut self, member: &Arc<dyn Work>) -> Option<Arc<dyn Work>> {
+        let place = self.places.remove(&address(member))?;
+        let removed = self.list.swap_remove(place);
+        if let Some(moved) = self.list.get(place) {
+            self.places.insert(address(moved), place);
+        }
+        Some(removed)
+    }
+}
+
+fn address(member: &Arc<dyn Work>) -> usize {
+    Arc::as_ptr(member).cast::<()>().addr()
 }
 
 /// How often everything is looked at, where no stream wants to be synced more often.
@@ -69,7 +97,7 @@ impl Pool {
         let now = Instant::now();
         let line = Line {
             ready: VecDeque::new(),
-            members: Vec::new(),
+            members: Members::default(),
             threads: Vec::new(),
             stopped: false,
             ended: false,
@@ -108,13 +136,16 @@ impl Pool {
 
     /// Is looked at by the clock from now on.
     pub(crate) fn add(&self, member: Arc<dyn Work>) {
-        self.line().members.push(member);
+        self.line().members.add(member);
     }
 
     /// The clock no longer looks at these.
     pub(crate) fn remove(&self, members: &[Arc<dyn Work>]) {
-        let gone: HashSet<*const ()> = members.iter().map(|member| Arc::as_ptr(member).cast()).collect();
-        self.line().members.retain(|member| !gone.contains(&Arc::as_ptr(member).cast()));
+        let mut line = self.line();
+        let gone: Vec<_> = members.iter().filter_map(|member| line.members.remove(member)).collect();
+        drop(line);
+        // The last handle may have much to drop.
+        drop(gone);
     }
 
     /// Somebody wants to be looked at that often.
@@ -192,7 +223,9 @@ impl Pool {
             if line.ready.is_empty() {
                 line.ended = true;
                 // They know the pool, and it them.
-                line.members.clear();
+                let members = std::mem::take(&mut line.members);
+                drop(line);
+                drop(members);
                 return;
             }
         }
@@ -200,7 +233,7 @@ impl Pool {
 
     #[cfg(test)]
     pub(crate) fn members(&self) -> usize {
-        self.line().members.len()
+        self.line().members.list.len()
     }
 
     /// Takes what is in the line, as if it had not come yet.
@@ -256,7 +289,7 @@ impl Pool {
         if rests {
             line.next_rest = now + REST;
         }
-        let members = line.members.clone();
+        let members = line.members.list.clone();
         drop(line);
         if rests {
             members.iter().for_each(|member| member.rest());
@@ -276,7 +309,7 @@ impl Pool {
     /// Has everything give back what was not used since the last time.
     #[cfg(test)]
     pub(crate) fn rest(&self) {
-        let members = self.line().members.clone();
+        let members = self.line().members.list.clone();
         members.iter().for_each(|member| member.rest());
     }
 
@@ -286,7 +319,7 @@ impl Pool {
         if let Some(guard) = self.guard.get() {
             guard();
         }
-        let members = self.line().members.clone();
+        let members = self.line().members.list.clone();
         self.tick_members(members);
     }
 

@@ -1,5 +1,7 @@
 //! A new process takes the place of one that serves: nobody is refused, nothing is lost.
 
+mod many_streams;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};

@@ -71,6 +71,7 @@ struct World {
     /// Renames of directories since the last sync of their directory.
     moves: Vec<(PathBuf, PathBuf)>,
     calls: u64,
+    syncs: u64,
     /// Bytes that were lent.
     lent: u64,
     faults: BTreeMap<u64, Fault>,
@@ -123,6 +124,7 @@ impl Simulated {
             dirs: [(PathBuf::from("/"), Dir::default())].into(),
             moves: Vec::new(),
             calls: 0,
+            syncs: 0,
             lent: 0,
             faults: BTreeMap::new(),
             meanwhile: None,
@@ -165,6 +167,11 @@ impl Simulated {
     /// Calls that changed something, so far.
     pub(crate) fn calls(&self) -> u64 {
         self.world().calls
+    }
+
+    /// Calls that synced a file or a directory, so far.
+    pub(crate) fn syncs(&self) -> u64 {
+        self.world().syncs
     }
 
     /// Bytes that were lent, so far.
@@ -234,6 +241,7 @@ impl Simulated {
             dirs,
             moves: Vec::new(),
             calls: 0,
+            syncs: 0,
             lent: 0,
             faults: BTreeMap::new(),
             meanwhile: None,
@@ -497,6 +505,7 @@ impl Disk for Simulated {
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         let mut world = self.changing();
+        world.syncs += 1;
         world.whole_call()?;
         let dir = world.dir(path)?;
         for change in std::mem::take(&mut dir.changes) {
@@ -553,6 +562,7 @@ impl File for SimulatedFile {
 
     fn sync(&self) -> io::Result<()> {
         let mut world = self.0.changing();
+        world.syncs += 1;
         let result = world.whole_call();
         let mut chance = world.chance.clone();
         let has_crashed = world.crashed;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::queue::WRITE_MOST;
 use super::scan::{Damage, Part, Scan};
 use super::state::{Entry, Hole};
+use crate::catalog::Tail;
 use crate::disk::{Disk, File};
 use crate::index::{Index, Summary};
 use crate::record::Malformed;
@@ -23,24 +24,34 @@ pub(super) struct Recovered {
     pub(super) index: Index,
     /// The last one's head.
     pub(super) head: Option<Head>,
-    /// Another process has begun the last one.
-    pub(super) is_reopened: bool,
+    /// Whether this process has begun the last one.
+    pub(super) is_begun: bool,
+    /// Whether the partition was found as it was closed.
+    pub(super) is_clean: bool,
     pub(super) losses: Vec<Loss>,
 }
 
 /// Finds the segments in a directory, and checks what may be damaged: the last one, unless it was closed, and those
 /// without an index. What is wrong at the end is cut off, since nobody was told that it is there. What is wrong before
-/// something right stays in its file and is named; what is right behind it is read as ever.
+/// something right stays in its file and is named; what is right behind it is read as ever. `tail` is how the partition
+/// was closed, if it was: where the last segment fits, it is neither read nor written.
 pub(super) fn open(
     disk: &dyn Disk,
     dir: &Path,
     (stream, partition): (&str, u32),
-    fsync: Fsync,
-    now: u64,
+    tail: Option<&Tail>,
+    (fsync, now): (Fsync, u64),
 ) -> Result<Recovered, OpenError> {
-    let bases = clean(disk, dir).map_err(|error| OpenError::Io(dir.to_owned(), error))?;
+    let io_failed = |error| OpenError::Io(dir.to_owned(), error);
+    let bases = clean(disk, dir).map_err(io_failed)?;
+    let mut closed = tail.and_then(|tail| as_closed(disk, dir, &bases, tail));
+    let tail = tail.filter(|_| closed.is_some());
+    if tail.is_none() {
+        // What is there may be seen without being durable, after a process that failed or was killed.
+        disk.sync_dir(dir).map_err(io_failed)?;
+    }
     let mut recovery =
-        Recovery { disk, stream, partition, losses: Vec::new(), next: 0, time: 0, limit: None };
+        Recovery { disk, stream, partition, tail, losses: Vec::new(), next: 0, time: 0, limit: None };
     if bases.is_empty() {
         // A partition that was just made has none either; then nobody asks for losses.
         let why = format!("{}: no segment is there", dir.display());
@@ -50,14 +61,14 @@ pub(super) fn open(
     let mut entries: Vec<Entry> = Vec::with_capacity(bases.len() + 1);
     let mut index = None;
     for (place, &base) in bases.iter().enumerate() {
-        let segment = Segment::new(dir, base);
+        let segment = closed.take_if(|it| it.base == base).unwrap_or_else(|| Segment::new(dir, base));
         if base < recovery.next {
             let failed = |error| OpenError::Io(segment.path().to_owned(), error);
             if segment.is_empty(disk).map_err(failed)? {
                 // It was to be the next one and did not come into being whole, so that the one before went on. That may
                 // be the last one, of which more is to be looked at.
                 segment.remove(disk).map_err(failed)?;
-                return open(disk, dir, (stream, partition), fsync, now);
+                return open(disk, dir, (stream, partition), None, (fsync, now));
             }
             let what = format!("begins before the end of the segment before it, offset {}", recovery.next);
             return Err(OpenError::Unknown(segment.path().to_owned(), what.into()));
@@ -71,8 +82,7 @@ pub(super) fn open(
         entries.push(entry);
         index = its_index;
     }
-    let io_failed = |error| OpenError::Io(dir.to_owned(), error);
-    let is_new = recovery.begin(dir, &mut entries, fsync, now).map_err(io_failed)?;
+    let is_begun = recovery.begin(dir, &mut entries, fsync, now).map_err(io_failed)?;
     // One was made if there was none.
     let (summary, segment) = match entries.last() {
         Some(last) => (last.summary, last.segment.clone()),
@@ -81,7 +91,8 @@ pub(super) fn open(
     let head = segment.framing(disk).map_err(io_failed)?.head;
     let file = segment.file(disk).map_err(io_failed)?;
     let index = if summary.is_empty() { Index::default() } else { index.unwrap_or_default() };
-    Ok(Recovered { entries, file, index, head, is_reopened: !is_new, losses: recovery.losses })
+    let (is_clean, losses) = (recovery.tail.is_some(), recovery.losses);
+    Ok(Recovered { entries, file, index, head, is_begun, is_clean, losses })
 }
 
 /// The offset from which on a segment replaces what the one before has, if it does.
@@ -101,15 +112,24 @@ fn clean(disk: &dyn Disk, dir: &Path) -> std::io::Result<Vec<u64>> {
             disk.remove(&dir.join(name))?;
         }
     }
-    // What is there may be seen without being durable, after a process that failed or was killed.
-    disk.sync_dir(dir)?;
     Ok(bases)
+}
+
+/// The last segment, if it is the one that was closed, and as long as it was then.
+fn as_closed(disk: &dyn Disk, dir: &Path, bases: &[u64], tail: &Tail) -> Option<Segment> {
+    let base = *bases.last().filter(|&&base| base == tail.summary.base)?;
+    let segment = Segment::new(dir, base);
+    let bytes = segment.file(disk).and_then(|file| file.bytes()).ok()?;
+    let head = segment.framing(disk).ok()?.head?;
+    (bytes == tail.summary.bytes && head.checksum() == tail.head).then_some(segment)
 }
 
 struct Recovery<'a> {
     disk: &'a dyn Disk,
     stream: &'a str,
     partition: u32,
+    /// Of the last segment.
+    tail: Option<&'a Tail>,
     losses: Vec<Loss>,
     /// The offset and the time from which what follows may begin.
     next: u64,
@@ -123,6 +143,15 @@ impl Recovery<'_> {
     fn segment(&mut self, segment: Segment, is_last: bool) -> Result<(Entry, Option<Index>), OpenError> {
         let segment = Arc::new(segment);
         let failed = |error| OpenError::Io(segment.path().to_owned(), error);
+        if let Some(tail) = self.tail.filter(|_| is_last)
+            && let Some(index) = tail.index.clone().or_else(|| segment.index_of(self.disk, &tail.summary))
+        {
+            (self.next, self.time) = (tail.summary.end, tail.summary.last_time);
+            return Ok((Entry::new(segment, tail.summary), Some(index)));
+        }
+        if is_last {
+            self.tail = None;
+        }
         if let Some(summary) = segment.summary(self.disk)
             && self.limit.is_none_or(|limit| summary.end <= limit)
         {

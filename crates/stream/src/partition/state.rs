@@ -57,10 +57,14 @@ pub(super) struct State {
     pub(super) file: Arc<dyn File>,
     /// The last one's index.
     pub(super) index: Index,
+    /// It has a file, which is right.
+    pub(super) is_index_stored: bool,
     /// The last one's head. None: it has no key, and is not appended to.
     pub(super) head: Option<Head>,
     /// Another process has begun it.
     pub(super) is_reopened: bool,
+    /// This process has begun it and has not synced it.
+    pub(super) has_unsynced_head: bool,
     /// There was no room to sync what was written to it last.
     pub(super) has_unsynced_end: bool,
     pub(super) recent: Recent,

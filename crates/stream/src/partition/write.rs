@@ -233,6 +233,7 @@ impl Core {
         let now = (self.clock)();
         let mut state = self.state();
         let mut position = write.start;
+        state.is_index_stored &= write.batches.is_empty();
         for batch in &write.batches[..written.whole] {
             state.index.note(position, &batch.header);
             state.recent.note(batch.header.base, position);
@@ -248,6 +249,7 @@ impl Core {
         let is_synced =
             write.sync && !matches!(written.end, End::Failed(_) | End::Unsynced | End::SyncRefused);
         if is_synced {
+            state.has_unsynced_head = false;
             state.counters.syncs += 1;
             state.counters.sync_time += Duration::from_micros(now.saturating_sub(write.begun));
             state.dirty_since = None;
@@ -292,6 +294,7 @@ impl Core {
                     state.push(Entry::new(roll.new, summary));
                 }
                 state.file = file;
+                (state.is_index_stored, state.has_unsynced_head) = (false, true);
                 (state.head, state.is_reopened, state.has_unsynced_end) = (Some(head), false, false);
                 (state.dirty_since, state.unsynced) = (None, Unsynced::default());
                 state.durable = roll.summary.end;

@@ -7,14 +7,15 @@ use std::task::{Context, Poll};
 
 use super::slot::{Life, Slot};
 use super::survey::misnamed;
-use super::{Inner, State};
+use super::{Inner, Owner, State};
 use crate::catalog::Known;
-use crate::disk::{self, is_shortage};
+use crate::disk::is_shortage;
+use crate::stream::Opened;
 use crate::{Loss, OpenError, Stream, StreamConfig, StreamError, groups, meta, name};
 
 /// A stream that is being opened, or created: see [`Streams::opening`](crate::Streams::opening).
 pub struct Opening {
-    inner: Arc<Inner>,
+    inner: Arc<Owner>,
     name: Arc<str>,
     /// A missing stream is created so.
     create: Option<StreamConfig>,
@@ -23,7 +24,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    pub(super) fn new(inner: Arc<Inner>, name: &str, create: Option<StreamConfig>) -> Self {
+    pub(super) fn new(inner: Arc<Owner>, name: &str, create: Option<StreamConfig>) -> Self {
         Self { inner, name: name.into(), create, failed: Arc::default() }
     }
 }
@@ -57,7 +58,7 @@ impl Future for Opening {
         }
         drop(state);
         if let Claim::Mine(task) = claim {
-            let (inner, name, failed) = (self.inner.clone(), self.name.clone(), self.failed.clone());
+            let (inner, name, failed) = (self.inner.0.clone(), self.name.clone(), self.failed.clone());
             self.inner.openers.push(Box::new(move || {
                 let done = |error| *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 // The error of one that exists is in its slot.
@@ -76,6 +77,15 @@ pub(super) enum Claim {
     Wait,
     /// The caller has to do this, and nobody else does.
     Mine(Task),
+}
+
+/// What [`Inner::find`] has found.
+pub(super) struct Found {
+    pub(super) stream: Option<Stream>,
+    /// What opening it has lost.
+    pub(super) losses: Vec<Loss>,
+    /// Whether it did not exist before.
+    pub(super) is_created: bool,
 }
 
 pub(super) enum Task {
@@ -204,55 +214,38 @@ impl Inner {
             known.last_read = Some(now);
         }
         known.config = config.clone();
-        // Before the first byte changes.
+        // Before the first byte changes. If opening fails, the next attempt believes nothing of it either.
         self.catalog().opened(name, now);
-        let (stream, losses) =
-            Stream::open((name, created), path.clone(), &self.pool, &config).map_err(not_opened)?;
+        let clean = known.clean.take();
+        if let Some(slot) = self.state().slots.get_mut(&**name) {
+            slot.known.clean = None;
+        }
+        let opened = Stream::open((name, created), path.clone(), &self.pool, &config, clean.as_ref());
+        let Opened { stream, losses, is_clean } = opened.map_err(not_opened)?;
+        if clean.is_some() && !is_clean {
+            // What is appended may make the files as long as the catalog says, with another content.
+            self.catalog().sync();
+        }
         stream.begin(&self.pool);
         // Until a group commits.
         self.handles.release(&path.join(groups::NAME));
         Ok((stream, known, losses))
     }
 
-    fn create_files(
-        &self,
-        name: &Arc<str>,
-        config: &StreamConfig,
-        created: u64,
-    ) -> Result<(Stream, Known, Vec<Loss>), StreamError> {
-        let path = self.path(name).ok_or(StreamError::Name)?;
-        let disk = &*self.pool.disk;
-        let stream = disk
-            .create_dir(&path)
-            .and_then(|()| disk.sync_dir(&self.dir))
-            .and_then(|()| Stream::create((name, created), path.clone(), &self.pool, config));
-        let stream = stream.map_err(StreamError::from)?;
-        // Only when all its parts are there it is a stream.
-        disk::replace(disk, &path, meta::NAME, &meta::encode(config, created))?;
-        stream.begin(&self.pool);
-        self.handles.release(&path.join(groups::NAME));
-        let known = Known { created, config: config.clone(), ..Known::default() };
-        self.catalog().put(name, &known);
-        Ok((stream, known, Vec::new()))
-    }
-
     /// Finds a stream, and opens or creates it on this thread if need be. Waits for the disk.
-    pub(super) fn find(
-        &self,
-        name: &str,
-        create: Option<&StreamConfig>,
-    ) -> Result<(Option<Stream>, Vec<Loss>), StreamError> {
+    pub(super) fn find(&self, name: &str, create: Option<&StreamConfig>) -> Result<Found, StreamError> {
         let name: Arc<str> = name.into();
         let mut failed = None;
         loop {
             let mut state = self.state();
             match self.claim(&mut state, &name, create)? {
-                Claim::Ready(stream) => return Ok((stream, Vec::new())),
+                Claim::Ready(stream) => return Ok(Found { stream, losses: Vec::new(), is_created: false }),
                 Claim::Wait => self.wait(state),
                 Claim::Mine(task) => {
                     drop(state);
+                    let is_created = matches!(task, Task::Create(..));
                     if let Some((stream, losses)) = self.run(&name, task, |error| failed = Some(error)) {
-                        return Ok((Some(stream), losses));
+                        return Ok(Found { stream: Some(stream), losses, is_created });
                     }
                     if let Some(error) = failed.take() {
                         return Err(error);

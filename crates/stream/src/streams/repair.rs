@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
+use super::opening::Found;
 use super::slot::Life;
 use super::survey::misnamed;
 use super::{Inner, Streams, read_config};
@@ -10,6 +11,7 @@ use crate::catalog::Known;
 use crate::disk::{self, Disk};
 use crate::record;
 use crate::segment::Segment;
+use crate::stream::Opened;
 use crate::{Loss, OpenError, ReadError, Stream, StreamConfig, StreamError, meta};
 
 /// Files of a stream that a repair sets aside at most.
@@ -38,7 +40,9 @@ impl Streams {
     ///
     /// [`StreamError`]: it cannot be opened.
     pub fn check(&self, name: &str) -> Result<Option<Check>, StreamError> {
-        let (Some(stream), losses) = self.inner.find(name, None)? else { return Ok(None) };
+        let Found { stream: Some(stream), losses, .. } = self.inner.find(name, None)? else {
+            return Ok(None);
+        };
         let mut check = Check { records: 0, damage: losses.iter().map(Loss::to_string).collect() };
         for number in 0..stream.partitions() {
             check_partition(&stream, number, &mut check);
@@ -57,11 +61,13 @@ impl Streams {
         let inner = &*self.inner;
         let path = inner.path(name).ok_or(StreamError::Name)?;
         let mut done = Vec::new();
-        if inner.find(name, None).is_ok_and(|(stream, _)| stream.is_some()) {
+        if inner.find(name, None).is_ok_and(|found| found.stream.is_some()) {
             return Ok(done);
         }
         let _gate = inner.gate.write().unwrap_or_else(PoisonError::into_inner);
         let known = inner.state().slots.get(name).map(|slot| slot.known.clone());
+        inner.catalog().opened(name, (inner.pool.clock)());
+        inner.catalog().sync();
         let known = known.ok_or_else(|| StreamError::Damaged(format!("there is no stream {name}").into()))?;
         inner.repair_config(&path, &known, &mut done)?;
         while let Some((from, to)) = misnamed(&*inner.pool.disk, &path, &known) {
@@ -73,8 +79,8 @@ impl Streams {
                 .ok()
                 .flatten()
                 .ok_or_else(|| StreamError::Damaged("its configuration cannot be written".into()))?;
-            match Stream::open((name, created), path.clone(), &inner.pool, &config) {
-                Ok((stream, losses)) => {
+            match Stream::open((name, created), path.clone(), &inner.pool, &config, None) {
+                Ok(Opened { stream, losses, .. }) => {
                     done.extend(losses.iter().map(Loss::to_string));
                     stream.stop();
                     stream.close();
@@ -144,7 +150,7 @@ impl Inner {
     /// The next use opens it.
     fn reset(&self, name: &str) {
         if let Some(slot) = self.state().slots.get_mut(name) {
-            slot.known.extents = None;
+            (slot.known.extents, slot.known.clean) = (None, None);
             slot.life = Life::Closed;
         }
     }

@@ -56,7 +56,7 @@ impl Inner {
         if path.is_some_and(|path| is_as_known(&*self.pool.disk, &path, &known)) {
             return Vec::new();
         }
-        self.find(name, None).map(|(_, losses)| losses).unwrap_or_default()
+        self.find(name, None).map(|found| found.losses).unwrap_or_default()
     }
 
     /// Opens streams of which retention removes something.
@@ -217,8 +217,11 @@ impl Work for Keeper {
 impl super::slot::Slot {
     /// What the catalog is to say of it while the process runs.
     pub(super) fn known_unless_open(&self) -> Known {
-        let extents = if matches!(self.life, Life::Closed) { self.known.extents.clone() } else { None };
-        Known { extents, ..self.known.clone() }
+        let mut known = self.known.clone();
+        if !matches!(self.life, Life::Closed) {
+            (known.extents, known.clean) = (None, None);
+        }
+        known
     }
 }
 

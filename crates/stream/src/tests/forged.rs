@@ -153,19 +153,42 @@ fn flipped_bit_costs_its_batch_and_no_other() {
 
 #[test]
 fn flipped_bit_of_an_index_costs_nothing() {
+    let one = One::new(&StreamConfig { segment_bytes: 300_000, ..StreamConfig::default() });
+    // An entry for each, but for the first. The first segment's index has a file, the last one's is in the catalog.
+    for number in 0..6 {
+        append(&one, with_payload(number, &vec![0; 70_000]));
+    }
+    one.streams.close();
+    let all: Vec<(u64, u64)> = (0..6).map(|number| (number, number)).collect();
+    let index = FILE.replace(".log", ".index");
+    for (dir, file) in [("/log/streams/s/0", &*index), ("/log", "/log/catalog")] {
+        let bytes = one.disk.files(dir).into_iter().find(|(name, _)| file.ends_with(&**name)).unwrap().1;
+        for at in 0..bytes {
+            let disk = one.disk.after(After::Kill);
+            disk.damage(file, at);
+            assert_eq!(numbers(&disk, &one.hand), all, "{file} damaged at {at}");
+        }
+    }
+}
+
+#[test]
+fn flipped_bit_of_a_large_index_costs_nothing() {
     let one = One::new(&StreamConfig::default());
-    // An entry for each, but for the first.
-    for number in 0..4 {
+    for number in 0..40 {
         append(&one, with_payload(number, &vec![0; 70_000]));
     }
     one.streams.close();
     let index = FILE.replace(".log", ".index");
     let bytes = one.disk.files("/log/streams/s/0").into_iter().find(|(name, _)| name.ends_with(".index"));
-    for at in 0..bytes.unwrap().1 {
+    let bytes = bytes.expect("the catalog does not take it").1;
+    for at in [0, 20, 50, 64, 100, bytes - 1] {
         let disk = one.disk.after(After::Kill);
         disk.damage(&index, at);
-        assert_eq!(numbers(&disk, &one.hand), [(0, 0), (1, 1), (2, 2), (3, 3)], "damaged at {at}");
+        assert_eq!(numbers(&disk, &one.hand).len(), 40, "damaged at {at}");
     }
+    let disk = one.disk.after(After::Kill);
+    Disk::remove(&disk, Path::new(&index)).unwrap();
+    assert_eq!(numbers(&disk, &one.hand).len(), 40, "without the file");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{Hand, One, numbered, open, poll, read_all, small};
 use crate::disk::simulated::{After, Simulated};
 use crate::disk::{self, Disk};
-use crate::{Durability, Lookup, Opening, StreamError, StreamState, Streams, StreamsConfig};
+use crate::{Durability, Lookup, Opening, StreamConfig, StreamError, StreamState, Streams, StreamsConfig};
 
 fn begin(disk: &Simulated, hand: &Hand) -> Streams {
     open(disk, StreamsConfig::default(), hand).unwrap().0
@@ -246,4 +246,126 @@ fn idle_partition_has_no_open_file_although_it_has_handles() {
     let (one, losses) = one.reopen(false);
     assert_eq!((losses, read_all(&one.partition, 5000).0.len()), (vec![], 11));
     assert_eq!(one.stream.committed("g", 0), Some(3));
+}
+
+/// So many streams with a record each.
+fn in_use(count: usize) -> (Simulated, Hand, Streams) {
+    let (disk, hand) = (Simulated::new(1), Hand::default());
+    hand.pass(1_000);
+    let streams = begin(&disk, &hand);
+    for name in (0..count).map(|number| number.to_string()) {
+        streams.create(&name, &StreamConfig::default()).unwrap();
+        append(&streams, &name, 7);
+    }
+    (disk, hand, streams)
+}
+
+#[test]
+fn clean_stop_costs_the_same_calls_however_many_streams_are_in_use() {
+    let [few, many] = [2, 40].map(|count| {
+        let (disk, _, streams) = in_use(count);
+        let before = disk.calls();
+        streams.close();
+        disk.calls() - before
+    });
+    assert_eq!(few, many, "calls that change something on the disk");
+}
+
+#[test]
+fn stream_is_opened_after_a_clean_stop_without_a_sync() {
+    let (disk, hand, streams) = in_use(2);
+    commit(&streams, "0", 1);
+    streams.close();
+    let streams = begin(&disk, &hand);
+    let before = disk.syncs();
+    assert_eq!(read_all(&streams.stream("0").unwrap().partition(0).unwrap(), 100).0, [(0, 7)]);
+    assert_eq!(streams.stream("0").unwrap().committed("g", 0), Some(1));
+    assert_eq!(disk.syncs() - before, 0);
+    append(&streams, "0", 8);
+    assert_eq!(disk.syncs() - before, 1, "the append");
+    // After a crash nothing of that is believed.
+    for after in [After::Kill, After::PowerLoss] {
+        let streams = begin(&disk.after(after), &hand);
+        assert_eq!(read_all(&streams.stream("0").unwrap().partition(0).unwrap(), 100).0, [(0, 7), (1, 8)]);
+        assert_eq!(streams.stream("0").unwrap().committed("g", 0), Some(1));
+    }
+}
+
+#[test]
+fn stream_is_created_with_four_syncs() {
+    let (disk, hand) = (Simulated::new(1), Hand::default());
+    let streams = begin(&disk, &hand);
+    let before = disk.syncs();
+    streams.create("s", &small()).unwrap();
+    assert_eq!(disk.syncs() - before, 4);
+}
+
+fn commit(streams: &Streams, name: &str, offset: u64) {
+    let mut stored = streams.stream(name).unwrap().commit("g", 0, offset).unwrap();
+    while streams.work() {}
+    assert!(matches!(poll(&mut stored, Durability::Disk), Some(Ok(_))));
+}
+
+#[test]
+fn catalog_that_does_not_fit_the_files_is_not_believed() {
+    let file = "/log/streams/0/0/00000000000000000000.log";
+    type Change = fn(&Simulated);
+    let changes: [(&str, Change); 4] = [
+        ("a shorter file", |disk| {
+            let bytes = disk.files("/log/streams/0/0")[0].1 as u64;
+            disk.open(Path::new("/log/streams/0/0/00000000000000000000.log"))
+                .unwrap()
+                .truncate(bytes - 1)
+                .unwrap();
+        }),
+        ("a longer file", |disk| {
+            let file = disk.open(Path::new("/log/streams/0/0/00000000000000000000.log")).unwrap();
+            disk::append_all(&*file, &[bytes::Bytes::from_static(b"more")]).1.unwrap();
+        }),
+        ("the file of another stream, as long as its own", |disk| {
+            let [from, to] = ["1", "0"].map(|name| format!("/log/streams/{name}/0/00000000000000000000.log"));
+            let bytes = disk.open(Path::new(&from)).unwrap();
+            let bytes = bytes.lend(0..bytes.bytes().unwrap()).unwrap();
+            let file = disk.open(Path::new(&to)).unwrap();
+            file.truncate(0).unwrap();
+            disk::append_all(&*file, &[bytes]).1.unwrap();
+        }),
+        ("a file that is gone", |disk| {
+            disk.remove(Path::new("/log/streams/0/0/00000000000000000000.log")).unwrap()
+        }),
+    ];
+    for (what, change) in changes {
+        let (disk, hand, streams) = in_use(2);
+        append(&streams, "0", 8);
+        append(&streams, "1", 8);
+        streams.close();
+        change(&disk);
+        let streams = begin(&disk, &hand);
+        let before = disk.syncs();
+        let found = streams.find("0");
+        assert!(disk.syncs() > before || streams.list_open().len() == 1, "{what}: it is recovered");
+        if let Ok(Some(stream)) = found {
+            append(&streams, "0", 9);
+            let partition = stream.partition(0).unwrap();
+            let last = read_all(&partition, 100).0.last().copied();
+            assert_eq!(last.map(|last| last.1), Some(9), "{what}");
+            let disk = disk.after(After::PowerLoss);
+            let streams = begin(&disk, &hand);
+            let again = streams.stream("0").unwrap().partition(0).unwrap();
+            assert_eq!(read_all(&again, 100), read_all(&partition, 100), "{what}: {file}");
+        }
+    }
+}
+
+#[test]
+fn created_stream_is_empty_and_whole_after_a_loss_of_power() {
+    for seed in 0..100 {
+        let (disk, hand) = (Simulated::new(seed), Hand::default());
+        begin(&disk, &hand).create("s", &small()).unwrap();
+        let disk = disk.after(After::PowerLoss);
+        let (streams, losses) = open(&disk, StreamsConfig::default(), &hand).unwrap();
+        assert_eq!(losses, [], "seed {seed}");
+        append(&streams, "s", 7);
+        assert_eq!(read_all(&streams.stream("s").unwrap().partition(0).unwrap(), 100).0, [(0, 7)]);
+    }
 }

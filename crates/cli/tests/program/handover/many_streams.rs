@@ -1,0 +1,87 @@
+//! A handover while many streams are in use.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{Service, answer, connect};
+
+const STREAMS: usize = 300;
+
+/// Time between two accepted appends at most. A handover of so many streams takes some 100 ms.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// Appends a record. None: the server has rejected it, and tells the client to retry.
+fn append(address: SocketAddr, stream: usize) -> Option<u64> {
+    let mut connection = connect(address);
+    write!(
+        connection,
+        "POST /streams/s{stream} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx"
+    )
+    .unwrap();
+    let answer = answer(&mut connection).expect("an answer");
+    if answer.starts_with("HTTP/1.1 503 ") {
+        assert!(answer.contains("Retry-After: 1"), "{answer}");
+        return None;
+    }
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    serde_json::from_str::<Value>(body).unwrap()["offset"].as_u64()
+}
+
+/// Appends to each stream in turn until it is told to end. Answers the longest time between two accepted appends.
+fn append_to_all(address: SocketAddr, rounds: &AtomicU64, end: &AtomicBool) -> Duration {
+    let (mut pause, mut accepted) = (Duration::ZERO, Instant::now());
+    for round in 0.. {
+        for stream in 0..STREAMS {
+            let offset = loop {
+                if let Some(offset) = append(address, stream) {
+                    break offset;
+                }
+            };
+            assert_eq!(offset, round, "stream {stream}");
+            pause = pause.max(accepted.elapsed());
+            accepted = Instant::now();
+            if end.load(Ordering::Relaxed) {
+                return pause;
+            }
+        }
+        rounds.store(round + 1, Ordering::Relaxed);
+    }
+    unreachable!("it is told to end");
+}
+
+#[test]
+fn appends_to_many_streams_go_on_after_a_brief_pause() {
+    let mut service = Service::start_with("many-streams", "threads = 2", |command, directory| {
+        command.arg("--streams").arg(directory.file("streams"));
+        command.args([
+            "--streams-max-created-per-client",
+            "1000",
+            "--streams-max-created-per-minute",
+            "1000",
+        ]);
+    });
+    let address = service.address;
+    let (rounds, end) = (AtomicU64::new(0), AtomicBool::new(false));
+    let pause = std::thread::scope(|scope| {
+        let appending = scope.spawn(|| append_to_all(address, &rounds, &end));
+        let wait_for_round = |round| {
+            while rounds.load(Ordering::Relaxed) < round && !appending.is_finished() {
+                std::thread::yield_now();
+            }
+        };
+        // All streams are in use then.
+        wait_for_round(2);
+        service.restart();
+        let before = rounds.load(Ordering::Relaxed);
+        service.old_one_ends();
+        wait_for_round(before + 2);
+        end.store(true, Ordering::Relaxed);
+        appending.join().expect("each append has the offset that comes next")
+    });
+    assert!(pause < PAUSE_MAX, "no append was accepted for {pause:?}");
+}
