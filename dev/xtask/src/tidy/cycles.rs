@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn five_files_are_too_many() {
         let files: Vec<_> = (0..5)
-            .map(|at| (format!("crates/a/src/m{at}.rs"), format!("use crate::m{}::X;", (at + 1) % 5)))
+            .map(|at| (format!("crates/a/src/m{at}.rs"), format!("use crate::m{0}::Item{0};", (at + 1) % 5)))
             .collect();
         let files: Vec<_> = files.iter().map(|(path, text)| (&**path, &**text)).collect();
         let found = cycles(&tree(&files));
