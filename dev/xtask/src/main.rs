@@ -16,6 +16,7 @@ mod connect;
 mod count;
 mod features;
 mod floors;
+mod gates;
 mod hints;
 mod http;
 mod interop;
