@@ -127,7 +127,7 @@ fn a_segment_that_is_gone_is_named() {
     let disk = one.disk.after(After::Kill);
     crate::disk::Disk::remove(&disk, Path::new(FIRST)).unwrap();
     let (streams, losses) = open(&disk, StreamsConfig::default(), &one.hand).unwrap();
-    assert!(losses.len() == 1 && losses[0].to_string().contains("no segment is there"), "{losses:?}");
+    assert!(losses.len() == 1 && losses[0].to_string().contains("no segment exists"), "{losses:?}");
     let partition = streams.stream("s").unwrap().partition(0).unwrap();
     let mut pending = partition.append(numbered([1], 8)).unwrap();
     while streams.work() {}
