@@ -147,14 +147,14 @@ fn check(all: &[Seen], acknowledged: &[(usize, u64)], sent: usize, exactly: bool
 /// Why a stream that was made anew is not followed, when that is noticed.
 fn noticed(broker: &dyn Broker, stream: &str) -> Arc<str> {
     let why = || broker.health().error.unwrap_or_default();
-    until("the stream made anew is noticed", || !broker.health().ready && why().contains("made anew"));
+    until("the stream made anew is noticed", || !broker.health().ready && why().contains("recreated"));
     assert!(why().contains(stream), "{}", why());
     why()
 }
 
 fn assert_rejected(rejected: Result<(), AppendError>) {
     let Err(AppendError::Broker(why)) = &rejected else { panic!("{rejected:?}") };
-    assert!(why.contains("made anew"), "{why}");
+    assert!(why.contains("recreated"), "{why}");
 }
 
 /// The broker's stream is emptied, and filled with so many other records, by `renew`: appends that readers of this node

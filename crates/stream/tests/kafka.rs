@@ -249,7 +249,7 @@ fn what_can_never_be_stored_is_refused_before_any_of_it_is() {
     let error = broker.publish("small", 0, records(&["fits", &large])).expect_err("it is larger");
     assert_eq!(error, AppendError::TooLarge { most: 2000 });
     let error = broker.publish("no/topic", 0, records(&["a"])).expect_err("no legal name");
-    assert!(error.to_string().contains("`no/topic` is no topic of Kafka"), "{error}");
+    assert!(error.to_string().contains("`no/topic` is not a valid Kafka topic"), "{error}");
     // The first is the first: nothing was stored before.
     assert_eq!(publish_acked(&*broker, "small", 0, &["a"]), 0);
     let refused = broker.publish("small", 7, records(&["a"])).and_then(|mut pending| acked(&mut pending));

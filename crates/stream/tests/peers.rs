@@ -176,7 +176,7 @@ mod redis {
         until("it is ready", || broker.health().ready);
         *stored.lock().unwrap() = vec!["other"];
         until("that is noticed", || {
-            !broker.health().ready && broker.health().error.is_some_and(|why| why.contains("made anew"))
+            !broker.health().ready && broker.health().error.is_some_and(|why| why.contains("recreated"))
         });
         *stored.lock().unwrap() = vec!["other"; 10];
         assert_eq!(broker.ends("s", 0).block(), Ok((1, 11)));
@@ -190,14 +190,14 @@ mod redis {
         stored.lock().unwrap().clear();
         let rejected = acked(&mut publish(&**broker, "s", 0, &["x"]));
         assert!(
-            matches!(&rejected, Err(AppendError::Broker(why)) if why.contains("made anew")),
+            matches!(&rejected, Err(AppendError::Broker(why)) if why.contains("recreated")),
             "{rejected:?}"
         );
         until("that is noticed", || !broker.health().ready);
         let end = stored.lock().unwrap().len();
         let rejected = broker.publish("s", 0, super::broker::records(&["y"])).map(drop);
         assert!(
-            matches!(&rejected, Err(AppendError::Broker(why)) if why.contains("made anew")),
+            matches!(&rejected, Err(AppendError::Broker(why)) if why.contains("recreated")),
             "{rejected:?}"
         );
         assert_eq!(stored.lock().unwrap().len(), end, "nothing more is sent");
@@ -210,7 +210,7 @@ mod redis {
         let Followed { stored, broker, partition, .. } = &Followed::new();
         *stored.lock().unwrap() = vec!["other"; 10];
         until("that is noticed", || {
-            broker.health().error.is_some_and(|why| why.contains("made anew")) && !broker.health().ready
+            broker.health().error.is_some_and(|why| why.contains("recreated")) && !broker.health().ready
         });
         assert_eq!(values(&read(partition, 0, 4)), ["a", "b", "c"]);
     }
