@@ -317,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_last_write_of_a_synced_segment_is_unsure() {
+    fn only_the_last_write_of_a_synced_segment_may_be_unsynced() {
         let framing =
             |synced| Framing::of(Head { seal: Seal::of(0, (3, 4)), created: 0, synced, replaces: false });
         let head = HEAD as u64;
