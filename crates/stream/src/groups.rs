@@ -276,13 +276,13 @@ impl Groups {
         self.state().busy
     }
 
-    /// Rejects further commits for good, and fails pending ones.
+    /// Rejects further commits for good, and fails pending commits.
     pub(crate) fn fail_for_good(&self, why: &Arc<str>) {
         self.state().failed = Some(why.clone());
         self.refuse(&AppendError::Failed(why.clone()));
     }
 
-    /// Rejects further commits. Pending ones are still written.
+    /// Rejects further commits. Pending commits are still written.
     pub(crate) fn stop(&self) {
         self.state().closed = true;
     }
@@ -398,7 +398,7 @@ impl Groups {
             Err(error) if is_shortage(&error) => self.put_off(&error),
             Err(error) => {
                 // Either file may have the name.
-                let error = self.fail("writing anew", &error);
+                let error = self.fail("rewriting the file", &error);
                 self.refuse(&error);
             }
         }
@@ -417,7 +417,7 @@ impl Groups {
             Ok(()) => self.state().is_unsettled = false,
             Err(error) if is_shortage(&error) => self.refuse(&AppendError::NoSpace),
             Err(error) => {
-                let error = self.fail("writing anew", &error);
+                let error = self.fail("rewriting the file", &error);
                 self.refuse(&error);
             }
         }

@@ -153,8 +153,8 @@ fn publisher_gets_no_offset_that_the_broker_did_not_report() {
     cluster.topic("twice", 1);
     let broker = cluster.connect("linger.ms=500");
     assert_eq!(publish_acked(&*broker, "twice", 0, &["before"; 10]), 0);
-    // The answer of a broker that already has the records, from before a lost connection. This one has other records at
-    // those offsets.
+    // The answer of a broker that already has the records, from before a lost connection. This broker has other records
+    // at the same offsets.
     cluster.mock.request_errors(RDKafkaApiKey::Produce, &[duplicate]);
     let sent = ["d", "e", "f", "g"];
     let mut pending: Vec<_> = sent.iter().map(|value| publish(&*broker, "twice", 0, &[value])).collect();

@@ -57,9 +57,9 @@ pub use answer::Answer;
 ///
 /// Offsets are the broker's; `docs/brokers.md` describes their form for each engine. They grow, and may have gaps.
 pub trait Broker: Send + Sync {
-    /// Publishes records to the broker. The pending append completes with the broker's acknowledgement, whatever
-    /// durability is requested: the offset of a record is known only then. Records of one call keep their order;
-    /// records of concurrent calls may be interleaved.
+    /// Publishes records to the broker. The pending append completes with the broker's acknowledgement, for any
+    /// requested durability: the offset of a record is known only then. Records of one call keep their order; records
+    /// of concurrent calls may be interleaved.
     ///
     /// # Errors
     ///

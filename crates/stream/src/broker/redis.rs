@@ -78,7 +78,7 @@ pub(super) fn connect(mut address: Address) -> Result<Remote, ConnectError> {
     let failure_timeout = address.take_failure_timeout()?;
     address.refuse_rest(&SETTINGS)?;
     let partitions =
-        u32::try_from(partitions).map_err(|_| address.refused("partitions", "there are too many"))?;
+        u32::try_from(partitions).map_err(|_| address.refused("partitions", "the number is too large"))?;
     let [host] = &address.hosts[..] else {
         let why = "Redis supports one host: a cluster has no transactions across keys".to_owned();
         return Err(ConnectError::Url { scheme: address.scheme, why });

@@ -106,7 +106,7 @@ impl Sink {
         self.held.extend(self.builder.finish().map(|records| (self.base, records)));
     }
 
-    /// Appends the collected records to the log, and again those that it had accepted and found no space for.
+    /// Appends the collected records to the log, and again the records that it had accepted and found no space for.
     ///
     /// # Errors
     ///

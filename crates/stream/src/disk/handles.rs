@@ -68,7 +68,7 @@ impl Handles {
         known.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Makes a system call; if too many files are open, closes idle ones and retries once.
+    /// Makes a system call; if too many files are open, closes idle files and retries once.
     fn with_room<T>(&self, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match call() {
             // ENFILE and EMFILE.

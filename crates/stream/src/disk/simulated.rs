@@ -2,7 +2,7 @@
 //!
 //! Written bytes are visible at once, and durable after a sync. Between two syncs they may reach the disk in any order,
 //! in part, or not at all; so may the names in a directory. After a failed sync, the bytes written since the last
-//! successful one can be read but never become durable, whatever later syncs report, unless they are rewritten: as with
+//! successful sync can be read but never become durable unless they are rewritten, even if later syncs succeed: as with
 //! Linux.
 
 use std::collections::BTreeMap;

@@ -198,7 +198,7 @@ impl Core {
         self.state().entries.front().is_some_and(|first| first.segment.base > place.segment.base)
     }
 
-    /// Finds the target batch, and the following ones that fit.
+    /// Finds the target batch, and the following batches that fit.
     fn find(&self, place: &Place, wanted: Wanted, most: u64) -> Result<Option<Read>, ReadError> {
         let (file, mut at) = match &place.open {
             Some((file, at)) => (file.clone(), *at),
@@ -384,7 +384,7 @@ fn header_at(place: &Place, window: &Bytes, at: u64, start: usize) -> Result<Opt
     }
 }
 
-/// Collects the first batch, and the following ones within the window and the limit.
+/// Collects the first batch, and the following batches within the window and the limit.
 fn gather(
     place: &Place,
     file: &dyn File,

@@ -31,10 +31,10 @@ pub(super) struct Recovered {
     pub(super) losses: Vec<Loss>,
 }
 
-/// Finds the segments in a directory, and checks those that may be damaged: the last one, unless it was cleanly closed,
-/// and those without an index. Damage at the end is cut off, since it was not acknowledged. Damage before valid batches
-/// stays in its file and is reported; the batches behind it remain readable. `tail` describes the last clean close, if
-/// there was one: a last segment that matches it is neither read nor written.
+/// Finds the segments in a directory, and checks the segments that may be damaged: the last one, unless it was cleanly
+/// closed, and all without an index. Damage at the end is cut off, since it was not acknowledged. Damage before valid
+/// batches stays in its file and is reported; the batches behind it remain readable. `tail` describes the last clean
+/// close, if there was one: a last segment that matches it is neither read nor written.
 pub(super) fn open(
     disk: &dyn Disk,
     dir: &Path,

@@ -37,7 +37,7 @@ impl Unsynced {
 fn verify(segment: &Segment, file: &dyn File, range: std::ops::Range<u64>) -> io::Result<()> {
     let lost = |at: u64, why: &dyn std::fmt::Display| {
         io::Error::other(format!(
-            "a sync found no room, and the system has dropped what was written: {why} at byte {at}"
+            "a sync found no space, and the system has dropped written bytes: {why} at byte {at}"
         ))
     };
     let framing = Framing::decode(&file.lend(0..HEAD as u64)?, segment.base);

@@ -145,7 +145,7 @@ impl Core {
             }
             Job::Index(segment, known) => {
                 if let Err(error) = self.make_index(&segment, &known) {
-                    tracing::warn!(path = %segment.path().display(), %error, "an index could not be made");
+                    tracing::warn!(path = %segment.path().display(), %error, "an index could not be rebuilt");
                     // Readers of the segment get the error.
                     segment.set_index(Arc::default());
                 }
@@ -431,7 +431,7 @@ impl Write {
     fn take_back(&self) -> Written {
         match self.file.truncate(self.start).and_then(|()| self.file.sync()) {
             Ok(()) => Written { whole: 0, end: End::Unsynced },
-            Err(error) => Written::failed("cutting off what could not be synced", &error),
+            Err(error) => Written::failed("cutting off batches that could not be synced", &error),
         }
     }
 

@@ -47,7 +47,7 @@ impl Streams {
         }
         let disk = &*inner.pool.disk;
         if let Err(error) = disk.rename(&path, &aside) {
-            let why = format!("deleting it: {error}").into();
+            let why = format!("deleting the stream: {error}").into();
             busy.finish(|state| {
                 if let Some(slot) = state.slots.get_mut(&*name) {
                     slot.life = Life::Damaged(why, (inner.pool.clock)());

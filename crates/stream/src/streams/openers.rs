@@ -51,7 +51,9 @@ impl Openers {
             let started = thread::Builder::new().name("stream-opener".into()).spawn(move || this.run());
             match started {
                 Ok(_) => queue.threads += 1,
-                Err(error) => tracing::error!(%error, "no thread can be started to open streams"),
+                Err(error) => {
+                    tracing::error!(%error, "no thread can be started to open, create or remove streams")
+                }
             }
         }
         drop(queue);

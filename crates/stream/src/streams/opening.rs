@@ -289,7 +289,7 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// Too many open files is a transient error; all others are damage.
+/// Too many open files is a transient error; all other errors are damage.
 fn not_opened(error: OpenError) -> StreamError {
     match error {
         OpenError::Io(_, error) if is_shortage(&error) => StreamError::Io(Arc::new(error)),

@@ -112,14 +112,14 @@ impl Inner {
             let last = names.iter().filter_map(|name| name.parse::<u32>().ok()).max();
             let partitions = last.map_or(1, |last| last.saturating_add(1)).min(StreamConfig::PARTITIONS_MAX);
             let config = StreamConfig::default().partitions(partitions);
-            (config, (self.pool.clock)(), "with the defaults: it is not in the catalog")
+            (config, (self.pool.clock)(), "with the defaults, since it is not in the catalog")
         };
         let file = path.join(meta::NAME);
         if disk.is_dir(&file) {
             set_aside(disk, &file, "is a directory", done)?;
         }
         disk::replace(disk, path, meta::NAME, &meta::encode(&config, created))?;
-        done.push(format!("{}: written anew {from}", file.display()));
+        done.push(format!("{}: rewritten {from}", file.display()));
         Ok(())
     }
 

@@ -91,7 +91,7 @@ fn batch_times_never_decrease() {
 fn readers_at_the_end_share_the_same_bytes() {
     let one = One::new(&StreamConfig::default());
     one.fill(0..200, 100);
-    // From the index, from the recent positions, and from both ends of those.
+    // From the index, from the recent positions, and from both ends of the latter.
     for from in [0, 100, 135, 136, 137, 198, 199] {
         let read = one.partition.read(from, 1 << 20).unwrap();
         assert_eq!((read.batches.len(), read.next), ((200 - from as usize) * 163, 200), "{from}");

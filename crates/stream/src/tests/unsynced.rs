@@ -93,7 +93,7 @@ fn partition_fails_when_the_system_has_dropped_unsynced_bytes() {
         one.disk.damage(SEGMENT, at);
         tick(&one, FULL);
         let why = one.partition.failure().expect("it cannot be made durable any more");
-        assert!(why.contains("has dropped what was written"), "{why}");
+        assert!(why.contains("has dropped written bytes"), "{why}");
         assert_eq!(one.partition.ends().durable, synced);
     }
 }

@@ -101,7 +101,7 @@ fn concurrent_readers_see_all_records_of_concurrent_producers_in_order() {
             followers.into_iter().map(|follower| follower.join().unwrap()).collect()
         });
         assert!(numbers.iter().all(|other| *other == numbers[0]));
-        // All records, and those of each producer in order.
+        // All records, and each producer's records in order.
         assert_eq!(numbers[0].iter().copied().collect::<BTreeSet<_>>(), (0..PRODUCERS * EACH).collect());
         for producer in 0..PRODUCERS {
             let own = numbers[0].iter().filter(|&&number| number / EACH == producer);

@@ -1,4 +1,4 @@
-//! Settings of librdkafka: the permitted ones, and the defaults.
+//! Settings of librdkafka: permitted settings, and the defaults.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -78,7 +78,7 @@ const PERMITTED: [(&str, For); 53] = [
     ("topic.metadata.refresh.interval.ms", For::Both),
 ];
 
-/// Settings of the bridge itself, in addition to those of librdkafka.
+/// Settings of the bridge, in addition to librdkafka's.
 const PREFIX: &str = "prefix";
 const KIND: &str = "kind";
 
