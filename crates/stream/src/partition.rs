@@ -97,7 +97,7 @@ pub struct Statistics {
     pub written: u64,
     /// Number of write calls.
     pub writes: u64,
-    /// Number of syncs.
+    /// Number of syncs, each of a group of batches or of earlier writes.
     pub syncs: u64,
     /// Total time of these syncs, from the first byte written to the end of the sync.
     pub sync_time: Duration,

@@ -17,7 +17,7 @@ pub enum Durability {
     /// The records are as durable as [`Fsync`](crate::Fsync) says: synced, or written. Readers see them.
     #[default]
     Disk,
-    /// The broker has acknowledged the records. For a stream without a broker, equal to [`Disk`](Self::Disk).
+    /// The broker has acknowledged the records. For a stream without a broker, equal to [`Disk`](Durability::Disk).
     Broker,
 }
 

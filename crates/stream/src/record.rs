@@ -129,7 +129,7 @@ pub enum Malformed {
     Empty,
     /// The bytes end within a record or a batch.
     Truncated,
-    /// A size is smaller than the header it includes, or the records do not fill their batch.
+    /// A size is below its minimum, or the records do not fill their batch.
     Size,
     /// A checksum differs.
     Checksum,

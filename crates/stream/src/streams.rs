@@ -276,8 +276,8 @@ impl Streams {
         self.inner.state().lost.clone()
     }
 
-    /// All streams, by name. Opens all that are not damaged and waits for the disk; prefer
-    /// [`describe_all`](Self::describe_all).
+    /// All streams, by name. Opens each stream that can be opened, and waits for the disk: see
+    /// [`describe_all`](Self::describe_all) for their metadata alone.
     pub fn list(&self) -> Vec<Stream> {
         let names: Vec<Arc<str>> = self.inner.state().slots.keys().cloned().collect();
         names.iter().filter_map(|name| self.stream(name)).collect()
@@ -326,7 +326,7 @@ impl Streams {
 
     /// Passes the log's writes to a carrier, such as an event loop that appends to files. The threads continue all
     /// other work, and take over again with [`close`](Self::close). Before the process ends, the carrier must have
-    /// dropped or finished all of its tasks.
+    /// dropped all its tasks and finished all its writes.
     pub fn carried_by(&self, carrier: Arc<dyn Carrier>) {
         self.inner.pool.set_carrier(Some(carrier));
     }

@@ -54,7 +54,8 @@ const PULL: Duration = Duration::from_secs(2);
 const REMEMBERED: Duration = Duration::from_secs(120);
 /// A consumer may see a message slightly after the server has acknowledged it.
 const SETTLED_WITHIN: Duration = Duration::from_millis(250);
-/// A lost connection may still send its buffer; waits until that has been sent before another connection is used.
+/// Delay of the client's own reconnect, so that a lost connection does not send its buffer before the records have been
+/// resent on a new one.
 const LATE: Duration = Duration::from_secs(30);
 
 /// Names of the settings, for errors.

@@ -91,7 +91,7 @@ impl Core {
             let result = self.find(&place, Wanted::Offset(from), most as u64);
             match result {
                 Ok(Some(read)) => return Ok(read),
-                // An index that leads behind the target is also damage.
+                // An index entry behind the target is also damage.
                 Ok(None) => return Err(damaged(&place, 0, Malformed::Order, place.resume)),
                 Err(ReadError::Io(error))
                     if error.kind() == io::ErrorKind::NotFound && self.is_gone(&place) => {}

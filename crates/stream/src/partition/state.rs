@@ -188,7 +188,7 @@ impl State {
         self.entries.push_back(entry);
     }
 
-    /// Whether the next batch needs a new segment, or the age of the last one does.
+    /// Whether the next batch needs a new segment, or the last segment has reached its maximum age.
     pub(super) fn should_roll(&self, now: u64) -> bool {
         let last = &self.last().summary;
         let is_too_small = self.queue.first().is_some_and(|first| self.room() < u64::from(first.length));
@@ -273,7 +273,7 @@ impl State {
         times.map(|entry| entry.summary.first_time).fold(last_time, u64::min)
     }
 
-    /// The segment that contains the first batch at or after this time, or the position of an earlier one.
+    /// The segment that contains the first batch at or after this time, or an earlier segment.
     pub(super) fn segment_of_time(&self, time: u64) -> Option<usize> {
         let mut filled =
             self.entries.iter().enumerate().filter(|(_, entry)| !entry.summary.is_empty()).peekable();

@@ -20,7 +20,7 @@ pub(super) enum Life {
     /// A thread creates, opens, closes or deletes it.
     Busy,
     Open(Stream),
-    /// The stream cannot be opened, since this time.
+    /// The stream cannot be opened: the reason, and the time of the last attempt.
     Damaged(Arc<str>, u64),
 }
 
