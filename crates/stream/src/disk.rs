@@ -34,9 +34,9 @@ pub(crate) trait Disk: Send + Sync {
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
     /// Whether the path is a directory.
     fn is_dir(&self, path: &Path) -> bool;
-    /// Writes the bytes of a file from a position on to their places again, and syncs the file. After a sync that failed,
-    /// the system's memory may hold bytes that the disk lacks, and count them as written: the next sync covers them only
-    /// after a second write.
+    /// Rewrites the bytes of a file from a position on in place, and syncs the file. After a failed sync, the system's
+    /// memory may hold bytes that the disk lacks and count them as written: the next sync covers them only after a
+    /// second write.
     fn rewrite(&self, path: &Path, from: u64) -> io::Result<()>;
     /// Syncs the names in a directory.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;

@@ -108,7 +108,7 @@ impl std::error::Error for ReadError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Another process has it open.
+    /// Another process has locked the directory.
     Locked(PathBuf),
     /// A file has a format that this version does not write: the path and the cause. Nothing was changed.
     Unknown(PathBuf, Box<str>),

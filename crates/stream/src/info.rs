@@ -69,7 +69,7 @@ pub enum StreamState {
 pub struct GroupInfo {
     /// Name of the group.
     pub name: Box<str>,
-    /// Partitions with a committed offset.
+    /// Committed offsets, as pairs of partition and offset.
     pub offsets: Vec<(u32, u64)>,
 }
 

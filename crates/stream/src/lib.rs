@@ -1,4 +1,4 @@
-//! Durable streams: an embedded log.
+//! Durable streams: an embedded log of partitioned streams.
 //!
 //! A stream has partitions. A partition is a sequence of records in segment files on disk; each record has an offset.
 //! The crate depends on no socket and no async runtime: appends never block, waiting callers register a

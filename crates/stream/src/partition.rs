@@ -1,4 +1,4 @@
-//! One sequence of records.
+//! A partition: one sequence of records.
 
 mod queue;
 mod read;
@@ -433,7 +433,7 @@ impl Partition {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Rejects further appends for good, and fails pending appends. Reads go on.
+    /// Rejects further appends for good, and fails pending appends. Reads continue.
     pub(crate) fn fail_for_good(&self, why: &Arc<str>) {
         // The first reason is kept.
         let _ = self.core.lost.set(why.clone());

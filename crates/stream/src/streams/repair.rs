@@ -38,7 +38,7 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// [`StreamError`]: it cannot be opened.
+    /// [`StreamError`]: the stream cannot be opened.
     pub fn check(&self, name: &str) -> Result<Option<Check>, StreamError> {
         let Found { stream: Some(stream), losses, .. } = self.inner.find(name, None)? else {
             return Ok(None);

@@ -15,9 +15,9 @@ pub(super) struct Slot {
 
 #[derive(Clone)]
 pub(super) enum Life {
-    /// The next use opens it.
+    /// The files are closed; the next use opens them.
     Closed,
-    /// A thread creates, opens, closes or deletes it.
+    /// A thread creates, opens, closes or deletes the stream.
     Busy,
     Open(Stream),
     /// The stream cannot be opened: the reason, and the time of the last attempt.
