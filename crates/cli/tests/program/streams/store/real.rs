@@ -220,10 +220,10 @@ mod redis {
         assert_eq!(live.next(1), [(first + 1, "1".to_owned())]);
         say("FLUSHALL");
         for _ in 0..3 {
-            assert_refused(&post(&node, &format!("/streams/{stream}"), "unseen"), "made anew");
+            assert_refused(&post(&node, &format!("/streams/{stream}"), "unseen"), "recreated");
         }
         let why = reason(&node);
-        assert!(why.contains("made anew") && why.contains(&stream), "{why}");
+        assert!(why.contains("recreated") && why.contains(&stream), "{why}");
         // Another stream begins anew.
         posted(&node, &unused("other"), "0");
     }
