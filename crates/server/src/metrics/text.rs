@@ -1,4 +1,4 @@
-//! Metrics as Prometheus reads them: the OpenMetrics text format.
+//! Metrics in the OpenMetrics text format, for Prometheus.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,8 +18,8 @@ impl Metrics {
     /// The content type of [`to_text`](Self::to_text).
     pub const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-    /// The metrics in the text format of OpenMetrics 1.0, which Prometheus reads. Names begin with `sinews_`, those
-    /// of the process with `process_`, as in every Prometheus client.
+    /// Encodes the metrics in the text format of OpenMetrics 1.0, which Prometheus reads. Names begin with `sinews_`,
+    /// names of process metrics with `process_`, as in every Prometheus client.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut registry = Registry::default();
@@ -161,7 +161,7 @@ impl Metrics {
     }
 }
 
-/// Writes one metric after the other.
+/// Encoder of one metric after the other.
 struct Out<'a>(DescriptorEncoder<'a>);
 
 impl Out<'_> {

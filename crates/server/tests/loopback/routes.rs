@@ -126,7 +126,7 @@ fn a_socket_lives_beside_every_other_method() {
 }
 
 #[test]
-#[should_panic(expected = "is no method")]
+#[should_panic(expected = "is not a token")]
 fn a_method_is_a_token() {
     let _ = Router::new().route("GET /", "/", told("never"));
 }
