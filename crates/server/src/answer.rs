@@ -20,7 +20,7 @@ use crate::request::Response;
 ///     .get("/now", |_| Response::text("at once\n"))
 ///     .get("/later", |request| {
 ///         let request = request.to_owned();
-///         Answer::later(async move { Response::text(format!("{} is there\n", request.path())) })
+///         Answer::later(async move { Response::text(format!("{} is ready\n", request.path())) })
 ///     })
 ///     .get("/slow", |_| {
 ///         Answer::blocking(|| match std::fs::read_to_string("/etc/hostname") {

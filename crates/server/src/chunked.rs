@@ -253,7 +253,7 @@ mod tests {
         for (wire, expected) in SAMPLES {
             let wanted = Ok(Some((expected.to_vec(), wire.len())));
             let next = [wire, b"GET / HTTP/1.1\r\n"].concat();
-            assert_eq!(whole(&next), wanted, "what follows is left alone");
+            assert_eq!(whole(&next), wanted, "later bytes are not consumed");
             for first in 0..=wire.len() {
                 for second in first..=wire.len() {
                     let pieces = [&next[..first], &next[first..second], &next[second..]];
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(decode(&[b"ffffffffffffffff\r\n"], usize::MAX - 1), Err(ChunkError::TooLarge));
         let mut body = ChunkedBody::new(usize::MAX);
         assert_eq!(body.receive(b"7fffffffffffffff\r\nabc"), Ok(21));
-        assert!(body.body.capacity() < 64, "memory follows what came, not what was declared");
+        assert!(body.body.capacity() < 64, "memory follows received bytes, not the declared size");
     }
 
     #[test]

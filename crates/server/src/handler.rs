@@ -40,7 +40,7 @@ pub trait Handler {
         let _ = (payload, round_trip, cx);
     }
 
-    /// The outbound queue has fallen below half of the high-water mark, after
+    /// Handles a drained outbound queue: it has fallen below half of the high-water mark, after
     /// [`Sent::Backpressure`](crate::Sent::Backpressure).
     fn drain(&mut self, cx: &mut Context<'_>) {
         let _ = cx;
@@ -48,7 +48,7 @@ pub trait Handler {
 
     /// Returns when to call [`expired`](Self::expired), for example at the expiry of a token or a lease. Evaluated
     /// after [`open`](Self::open) and [`woken`](Self::woken), and whenever a timer of the connection fires: at the
-    /// latest at the previous deadline. So a handler whose deadline moves forward has to wake itself. After a call,
+    /// latest at the previous deadline. So a handler whose deadline moves to an earlier time has to wake itself. After a call,
     /// only a deadline in the future leads to another call. Default: never.
     fn deadline(&self) -> Option<Instant> {
         None
@@ -73,7 +73,7 @@ pub trait Handler {
         let _ = (dropped, cx);
     }
 
-    /// Handles the begin or end of a subscription of this connection by name, with the current count: for topics with
+    /// Handles the start or end of a subscription of this connection by name, with the current count: for topics with
     /// [`TopicRule::with_presence`](crate::TopicRule::with_presence). Runs after the running callback has returned.
     /// Subscriptions that end with the connection are reported before [`close`](Self::close).
     fn subscription(&mut self, change: &SubscriptionChange, cx: &mut Context<'_>) {

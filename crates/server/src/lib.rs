@@ -12,7 +12,7 @@
 //!
 //! A connection and its [`Handler`] stay on one thread. Threads share only the directory of topics. All answers to a
 //! burst of messages leave in one send, and so do all publications of a burst to a subscriber. When a handler sends
-//! more than its peer takes, its reads pause until the peer has caught up ([`Config::high_water`]).
+//! more than its peer takes, reads of its connection pause until the peer has caught up ([`Config::high_water`]).
 //!
 //! ```
 //! use sinews_server::{

@@ -15,7 +15,7 @@ use crate::metrics::reason_enum;
 /// Limits of the server as a whole. Without them, the limits are memory, the system's limits, and the limits of each
 /// connection ([`Config`](crate::Config), [`HttpConfig`](crate::HttpConfig)).
 ///
-/// Excess connections, handshakes and messages are rejected with the HTTP status for the case: 503 if the server is
+/// Excess connections and handshakes are rejected with the HTTP status for the case: 503 if the server is
 /// full, 429 if one client exceeds its share, both with `Retry-After`. Each rejection is counted
 /// ([`Metrics::limited`](crate::Metrics::limited)). A log line, at most every ten seconds, names the limit and the
 /// setting. [`Server::bind`](crate::Server::bind) rejects limits of zero.
@@ -159,7 +159,7 @@ pub enum WhenFull {
     Refuse,
     /// Rejects as above, and closes the connection with the largest queues at once, repeatedly, until queues are
     /// below the limit. Only connections that hold more than 64 KiB are closed, so fast readers are not affected. No
-    /// Close frame is sent: it would wait behind the queue.
+    /// Close frame is sent: it would wait for the queue.
     #[default]
     Close,
 }
@@ -217,7 +217,7 @@ impl Limit {
         let refusal = Refusal::new(self.status()).and_then(|refusal| {
             refusal.with_header("Retry-After", self.retry_after())?.with_header("Content-Type", "text/plain")
         });
-        refusal.expect("status and headers are constants that may be sent").with_body(body)
+        refusal.expect("static status and headers are valid").with_body(body)
     }
 }
 

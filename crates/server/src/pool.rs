@@ -298,7 +298,7 @@ mod tests {
         });
         starts.recv().unwrap();
         let second = pool.run(|| 2);
-        let dropped = pool.run(|| -> () { panic!("nobody waits for it") });
+        let dropped = pool.run(|| -> () { panic!("its future was dropped") });
         assert_eq!(wait(pool.run(|| 4)), Err(NotRun));
         drop(dropped);
         go.send(()).unwrap();
@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(wait(waiting), Err(NotRun));
         assert_eq!(wait(pool.run(|| ())), Err(NotRun));
         go.send(()).unwrap();
-        assert_eq!(wait(first), Ok(true), "what runs is finished");
+        assert_eq!(wait(first), Ok(true), "running jobs finish");
         while pool.shared.lock().threads > 0 {
             thread::yield_now();
         }

@@ -122,7 +122,7 @@ fn viewer_gets_the_last_price_and_later_prices() {
     let first = tick(&mut peer, "INITECH");
     let ticks: Vec<u64> = (0..20).map(|_| tick(&mut peer, "INITECH")).collect();
     assert!(ticks.is_sorted(), "{ticks:?}");
-    assert!(ticks[19] > first, "{ticks:?} behind {first}");
+    assert!(ticks[19] > first, "{ticks:?} after {first}");
     let mut client = example.connect();
     client.send(support::handshake("/NOBODY", ""));
     assert_eq!(client.status_line(), 404);
@@ -147,7 +147,7 @@ fn slow_viewer_misses_prices_and_gets_the_last() {
         missed |= next > before + 1;
         before = next;
     }
-    assert!(missed, "what was replaced is a gap");
+    assert!(missed, "replaced prices leave a gap");
 }
 
 /// Returns whether a metrics line counts prices replaced by later prices.

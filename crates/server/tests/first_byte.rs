@@ -25,9 +25,9 @@ const UPLOAD: &str = "POST /blocking HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\
 const CASES: [(&str, &[&str]); 5] = [
     ("a request", &[BLOCKING]),
     ("a request with a body", &[UPLOAD]),
-    ("a request behind one without blocking work", &[PLAIN, BLOCKING]),
-    ("a request behind another one with blocking work", &[BLOCKING, BLOCKING]),
-    ("a request without blocking work behind one with it", &[BLOCKING, PLAIN]),
+    ("a request after one without blocking work", &[PLAIN, BLOCKING]),
+    ("a request after another with blocking work", &[BLOCKING, BLOCKING]),
+    ("a request without blocking work after one with it", &[BLOCKING, PLAIN]),
 ];
 
 /// Reads answers, one after the other.

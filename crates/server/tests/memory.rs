@@ -113,12 +113,12 @@ fn idle_websocket_takes_at_most_512_bytes() {
     let many = LIVE.load(Ordering::SeqCst);
     let each = (many - few) / (MANY - FEW) as isize;
     assert!(each <= 512, "{each} bytes for a connection");
-    assert!(each >= 100, "{each} bytes: what was measured?");
+    assert!(each >= 100, "{each} bytes: too few, the measurement is broken");
 
     // // A large message costs memory only while it exists.
     streams.iter_mut().for_each(|stream| exchange(stream, LARGE));
     let after = LIVE.load(Ordering::SeqCst);
-    assert!(after - many <= 256 << 10, "{} bytes stay of messages that are gone", after - many);
+    assert!(after - many <= 256 << 10, "{} bytes of finished messages remain", after - many);
     println!("{each} bytes for an idle WebSocket; {} stay of {MANY} messages of {LARGE}", after - many);
 
     drop(streams);

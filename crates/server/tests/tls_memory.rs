@@ -121,7 +121,7 @@ fn idle_connection_keeps_its_cipher_state_and_no_buffer() {
         let each = (LIVE.load(Ordering::SeqCst) - few) / (MANY - FEW) as isize;
         println!("{each} bytes for an idle WebSocket on {version:?}");
         assert!(each <= MOST, "{each} bytes for a connection");
-        assert!(each >= 512, "{each} bytes: what was measured?");
+        assert!(each >= 512, "{each} bytes: too few, the measurement is broken");
     }
     stop.stop_now();
     running.join().unwrap().unwrap();

@@ -224,7 +224,7 @@ mod tests {
                 gate.leave(address);
             }
         }
-        assert!(gate.clients.lock().unwrap().is_empty(), "nobody who has gone is remembered");
+        assert!(gate.clients.lock().unwrap().is_empty(), "closed connections leave no entry");
         assert_eq!(gate.connections.load(Ordering::Relaxed), 0);
     }
 

@@ -476,6 +476,10 @@ fn graceful_stop_closes_many_clients_gradually_and_serves_them_until_then() {
     host.turn_until(|_| hearers.iter_mut().all(|hearer| hearer.hear() > 0 && told(hearer)));
     assert!(matches!(host.shard.phase, Phase::Waiting));
     let news = hearers.iter().filter(|hearer| hearer.heard[0] == "last news").count();
-    assert_eq!(news, CLIENTS + 1 - 64, "all but those of the first step, of whom one is the teller");
-    assert!(hearers.iter().all(|hearer| hearer.heard.len() <= 2), "each is told once");
+    assert_eq!(
+        news,
+        CLIENTS + 1 - 64,
+        "all but the clients of the first step, one of which is the publisher"
+    );
+    assert!(hearers.iter().all(|hearer| hearer.heard.len() <= 2), "each client gets one Close");
 }

@@ -27,7 +27,7 @@ pub(crate) struct Directory {
     generation: AtomicU64,
     /// Threads with queued publications.
     pub(super) behind: Box<[AtomicBool]>,
-    /// Threads whose mailbox was too full for a message of a topic with history: they read it from the history.
+    /// Threads that read a message from the history, since their mailbox was full.
     pub(super) missed: Box<[AtomicBool]>,
     pub(super) shelf: Shelf,
     pub(super) epochs: Epochs,

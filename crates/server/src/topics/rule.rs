@@ -22,15 +22,15 @@ pub enum SlowConsumer {
 
 /// Settings for the topics that match a pattern.
 ///
-/// Publications to a subscriber are queued while more than [`Config::high_water`](crate::Config::high_water) bytes
-/// are in flight to it. Subscribers share the payload: a queued message costs each of them some 50 bytes regardless
+/// Publications to a subscriber are queued while its outbound buffer holds more than
+/// [`Config::high_water`](crate::Config::high_water) bytes. Subscribers share the payload: a queued message costs each of them some 50 bytes regardless
 /// of its size, and the payload stays in memory until its last subscriber has taken it. The limits apply to one
 /// subscriber and all topics of a rule together. Without a policy here, the subscriber's route applies:
 /// [`Config::overflow`](crate::Config::overflow) and [`Config::max_outbound`](crate::Config::max_outbound).
 ///
 /// Sends of the connection itself do not overtake queued messages: a send first moves all queued messages to the
-/// outbound queue, which may hold as much again and drops nothing. Conflated values are the exception: they stay
-/// queued and are still replaced.
+/// outbound buffer, which may hold up to the same limit again; messages there are not dropped any more. Conflated
+/// values are the exception: they stay queued and are still replaced.
 ///
 /// ```
 /// use sinews_server::{Router, Server, SlowConsumer, TopicRule};
@@ -210,7 +210,7 @@ mod tests {
         {
             assert_eq!(rules.of(name), RuleId(rule), "{name}");
         }
-        assert_eq!(rules.slow("a.c"), RuleId::NONE, "it says nothing about slow ones");
+        assert_eq!(rules.slow("a.c"), RuleId::NONE, "the rule has no policy for slow subscribers");
         assert_eq!(rules.slow("a.b"), RuleId(1));
     }
 

@@ -629,7 +629,7 @@ mod tests {
         assert!(at(2, first.epoch).is_ok(), "it is there already");
         assert_eq!(sequences(&directory, "kept.a").1, [1, 2, 3]);
         assert!(at(9, first.epoch).is_ok());
-        assert_eq!(sequences(&directory, "kept.a").1, [9], "behind a gap it begins anew");
+        assert_eq!(sequences(&directory, "kept.a").1, [9], "the history restarts after a gap");
         assert_eq!(at(10, first.epoch ^ 1), Err(OtherEpoch));
         let message = Prepared::text("x");
         let position = Position { epoch: 5, sequence: 1 };

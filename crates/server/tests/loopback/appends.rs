@@ -122,6 +122,6 @@ fn endless_job_does_not_delay_a_stop() {
         }
         server.join();
         let lines = fs::read_to_string(&file.0).unwrap().lines().count();
-        assert_eq!(1 + told.iter().count(), lines, "each write was told, and the job was dropped");
+        assert_eq!(1 + told.iter().count(), lines, "each write was reported, and the job was dropped");
     }
 }

@@ -206,10 +206,10 @@ fn flood_of_requests_is_read_only_as_fast_as_answers_are() {
         }
     });
     for _ in 0..100 {
-        assert_eq!(server.connect().send(get("/")).answer().status, 200, "others are served");
+        assert_eq!(server.connect().send(get("/")).answer().status, 200, "other clients are served");
     }
     let early = asked.load(Ordering::Relaxed);
-    assert!(early < COUNT, "{early} answers that nobody reads");
+    assert!(early < COUNT, "{early} answers that are not read");
     for _ in 0..COUNT {
         assert_eq!(client.answer().status, 200);
     }

@@ -290,7 +290,7 @@ fn slow_reader_gets_no_more_than_it_takes() {
     let mut slow = server.connect();
     slow.send(get("/static/huge.bin"));
     for _ in 0..100 {
-        assert_eq!(server.connect().send(get("/")).answer().status, 200, "others are served");
+        assert_eq!(server.connect().send(get("/")).answer().status, 200, "other clients are served");
     }
     // // Unread data is not sent: the connection closes early.
     fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();

@@ -23,7 +23,7 @@ fn numbered(number: usize) -> Vec<u8> {
 /// Lets the loop turn, so that its pending work is done.
 fn turn(server: &Running) {
     for _ in 0..100 {
-        assert_eq!(server.connect().send(get("/")).answer().status, 200, "others are served");
+        assert_eq!(server.connect().send(get("/")).answer().status, 200, "other clients are served");
     }
 }
 
@@ -49,7 +49,7 @@ fn echo_to_a_peer_that_does_not_read_is_queued_without_loss() {
             sender.send(Frame::binary(numbered(number)).encode(Role::Client));
         }
     });
-    pressure.recv_timeout(PATIENCE).expect("the handler is told to slow down");
+    pressure.recv_timeout(PATIENCE).expect("the handler gets backpressure");
     turn(&server);
     let unread = received.load(Ordering::Relaxed);
     assert!(unread < COUNT, "all {COUNT} messages were taken from a peer that reads none");

@@ -388,7 +388,7 @@ fn slow_subscriber_is_told_of_messages_that_expired_before_delivery() {
     while expected <= 1_200 {
         let Some(Reply::Message(Kind::Binary, payload)) = slow.next() else { continue };
         let sequence = u64::from_be_bytes(payload[..8].try_into().unwrap());
-        assert!(sequence >= expected, "{sequence} behind {expected}");
+        assert!(sequence >= expected, "{sequence} after {expected}");
         gap += sequence - expected;
         expected = sequence + 1;
     }

@@ -90,7 +90,7 @@ fn head_is_get_without_its_body() {
     }
     client.send(get("/echo").replace("GET", "HEAD"));
     assert_eq!(client.answer_to("HEAD").unwrap().status, 405);
-    assert_eq!(client.send(get("/")).answer().text(), "hello\n", "no body was left behind");
+    assert_eq!(client.send(get("/")).answer().text(), "hello\n", "no body is left over");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn connections_end_when_either_side_asks_for_it() {
     let mut client = server.connect();
     for _ in 0..2 {
         let answer = client.send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").answer();
-        assert_eq!(answer.header("connection"), Some("keep-alive"), "HTTP/1.0 has to be told");
+        assert_eq!(answer.header("connection"), Some("keep-alive"), "HTTP/1.0 needs the header");
     }
 }
 
@@ -213,7 +213,7 @@ fn client_may_wait_for_100_continue() {
         assert_eq!(client.answer().text(), "abc");
     }
     client.send(format!("{expects}abc"));
-    assert_eq!(client.answer().text(), "abc", "nobody waits for leave");
+    assert_eq!(client.answer().text(), "abc", "no 100 (Continue) is needed");
     assert_eq!(refused(&server, expects.replace(": 3", ": 99999999")), 413, "no leave for too much");
     let mut old = server.connect();
     old.send(expects.replace("1.1", "1.0"));
@@ -431,7 +431,7 @@ fn slow_reader_gets_all_answers() {
     let mut slow = server.connect();
     slow.send(get("/counted").repeat(COUNT) + &get("/name/last"));
     for _ in 0..100 {
-        assert_eq!(server.connect().send(get("/")).answer().status, 200, "others are served");
+        assert_eq!(server.connect().send(get("/")).answer().status, 200, "other clients are served");
     }
     let asked_unread = asked.load(Ordering::Relaxed);
     assert!(asked_unread < COUNT / 2, "{asked_unread} answers for one that reads none");

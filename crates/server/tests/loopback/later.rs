@@ -106,7 +106,7 @@ fn answer_may_complete_later_and_from_another_thread() {
         (&b"the body"[..], Some(&b"localhost"[..]))
     );
     assert_eq!(request.peer(), client.stream.local_addr().unwrap());
-    assert_eq!(server.connect().send(get("/")).answer().status, 200, "others are served meanwhile");
+    assert_eq!(server.connect().send(get("/")).answer().status, 200, "other clients are served meanwhile");
     held.give(&answer, "later");
     assert_eq!(client.answer().text(), "later");
     held.dropped(1);

@@ -35,7 +35,7 @@ fn ended(config: Config, live: impl FnOnce(&Running, Peer) -> Option<Peer>) -> (
     let closed = ear.closed();
     drop((kept, server));
     let after = ear.rest();
-    assert!(after.is_empty(), "told again after its close: {after:?}");
+    assert!(after.is_empty(), "callbacks after close: {after:?}");
     (closed.cause(), closed.status())
 }
 
@@ -301,7 +301,7 @@ impl Handler for Lease {
     }
 
     fn expired(&mut self, cx: &mut Context<'_>) {
-        assert!(self.until <= Instant::now(), "told too early");
+        assert!(self.until <= Instant::now(), "called before its deadline");
         self.left -= 1;
         if self.left > 0 {
             self.until = Instant::now() + Duration::from_millis(5);

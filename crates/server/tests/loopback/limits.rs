@@ -146,7 +146,7 @@ fn new_connections_are_rejected_while_memory_is_full() {
     assert!(monitor.ready().is_err_and(|why| why.to_string().contains("memory")));
     assert!(monitor.metrics().limited.of(Limit::Memory) >= 2);
     for _ in 0..40 {
-        assert!(matches!(peer.next(), Some(Reply::Message(..))), "those who are in stay");
+        assert!(matches!(peer.next(), Some(Reply::Message(..))), "open connections stay");
     }
     wait_for(&monitor, |metrics| metrics.queued_bytes == 0);
     server.websocket("/echo").sync();

@@ -82,7 +82,7 @@ fn each_change_is_reported_to_the_connection_that_makes_it() {
     assert_eq!(change(&ear), told(2, 1));
     other.send(&Frame::close(1000, ""));
     assert_eq!(change(&ear), told(1, 0));
-    assert!(matches!(ear.next(), Heard::Close(_)), "told before the end");
+    assert!(matches!(ear.next(), Heard::Close(_)), "reported before the end");
 }
 
 #[test]

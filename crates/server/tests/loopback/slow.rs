@@ -175,7 +175,7 @@ fn slow_subscriber_is_closed_by_the_rule_and_the_fast_one_continues() {
     };
     assert_eq!(close, Reply::Close(Some(4_008), "too slow for this".to_owned()));
     assert_eq!(begins_without_a_gap(&heard), heard.len());
-    assert!(heard.len() > WAITING, "what waited comes before the Close");
+    assert!(heard.len() > WAITING, "queued messages come before the Close");
     let closed = world.ear.closed();
     assert_eq!((closed.cause(), closed.status()), (Cause::Overflow, 4_008));
     assert_eq!(world.counters()[3], 1);

@@ -165,7 +165,7 @@ fn handover_rejects_no_connection_and_answers_one_more_request() {
         let mut is_last = false;
         while !is_last {
             let answer = kept.send(get("/readyz")).answer();
-            assert_eq!(answer.status, 200, "nobody is to go elsewhere");
+            assert_eq!(answer.status, 200, "no connection is rejected");
             is_last = answer.closes();
         }
         kept.assert_end();
@@ -261,7 +261,7 @@ fn full_mailbox_does_not_lose_a_stop() {
     stop.stop_now();
     let (ended, end) = std::sync::mpsc::channel();
     std::thread::spawn(move || ended.send(bound.run()));
-    end.recv_timeout(PATIENCE).expect("nobody is waited for").unwrap();
+    end.recv_timeout(PATIENCE).expect("the stop waits for no client").unwrap();
 }
 
 #[test]

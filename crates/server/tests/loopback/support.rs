@@ -399,7 +399,7 @@ pub(crate) struct Ear(Receiver<Heard>);
 
 impl Ear {
     pub(crate) fn next(&self) -> Heard {
-        self.0.recv_timeout(PATIENCE).expect("a handler is told something")
+        self.0.recv_timeout(PATIENCE).expect("a callback of a handler")
     }
 
     /// Returns the end of the next connection to close; earlier callbacks are skipped.

@@ -222,7 +222,7 @@ fn certificate_is_selected_by_name_and_can_be_renewed() {
     tls.replace(certificates(&[&renewed])).unwrap();
     ask(&renewed, "one.example");
     open.send(get("/"));
-    assert!(open.head().starts_with("HTTP/1.1 200 "), "who is connected stays so");
+    assert!(open.head().starts_with("HTTP/1.1 200 "), "open connections stay");
 }
 
 #[test]

@@ -249,7 +249,7 @@ fn in_order(server: &Running, rounds: usize) {
                 None => {
                     assert_eq!(text, format!("reached {size}"));
                     words += 1;
-                    assert_eq!(next[at], words, "what is sent comes behind what was published");
+                    assert_eq!(next[at], words, "sends come after publications");
                 }
                 Some(published) => {
                     let (publisher, round) = published.split_once(' ').unwrap();
