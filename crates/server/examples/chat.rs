@@ -29,7 +29,7 @@ impl Member {
 
     fn tell_all(&self, words: &str, cx: &mut Context<'_>) {
         let message = Prepared::text(format!("{} {words}", self.name));
-        // // Encoded once, for any number of members.
+        // Encoded once, for any number of members.
         cx.publish(&self.room, &message).expect("the name was found to be valid");
     }
 }
@@ -44,21 +44,21 @@ impl Handler for Member {
         match payload.text() {
             Some(text) => self.tell_all(&format!("says: {text}"), cx),
             None => {
-                // // Fails only after a Close, which has the same effect.
+                // Fails only after a Close, which has the same effect.
                 let _ = cx.close(CloseCode::UNSUPPORTED, "this is a room for text");
             }
         }
     }
 
     fn close(&mut self, _: &Closed, cx: &mut Context<'_>) {
-        // // The own subscription has ended already: only the other members get this.
+        // The own subscription has ended already: only the other members get this.
         self.tell_all("has left", cx);
     }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let argument = |at, default: &str| std::env::args().nth(at).unwrap_or_else(|| default.to_owned());
-    // // Too many or too large messages end the connection.
+    // Too many or too large messages end the connection.
     let room = WebSocketRoute::new(Member::new)
         .with_config(Config::default().with_max_message(4 << 10))
         .with_message_rate(10, 50);

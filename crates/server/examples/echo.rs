@@ -10,7 +10,7 @@ struct Echo;
 
 impl Handler for Echo {
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
-        // // Fails only after a Close.
+        // Fails only after a Close.
         let _ = cx.send_payload(payload);
     }
 }

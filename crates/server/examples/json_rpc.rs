@@ -60,7 +60,7 @@ fn answer_one(request: &Value) -> Option<Value> {
     match request.get("method").and_then(Value::as_str) {
         Some(method) if sound => {
             let result = call(method, params);
-            // // A request without an id is a notification: its result is not sent.
+            // A request without an id is a notification: its result is not sent.
             id.map(|id| response(id, result))
         }
         _ => Some(response(&Value::Null, Err(INVALID_REQUEST))),
@@ -80,7 +80,7 @@ struct Caller;
 
 impl Handler for Caller {
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
-        // // Both fail only after a Close.
+        // Both fail only after a Close.
         if payload.text().is_none() {
             let _ = cx.close(CloseCode::UNSUPPORTED, "JSON is text");
         } else if let Some(answer) = answer(&payload) {
@@ -91,7 +91,7 @@ impl Handler for Caller {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let argument = |at, default: &str| std::env::args().nth(at).unwrap_or_else(|| default.to_owned());
-    // // This bounds a batch, too.
+    // This bounds a batch, too.
     let config = Config::default().with_max_message(64 << 10);
     let router = Router::new().websocket("/", WebSocketRoute::new(|_| Ok(Caller)).with_config(config));
     let server = Server::new(router)

@@ -19,7 +19,7 @@ struct Viewer(&'static str);
 
 impl Handler for Viewer {
     fn open(&mut self, cx: &mut Context<'_>) {
-        // // The last price, and then each later price.
+        // The last price, and then each later price.
         cx.subscribe_from(self.0, Start::Last(1)).expect("the topics of all symbols are kept");
     }
 
@@ -43,10 +43,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     thread::spawn(move || {
         for tick in 0_u64.. {
             for (at, symbol) in SYMBOLS.iter().enumerate() {
-                // // A sine wave for each symbol, instead of a market.
+                // A sine wave for each symbol, instead of a market.
                 let price = 100.0 + 10.0 * (tick as f64 / 50.0 + at as f64).sin();
                 let text = format!(r#"{{"symbol":"{symbol}","price":{price:.2},"tick":{tick}}}"#);
-                // // Fails while a thread is too busy: the next price follows.
+                // Fails while a thread is too busy: the next price follows.
                 let _ = publisher.publish(symbol, &Prepared::text(text));
             }
             thread::sleep(pause);

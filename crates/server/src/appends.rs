@@ -72,7 +72,7 @@ impl Appender {
         jobs.waiting.push(job);
         queue.any.store(true, Ordering::SeqCst);
         drop(jobs);
-        // // A wakeup of a thread that is awake takes no system call.
+        // A wakeup of a thread that is awake takes no system call.
         queue.post.wake();
     }
 }
@@ -149,7 +149,7 @@ impl Appends {
 
     fn step(&mut self, io: &mut Io, place: usize) {
         if io.is_ending() {
-            // // A job may return writes without end, and the loop would wait for them.
+            // A job may return writes without end, and the loop would wait for them.
             self.jobs.remove(place);
             return;
         }
@@ -159,7 +159,7 @@ impl Appends {
             return;
         };
         if io.append(Append::new(file, pieces, false, place as u64)).is_err() {
-            // // An `Appender` exists only if all threads have a ring.
+            // An `Appender` exists only if all threads have a ring.
             self.jobs.remove(place);
         }
     }

@@ -135,7 +135,7 @@ impl ChunkedBody {
             (State::DataReturn, b'\r') => Ok(State::DataEnd),
             (State::DataEnd, b'\n') => Ok(State::Size { size: 0, digits: 0 }),
             (State::Trailer, b'\r') => Ok(State::End),
-            // // A line that begins with a space would fold onto the line before.
+            // A line that begins with a space would fold onto the line before.
             (State::Trailer | State::TrailerName, byte) if is_token(byte) => {
                 self.passed_over(State::TrailerName)
             }
@@ -163,7 +163,7 @@ impl ChunkedBody {
         if digits == SIZE_DIGITS_MAX {
             return Err(ChunkError::Malformed);
         }
-        // // Sixteen digits fill 64 bits, so the shift loses no digit.
+        // Sixteen digits fill 64 bits, so the shift loses no digit.
         Ok(State::Size { size: size << 4 | u64::from(value), digits: digits + 1 })
     }
 

@@ -74,7 +74,7 @@ impl TrustedProxies {
         while self.trusts(client)
             && let Some(hop) = hops.next()
         {
-            // // Addresses before an unnamed hop cannot be trusted.
+            // Addresses before an unnamed hop cannot be trusted.
             let Some(address) = std::str::from_utf8(hop).ok().and_then(read) else { break };
             client = address.to_canonical();
         }

@@ -27,7 +27,7 @@ impl Accepted {
             let mut parts = element.split(';').map(str::trim);
             let coding = parts.next().unwrap_or_default();
             let taken = parts.filter_map(|part| part.split_once('=')).all(|(name, value)| {
-                // // An invalid weight counts as 1.
+                // An invalid weight counts as 1.
                 !name.trim().eq_ignore_ascii_case("q") || value.trim().parse::<f32>() != Ok(0.0)
             });
             match coding.to_ascii_lowercase().as_str() {
@@ -55,7 +55,7 @@ pub(crate) fn is_compressible(content_type: &str) -> bool {
 /// Returns the content in gzip, if that is smaller.
 pub(crate) fn gzip(content: &[u8], level: u32) -> Option<Bytes> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(content.len() / 2), Compression::new(level));
-    // // Writes to memory do not fail.
+    // Writes to memory do not fail.
     encoder.write_all(content).ok()?;
     let compressed = encoder.finish().ok()?;
     (compressed.len() < content.len()).then(|| compressed.into())

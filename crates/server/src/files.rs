@@ -158,7 +158,7 @@ impl Files {
     fn serve(&self, request: &Request<'_>, entry: &Entry) -> Response {
         let head = request.head();
         let (variant, coding) = choose(request, entry);
-        // // RFC 9110 section 8.8.2.1 forbids dates in the future.
+        // RFC 9110 section 8.8.2.1 forbids dates in the future.
         let modified = entry.modified.min(SystemTime::now());
         let validators = Validators { etag: &variant.etag, modified: Some(modified) };
         let len = variant.content.len();
@@ -217,7 +217,7 @@ fn choose<'a>(request: &Request<'_>, entry: &'a Entry) -> (&'a Variant, Option<&
 impl Content {
     fn part(&self, first: u64, count: u64) -> Body {
         match self {
-            // // `choose` has checked that the range is inside the file.
+            // `choose` has checked that the range is inside the file.
             Self::Memory(bytes) => Body::Bytes(bytes.slice(first as usize..(first + count) as usize)),
             Self::Open(file, _) => Body::File(FilePart { file: Arc::clone(file), at: first, len: count }),
         }

@@ -195,7 +195,7 @@ impl Http {
             }
             (Stage::Sending(_), _) => written,
             _ if self.ending || !self.outbound.is_empty() => written,
-            // // Counted from the first byte: a slow drip of bytes does not extend it.
+            // Counted from the first byte: a slow drip of bytes does not extend it.
             (Stage::Head, Some(started)) => started + config.head_timeout,
             (Stage::Head, None) => self.moved + config.keep_alive_timeout,
             (Stage::Body { head, .. }, _) => {
@@ -208,7 +208,7 @@ impl Http {
 
     /// Returns the deadline of a body of which `bytes` have arrived.
     fn body_deadline(&self, bytes: usize, config: &HttpConfig) -> Time {
-        // // The client may have waited for 100 (Continue) until `moved`.
+        // The client may have waited for 100 (Continue) until `moved`.
         let idle = self.received.max(self.moved) + config.body_idle_timeout;
         idle.min(config.upload_deadline(self.started.unwrap_or(self.received), bytes))
     }
@@ -228,7 +228,7 @@ impl Http {
             return Handled::Waiting;
         }
         self.received = service.now;
-        // // At most one chunk is received while an answer is pending. A peer that sends none is still received from,
+        // At most one chunk is received while an answer is pending. A peer that sends none is still received from,
         // so that its close is noticed.
         self.paused |= self.is_busy();
         if !self.buffer.is_empty() || self.paused {
@@ -291,7 +291,7 @@ impl Http {
     pub(crate) fn time_out(&mut self, service: &mut Service<'_>) -> bool {
         if let Stage::Answering(answering) = &self.stage {
             if answering.since + service.config.handler_timeout > service.now {
-                // // The peer takes no bytes of earlier answers.
+                // The peer takes no bytes of earlier answers.
                 return true;
             }
             self.give_up_answer(service);

@@ -91,7 +91,7 @@ impl Listeners {
         };
         let found = self.sockets.iter().find(|(address, listener)| is_there(address, listener));
         let Some(at) = found.map(|(_, listener)| bound(listener)) else { return Vec::new() };
-        // // Port 0, requested twice, is two ports.
+        // Port 0, requested twice, is two ports.
         let (taken, rest) = std::mem::take(&mut self.sockets)
             .into_iter()
             .partition(|(address, listener)| is_there(address, listener) && bound(listener) == at);

@@ -124,7 +124,7 @@ impl Place {
                 Ok(Bound { listeners, address, file: None })
             }
             Self::Unix { path, mode } => {
-                // // All inherited listeners share one socket, and clients find it only by its file.
+                // All inherited listeners share one socket, and clients find it only by its file.
                 let found = inherited.pop().filter(|_| path.exists());
                 let is_own = found.is_none();
                 let first = found.map_or_else(|| Listener::bind_unix(path, *mode, &options), Ok)?;

@@ -55,7 +55,7 @@ pub(crate) struct Sources {
 impl Monitor {
     /// Connects the monitor to a bound server. A second call does nothing.
     pub(crate) fn attach(&self, sources: Sources) {
-        // // A router serves one server, so there is no second call.
+        // A router serves one server, so there is no second call.
         let _ = self.0.set(sources);
     }
 

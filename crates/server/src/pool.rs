@@ -141,7 +141,7 @@ impl BlockingPool {
         let taken = self.push(Box::new(job));
         async move {
             taken?;
-            // // The job was dropped when the server stopped.
+            // The job was dropped when the server stopped.
             let done = receiver.await.map_err(|_| NotRun)?;
             Ok(done.unwrap_or_else(|panic| resume_unwind(panic)))
         }
@@ -165,7 +165,7 @@ impl BlockingPool {
     fn push(&self, job: Job) -> Result<(), NotRun> {
         let mut state = self.shared.lock();
         let may_start = state.threads < self.shared.config.threads;
-        // // Idle threads are signaled for as many queued jobs, and take those jobs first.
+        // Idle threads are signaled for as many queued jobs, and take those jobs first.
         let is_full = state.queue.len() >= self.shared.config.queue.saturating_add(state.idle);
         if state.closed || is_full && !may_start {
             return Err(NotRun);
@@ -279,7 +279,7 @@ mod tests {
                 .collect();
             let leaders = jobs.into_iter().map(wait).filter(|led| *led == Ok(true)).count();
             assert_eq!(leaders, 1);
-            // // All threads have to be idle before the next three jobs, or the queue would reject a job.
+            // All threads have to be idle before the next three jobs, or the queue would reject a job.
             while pool.shared.lock().idle < 3 {
                 thread::yield_now();
             }

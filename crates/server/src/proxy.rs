@@ -94,7 +94,7 @@ fn parse_binary(input: &[u8]) -> Parsed {
         (0, _) => Some(None),
         (_, TCP4) => body.first_chunk::<12>().map(|body| Some(ipv4(body))),
         (_, TCP6) => body.first_chunk::<36>().map(|body| Some(ipv6(body))),
-        // // An address family without internet addresses.
+        // An address family without internet addresses.
         _ => Some(None),
     };
     client.map_or(Parsed::Malformed, |client| Parsed::Header { client, len: HEAD + len })
@@ -225,7 +225,7 @@ mod tests {
         ] {
             assert_eq!(parse(wrong), Parsed::Malformed, "{}", String::from_utf8_lossy(wrong));
         }
-        // // Version 1 in the binary form, an unknown command, too short for the addresses, too long.
+        // Version 1 in the binary form, an unknown command, too short for the addresses, too long.
         for (command, family, len) in [(0x11, TCP4, 12), (0x22, TCP4, 12), (0x21, TCP4, 11), (0x21, TCP6, 35)]
         {
             assert_eq!(parse(&binary(command, family, &vec![0; len])), Parsed::Malformed);

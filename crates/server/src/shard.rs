@@ -285,7 +285,7 @@ impl Shard {
                 }
             }
             Some((Protocol::Http(_), _)) => return self.poll_http(io, conn),
-            // // The connection has closed.
+            // The connection has closed.
             Some((Protocol::Refused(_) | Protocol::Preface(_), _)) | None => return,
         }
         self.settle(io, conn);
@@ -410,7 +410,7 @@ impl Shard {
                 Held::new(websocket.session.buffered() + waiting, websocket.session.incomplete())
             }
             Protocol::Http(http) => {
-                // // Without further requests, the sent answer was the last.
+                // Without further requests, the sent answer was the last.
                 let may_ask = self.patience.is_some() || self.handed_over && http.is_new();
                 if self.stopping && !may_ask && http.is_idle() {
                     http.end();
@@ -455,7 +455,7 @@ impl Shard {
                 let http = Protocol::Http(Box::new(Http::new(peer, now)));
                 (http, self.begin_tls(io, conn, listener))
             }
-            // // A rejection over TLS would cost more than service.
+            // A rejection over TLS would cost more than service.
             Err(limit) => (self.refuse(io, conn, limit, in_words), None),
         }
     }
@@ -725,7 +725,7 @@ impl App for Shard {
                 Protocol::Preface(_) => {}
             }
         }
-        // // The handler may have published in `close`.
+        // The handler may have published in `close`.
         self.settle(io, conn);
     }
 
@@ -737,7 +737,7 @@ impl App for Shard {
                 websocket.armed = NEVER;
                 if let Some(deadline) = websocket.session.deadline().filter(|deadline| *deadline <= now) {
                     if now.since(deadline) > HELD_UP_MIN {
-                        // // The thread was delayed, so input may still be in the socket.
+                        // The thread was delayed, so input may still be in the socket.
                         websocket.session.note_unread(now);
                     }
                     websocket.session.handle_timeout(lent.resources, now);
@@ -748,7 +748,7 @@ impl App for Shard {
                         websocket.go_on(io, &mut lent);
                     }
                 }
-                // // A deadline in the past would fire forever.
+                // A deadline in the past would fire forever.
                 if let Some(deadline) = websocket.deadline().filter(|deadline| *deadline > io.now()) {
                     arm_for_handler(websocket, io, conn, deadline, epoch);
                 }
@@ -783,7 +783,7 @@ impl App for Shard {
         }
         self.topics.mail_is_read();
         if let Some(conn) = self.topics.next_changed() {
-            // // A closed connection gets no call.
+            // A closed connection gets no call.
             self.settle(io, conn);
             self.topics.take_changes(conn);
         }
@@ -834,7 +834,7 @@ fn settle_websocket(websocket: &mut WebSocket, io: &mut Io, lent: &mut Lent<'_>,
     }
     match websocket.session.fate() {
         Fate::Open | Fate::AwaitEnd => {}
-        // // Repeated calls have no effect.
+        // Repeated calls have no effect.
         Fate::Finish => io.shutdown(lent.conn),
         Fate::Drop => io.close(lent.conn),
     }
@@ -854,7 +854,7 @@ fn settle_http(http: &mut Http, io: &mut Io, conn: ConnId, config: &HttpConfig, 
         io.send(conn);
     }
     if http.is_over() {
-        // // Repeated calls have no effect.
+        // Repeated calls have no effect.
         io.shutdown(conn);
     }
     let deadline = http.deadline(config);

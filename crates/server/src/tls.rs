@@ -121,7 +121,7 @@ impl Tls {
                     true
                 }
                 ConnectionState::TransmitTlsData(data) => {
-                    // // Queued records leave in order.
+                    // Queued records leave in order.
                     data.done();
                     true
                 }
@@ -290,7 +290,7 @@ fn next_record<'a>(plain: &'a Chain, scratch: &'a mut Vec<u8>) -> &'a [u8] {
 }
 
 fn encode(mut data: EncodeTlsData<'_, ServerConnectionData>, wire: &mut Outbound, resources: &mut Resources) {
-    // // The alert is encoded once, so this cannot fail with enough capacity.
+    // The alert is encoded once, so this cannot fail with enough capacity.
     let _ = wire.gathering(resources).write(|out| append(out, 0, |room| data.encode(room)));
 }
 

@@ -210,7 +210,7 @@ impl Topics {
         let topic = match known {
             Some(topic) => {
                 if self.topics[topic].subscribers.is_empty() {
-                    // // Another thread may have removed the entry of a topic without subscribers.
+                    // Another thread may have removed the entry of a topic without subscribers.
                     self.topics[topic].entry = self.directory.enter(name, self.shard)?;
                 }
                 topic
@@ -231,7 +231,7 @@ impl Topics {
 
     fn insert(&mut self, entry: Arc<Entry>) -> usize {
         if entry.is_pattern {
-            // // Other threads may have the pattern already, so the directory reports no change.
+            // Other threads may have the pattern already, so the directory reports no change.
             self.forget_routes();
         }
         let (name, rule) = (entry.name.clone(), entry.rule);
@@ -347,7 +347,7 @@ impl Topics {
 
     #[cold]
     fn set_route(&mut self, topic: usize, all: Box<[Arc<Entry>]>) {
-        // // The reference keeps its index while other routes are removed.
+        // The reference keeps its index while other routes are removed.
         self.topics[topic].awaited += 1;
         if self.routed.len() >= ROUTES_MAX {
             self.forget_routes();
@@ -500,7 +500,7 @@ impl Topics {
         let found = &self.topics[local];
         let elsewhere;
         let exact = if found.subscribers.is_empty() {
-            // // The local entry may differ from the entry of the other threads.
+            // The local entry may differ from the entry of the other threads.
             elsewhere = self.directory.find(name);
             elsewhere.as_deref()
         } else {
@@ -533,7 +533,7 @@ impl Topics {
     /// Queues a publication of another thread.
     pub(crate) fn publish_here(&mut self, published: Published) {
         let Published { topic, message, position, except } = published;
-        // // The publishing thread has checked the name.
+        // The publishing thread has checked the name.
         let Ok(Some(topic)) = self.resolve(&topic) else { return };
         if position.is_none_or(|position| self.hear(topic, position)) {
             let sequence = position.map_or(0, |position| position.sequence);
@@ -583,7 +583,7 @@ impl Topics {
     #[inline]
     pub(crate) fn catch_up(&self) {
         let behind = &self.directory.behind[self.shard];
-        // // Only this thread writes it.
+        // Only this thread writes it.
         if behind.load(Ordering::Relaxed) {
             behind.store(false, Ordering::SeqCst);
             self.posts.iter().for_each(Post::wake);

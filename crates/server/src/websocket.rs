@@ -154,7 +154,7 @@ impl WebSocket {
         }
         self.session.after_tx(resources, now);
         if let Some((code, reason)) = overflown {
-            // // A connection that is closing already goes on; the reason's length was checked.
+            // A connection that is closing already goes on; the reason's length was checked.
             let _ = self.session.close_overflown(code, &reason, resources, now);
         }
         let untold = backlog.take_untold();
@@ -196,7 +196,7 @@ impl WebSocket {
         lent.counters.websockets_closed.add(closed.cause().into());
         self.told = true;
         self.with_context(lent, |handler, cx| handler.close(closed, cx));
-        // // A subscription made in `close` would never end.
+        // A subscription made in `close` would never end.
         lent.topics.unsubscribe_all(lent.conn);
         lent.topics.take_changes(lent.conn);
     }
@@ -244,7 +244,7 @@ pub(crate) fn deliver(
     (message, sequence): (&Prepared, u64),
 ) {
     if backlog.is_none() && is_ready(tx, rule) {
-        // // A closing connection gets no more messages.
+        // A closing connection gets no more messages.
         let queued = tx.queue_prepared(message, rule != RuleId::NONE).is_ok();
         topics.counters.delivered += u64::from(queued);
     } else {
@@ -260,7 +260,7 @@ fn deliver_slowly(
     (topic, rule): (usize, RuleId),
     (message, sequence): (&Prepared, u64),
 ) {
-    // // A connection may have a backlog without being slow.
+    // A connection may have a backlog without being slow.
     if backlog.as_ref().is_none_or(|backlog| backlog.is_empty()) && is_ready(tx, rule) {
         let queued = tx.queue_prepared(message, rule != RuleId::NONE).is_ok();
         topics.counters.delivered += u64::from(queued);
@@ -310,7 +310,7 @@ impl Callbacks<'_> {
                 meter.exceeded = true;
                 self.counters.limited.add(Limit::Messages);
                 self.gate.report(Limit::Messages);
-                // // A connection that is closing already goes on.
+                // A connection that is closing already goes on.
                 let _ = tx.close(CloseCode::POLICY, "too many messages");
             }
         }
@@ -325,7 +325,7 @@ impl Events for Callbacks<'_> {
         if self.passes_over(true, tx) {
             return;
         }
-        // // After a timeout has ended the connection, messages may arrive until the peer's Close.
+        // After a timeout has ended the connection, messages may arrive until the peer's Close.
         if !self.told {
             let (handler, mut cx) = self.context(tx);
             handler.message(payload, &mut cx);

@@ -28,7 +28,7 @@ struct Example {
 impl Example {
     fn start(name: &str, arguments: &[&str]) -> Self {
         let tests = std::env::current_exe().expect("a running program has a path");
-        // // `cargo test` builds them, in a directory beside the tests'; for this test alone, `cargo build
+        // `cargo test` builds them, in a directory beside the tests'; for this test alone, `cargo build
         // --examples` does.
         let path: PathBuf = tests.ancestors().nth(2).expect("target/debug").join("examples").join(name);
         let backend = std::env::var("SINEWS_TEST_BACKEND").unwrap_or_else(|_| "auto".to_owned());
@@ -134,7 +134,7 @@ fn slow_viewer_misses_prices_and_gets_the_last() {
     let mut slow = example.connect_narrow().upgrade("/ACME");
     let mut before = tick(&mut slow, "ACME");
     let mut client = example.connect();
-    // // It is the only viewer: replaced prices were queued for it.
+    // It is the only viewer: replaced prices were queued for it.
     let begun = Instant::now();
     while !client.send(get("/metrics")).answer().text().lines().any(is_conflated) {
         assert!(begun.elapsed() < PATIENCE, "nothing is replaced");
@@ -232,7 +232,7 @@ const CALLS: &[(&str, &str)] = &[
             {"jsonrpc": "2.0", "method": "notify_hello", "params": [7]}]"#,
         "",
     ),
-    // // Not in the specification's examples.
+    // Not in the specification's examples.
     (
         r#"{"jsonrpc": "2.0", "method": "sum", "params": ["one"], "id": null}"#,
         r#"{"jsonrpc": "2.0", "error": {"code": -32602, "message": "Invalid params"}, "id": null}"#,
@@ -250,7 +250,7 @@ fn calls_are_answered_as_in_the_specification() {
     for (call, answer) in CALLS {
         peer.send(&Frame::text(call));
         if answer.is_empty() {
-            // // A response would come first.
+            // A response would come first.
             peer.sync();
         } else {
             let answer: Value = serde_json::from_str(answer).expect("the specification speaks JSON");

@@ -105,12 +105,12 @@ fn first_byte_of_a_blocking_answer_comes_within_50_ms_on_an_idle_server() {
     let bound = server.bind().unwrap();
     let (address, stop) = (bound.addresses()[0], bound.stop_handle());
     let thread = std::thread::spawn(|| bound.run());
-    // // The machine may be late once.
+    // The machine may be late once.
     let is_late = |times: &[Duration]| times[ROUNDS - 2] > BOUND;
     for (name, requests) in CASES {
         for is_kept in [false, true] {
             let times = measure(address, requests, is_kept);
-            // // A machine that is busy with other work is late now and then; a server that sleeps is late again.
+            // A machine that is busy with other work is late now and then; a server that sleeps is late again.
             let again = if is_late(&times) { measure(address, requests, is_kept) } else { times };
             assert!(!is_late(&again), "{name} on a connection (kept: {is_kept}) took {again:?}");
         }

@@ -76,7 +76,7 @@ fn open(address: SocketAddr) -> TcpStream {
 fn exchange(stream: &mut TcpStream, size: usize) {
     let mut buffer = [0; LARGE + 32];
     let (first, second) = (size / 2, size - size / 2);
-    // // With a mask of zero the payload is unchanged.
+    // With a mask of zero the payload is unchanged.
     let head = |opcode: u8, len: usize| {
         let len = u16::try_from(len).unwrap().to_be_bytes();
         if len[0] == 0 && len[1] < 126 {
@@ -115,7 +115,7 @@ fn idle_websocket_takes_at_most_512_bytes() {
     assert!(each <= 512, "{each} bytes for a connection");
     assert!(each >= 100, "{each} bytes: too few, the measurement is broken");
 
-    // // A large message costs memory only while it exists.
+    // A large message costs memory only while it exists.
     streams.iter_mut().for_each(|stream| exchange(stream, LARGE));
     let after = LIVE.load(Ordering::SeqCst);
     assert!(after - many <= 256 << 10, "{} bytes of finished messages remain", after - many);
@@ -145,7 +145,7 @@ fn comes_and_goes(address: SocketAddr) {
             let mut stranger = TcpStream::connect(address).unwrap();
             stranger.write_all(&HANDSHAKE[..number % HANDSHAKE.len()]).unwrap();
         }
-        // // The loop notices the ends one after the other; poll until all have ended.
+        // The loop notices the ends one after the other; poll until all have ended.
         let most = base.map_or(isize::MAX, |base: isize| base + REMAINS);
         let mut turns = 0;
         while {
@@ -156,7 +156,7 @@ fn comes_and_goes(address: SocketAddr) {
             turns += 1;
             assert!(turns < 100_000, "round {round}: {} bytes, of {most}", LIVE.load(Ordering::SeqCst));
         }
-        // // In the first round tables grow; by the end of these turns its connections have ended.
+        // In the first round tables grow; by the end of these turns its connections have ended.
         base.get_or_insert_with(|| {
             (0..2000).for_each(|_| exchange(&mut steady, 2));
             LIVE.load(Ordering::SeqCst)

@@ -56,7 +56,7 @@ fn router(patterns: usize) -> Router {
     Router::new().websocket("/", route).post("/publish", move |request| {
         let mut reached = 0;
         for _ in 0..BURST {
-            // // All of them, in an order that defeats the cache.
+            // All of them, in an order that defeats the cache.
             let number = at.fetch_add(7_919 * 1_009, Ordering::Relaxed) % (EACH * CONNECTIONS);
             reached += request.topics().publish(&name(number), &message, None).expect("a sound name");
         }

@@ -127,7 +127,7 @@ fn part(range: &[u8], len: u64) -> Wanted {
     let (first, last) = match (position(first), position(last)) {
         (Some(first), Some(last)) if first <= last => (first, last),
         (Some(first), None) if last.is_empty() => (first, u64::MAX),
-        // // A suffix range: the last bytes.
+        // A suffix range: the last bytes.
         (None, Some(0)) if first.is_empty() => return Wanted::Nothing,
         (None, Some(count)) if first.is_empty() => (len.saturating_sub(count), u64::MAX),
         _ => return Wanted::Whole,

@@ -22,7 +22,7 @@ impl Place {
             let segment = percent_decode_str(segment).decode_utf8().ok()?;
             let is_hidden = segment.starts_with('.') && !dotfiles && segment != WELL_KNOWN;
             let leads_elsewhere = segment.is_empty() || segment == "." || segment == "..";
-            // // Some systems take a backslash for a slash.
+            // Some systems take a backslash for a slash.
             if is_hidden || leads_elsewhere || segment.chars().any(|c| c.is_control() || "/\\".contains(c)) {
                 return None;
             }

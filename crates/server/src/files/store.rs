@@ -154,7 +154,7 @@ impl Store {
         let identity = tree.stamp(path)?;
         let beside = |ending| {
             let stamp = tree.stamp(&format!("{path}{ending}")).ok()?;
-            // // An older file belongs to another version.
+            // An older file belongs to another version.
             (stamp.modified >= identity.modified).then_some(stamp)
         };
         if !self.limits.precompressed {

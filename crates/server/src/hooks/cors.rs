@@ -88,7 +88,7 @@ impl Cors {
         let mut response = Response::new(204);
         response.vary("Access-Control-Request-Method, Access-Control-Request-Headers");
         if self.allowed(request).is_none() {
-            // // The after hook adds headers for allowed origins only.
+            // The after hook adds headers for allowed origins only.
             return Some(response.with_status(403));
         }
         let methods = self.methods.clone().or_else(|| tokens(wanted));
@@ -123,7 +123,7 @@ impl Cors {
     /// Returns the value of `Access-Control-Allow-Origin` for the page's origin.
     fn allowed(&self, request: &Request<'_>) -> Option<String> {
         if self.is_any {
-            // // The same for every origin: caches may serve the answer to other pages.
+            // The same for every origin: caches may serve the answer to other pages.
             return Some("*".to_owned());
         }
         let origin = request.head().header("origin").next()?;

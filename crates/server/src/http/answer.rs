@@ -163,7 +163,7 @@ impl Http {
             Ok(head) => {
                 then(self, &Asked::new(raw, &head, body, service.router), service);
             }
-            // // The head was valid when it was first parsed.
+            // The head was valid when it was first parsed.
             Err(error) => drop(self.refuse(&Refusal::from(error), service)),
         }
     }
@@ -196,7 +196,7 @@ impl Http {
             response.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
         let chain = self.outbound.gathering(service.resources);
         if let Err(error) = chain.write(|out| accepted.write_response(&headers, out)) {
-            // // The connection speaks HTTP/1, so the fault is a header.
+            // The connection speaks HTTP/1, so the fault is a header.
             tracing::error!(path = asked.head.path(), %error, "handshake response has an invalid header");
             if let Ok(refusal) = Refusal::new(500) {
                 return self.refuse_handshake(asked, refusal, service);
@@ -237,7 +237,7 @@ impl Http {
     fn end_with(&mut self, refusal: &Refusal, service: &mut Service<'_>) -> Step {
         self.ending = true;
         self.moved = service.now;
-        // // RFC 9110 section 6.6.1: a server with a clock dates its answers.
+        // RFC 9110 section 6.6.1: a server with a clock dates its answers.
         let dated = refusal.clone().with_header("Date", service.date.at(service.now));
         let chain = self.outbound.gathering(service.resources);
         chain.write(|out| dated.as_ref().unwrap_or(refusal).write_response(out));
@@ -248,14 +248,14 @@ impl Http {
         self.after(asked, &mut response, service);
         service.counters.responded(response.status);
         let head = asked.head;
-        // // A client that asked to switch protocols may have sent ahead in the new one (RFC 9931).
+        // A client that asked to switch protocols may have sent ahead in the new one (RFC 9931).
         let wanted_other = wants_upgrade(head) || head.method() == "CONNECT";
         self.ending |= !head.keep_alive() || wanted_other || service.stopping;
         self.started = None;
         self.moved = service.now;
         let connection = match (self.ending, head.version()) {
             (true, _) => Some("close"),
-            // // HTTP/1.0 requires the header (RFC 9112 section 9.3).
+            // HTTP/1.0 requires the header (RFC 9112 section 9.3).
             (false, Version::Http10) => Some("keep-alive"),
             (false, _) => None,
         };
@@ -290,7 +290,7 @@ impl Http {
                     self.outbound.gathering(service.resources).push_bytes(piece);
                 }
                 Ok(None) => self.stage = Stage::Head,
-                // // The close of the connection tells the peer that the body is incomplete.
+                // The close of the connection tells the peer that the body is incomplete.
                 Err(error) => {
                     tracing::error!(%error, "failed to read file; the response is incomplete");
                     (self.stage, self.ending) = (Stage::Head, true);

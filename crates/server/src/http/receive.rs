@@ -59,7 +59,7 @@ impl Http {
                 *left -= used;
                 if *left > 0 { Step::Used(used) } else { self.passed_over(used, service) }
             }
-            // // No input is taken in these stages.
+            // No input is taken in these stages.
             Stage::Answering(_) | Stage::Sending(_) => Step::NeedMore,
         }
     }
@@ -84,7 +84,7 @@ impl Http {
             return Step::Used(head_len + body_len);
         }
         if let Some(route) = asked.upgrade() {
-            // // A handshake with a body is rejected, so its body is not awaited.
+            // A handshake with a body is rejected, so its body is not awaited.
             return self.upgrade(route, &asked, service);
         }
         if body_len > service.config.max_body {
@@ -139,7 +139,7 @@ impl Http {
                 return Step::Used(used);
             }
             Err(_) if upload.unwanted => {
-                // // The start of the next request is unknown.
+                // The start of the next request is unknown.
                 self.ending = true;
                 self.moved = service.now;
                 return Step::NeedMore;

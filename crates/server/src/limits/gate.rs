@@ -146,7 +146,7 @@ impl Gate {
         let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
         let due = |until: u64| (until <= now).then(|| now + RESIDENT_AGE.as_millis() as u64);
         if self.resident_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok() {
-            // // Without a reading, the counted memory decides.
+            // Without a reading, the counted memory decides.
             self.resident.store(Process::read_resident_bytes().unwrap_or(0), Ordering::Relaxed);
         }
         Some(self.resident.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)

@@ -44,14 +44,14 @@ fn smallest(
     files: &[&str],
     read: &dyn Fn(&str) -> Option<String>,
 ) -> Option<u64> {
-    // // A container sees its own group as the root, or the path as the machine sees it.
+    // A container sees its own group as the root, or the path as the machine sees it.
     let mut below = group.strip_prefix(mount.root).unwrap_or("").trim_matches('/');
     let mut limits = Vec::new();
     for _ in 0..=DEPTH_MAX {
         let directory =
             if below.is_empty() { mount.point.clone() } else { format!("{}/{below}", mount.point) };
         let read = |file: &&str| read(&format!("{directory}/{file}"))?.trim().parse::<u64>().ok();
-        // // No limit is `max` in version 2, and an impossible number in version 1.
+        // No limit is `max` in version 2, and an impossible number in version 1.
         limits.extend(files.iter().filter_map(read).filter(|bytes| (1..UNLIMITED).contains(bytes)));
         if below.is_empty() {
             break;

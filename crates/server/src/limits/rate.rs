@@ -44,7 +44,7 @@ mod tests {
         assert_eq!(taken(&pace, &mut due, SECOND), 5);
         assert_eq!(taken(&pace, &mut due, SECOND + SECOND / 10 - 1), 0);
         assert_eq!(taken(&pace, &mut due, SECOND + SECOND / 10), 1);
-        // // A long pause earns no more than one burst.
+        // A long pause earns no more than one burst.
         assert_eq!(taken(&pace, &mut due, 1_000 * SECOND), 5);
         let (pace, mut due) = (Pace::new(u32::MAX, 1), 0);
         assert_eq!(pace.take(0, 7), Some(7));

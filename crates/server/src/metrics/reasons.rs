@@ -142,7 +142,7 @@ impl From<Cause> for WebSocketEnd {
             Cause::Fault(_) => Self::Fault,
             Cause::Expired(_) => Self::Expired,
             Cause::Overflow => Self::Overflow,
-            // // Default for new causes, until they have a name here.
+            // Default for new causes, until they have a name here.
             _ => Self::Lost,
         }
     }

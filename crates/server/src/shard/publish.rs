@@ -40,7 +40,7 @@ impl Shard {
                 self.deliveries_left = self.deliveries_left.saturating_sub(1);
                 current.next += 1;
                 let Publication { topic, except, sequence, .. } = &current.publication;
-                // // The subscriber has left the topic meanwhile.
+                // The subscriber has left the topic meanwhile.
                 let left = current.split
                     && !(self.topics.hears(*topic, subscriber)
                         && self.topics.has_joined(*topic, *sequence, subscriber));
@@ -67,7 +67,7 @@ impl Shard {
     pub(super) fn publish_of(&mut self, io: &mut Io, conn: ConnId) {
         let published = self.topics.take_published();
         self.publish(io);
-        // // Publications of other connections in `close` do not count for this connection.
+        // Publications of other connections in `close` do not count for this connection.
         self.topics.take_published();
         if published && (self.topics.is_any_behind() || self.stands_still(conn)) {
             self.hold_back(io, conn);

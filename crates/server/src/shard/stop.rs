@@ -148,7 +148,7 @@ impl Shard {
 
     /// Starts the closing handshake of the next clients.
     fn tell(&mut self, io: &mut Io, mut untold: Vec<ConnId>, each: usize) {
-        // // Earlier publications are delivered before the Close.
+        // Earlier publications are delivered before the Close.
         self.publish_all(io);
         let now = self.time(io);
         for conn in untold.split_off(untold.len().saturating_sub(each)) {
@@ -170,7 +170,7 @@ impl Shard {
     pub(super) fn close_websocket(&mut self, conn: ConnId, now: Time) {
         if let Some((Protocol::WebSocket(websocket), mut lent)) = self.lend(conn, now) {
             websocket.flush(&mut lent);
-            // // A connection that is closing already goes on.
+            // A connection that is closing already goes on.
             let _ = websocket.session.tx(lent.resources, now).close(CloseCode::GOING_AWAY, "server stops");
             websocket.session.after_tx(lent.resources, now);
         }

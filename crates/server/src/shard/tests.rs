@@ -260,7 +260,7 @@ fn publisher_reads_pause_while_its_publications_are_queued() {
     assert_eq!(host.shard.held_back.len(), 1);
     teller.tell(numbers(10..20));
     other.tell(["another".to_owned()]);
-    // // One publication a turn; the other publisher is read, and paused after the first message.
+    // One publication a turn; the other publisher is read, and paused after the first message.
     for left in (1..9).rev() {
         host.turn();
         assert_eq!(host.shard.topics.waiting(), left, "only the other one's has come");
@@ -278,7 +278,7 @@ fn publication_queue_is_bounded_and_further_input_stays_with_the_publisher() {
     for (config, most) in [
         (config.with_max_waiting_messages(5).with_deliveries_per_turn(2), 5),
         (config.with_max_waiting_bytes(30).with_deliveries_per_turn(2), 15),
-        // // A large budget, so that only the queue limits.
+        // A large budget, so that only the queue limits.
         (config.with_max_waiting_messages(5), 5),
     ] {
         let mut host = Host::new(config);
@@ -320,7 +320,7 @@ fn queued_publications_are_not_delivered_after_unsubscribe() {
     let mut teller = host.open("/tell");
     teller.tell(numbers(0..1));
     host.turn_until(|host| first.hear() == 1 && host.waits());
-    // // The publication is in delivery to the second subscriber, whose message comes before.
+    // The publication is in delivery to the second subscriber, whose message comes before.
     second.tell(["-".to_owned()]);
     host.turn_until(|host| !host.waits());
     teller.tell(numbers(1..2));
@@ -387,7 +387,7 @@ fn thread_stalled_for_the_whole_window_still_lingers() {
     host.engine.post().wake();
     host.turn_until(|host| matches!(host.shard.phase, Phase::Lingering));
     std::thread::sleep(host.shard.stop_times.window);
-    // // Its timer fires late, and at most once per turn.
+    // Its timer fires late, and at most once per turn.
     host.turn();
     kept.write_all(b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     let mut answer = Vec::new();
@@ -425,7 +425,7 @@ fn stalled_worker_reads_input_before_it_decides_the_idle_timeout() {
         let accepted = crowd.len() as u64;
         host.turn_until(|host| host.engine.stats().accepts == accepted);
         let (mut client, mut hearer) = (host.open("/idle"), host.open("/hear"));
-        // // On the ring, the timeout begins when the answer to the handshake has certainly left.
+        // On the ring, the timeout begins when the answer to the handshake has certainly left.
         client.tell(["first".to_owned()]);
         host.turn_until(|_| hearer.hear() > 0);
         crowd.iter_mut().for_each(|stream| stream.write_all(&[b'\n'; 256]).unwrap());
@@ -452,7 +452,7 @@ fn memory_of_small_messages_is_released() {
     let mut host = Host::new(TopicConfig::default());
     let [mut hearer] = host.hearers();
     hearer.tell(["echo".to_owned()]);
-    // // A chain may complete a while after it has left.
+    // A chain may complete a while after it has left.
     host.turn_until(|host| hearer.hear() == 1 && host.shard.resources.holds_spares());
     assert!(host.shard.releasing);
     // The loop's timer would call twice, some seconds apart.
@@ -464,7 +464,7 @@ fn memory_of_small_messages_is_released() {
 fn graceful_stop_closes_many_clients_gradually_and_serves_them_until_then() {
     const CLIENTS: usize = 150;
     let mut host = Host::new(TopicConfig::default());
-    // // As many steps as needed, however long the window.
+    // As many steps as needed, however long the window.
     host.shard.stop_times.window = Duration::MAX;
     let mut hearers: [Client; CLIENTS] = host.hearers();
     let mut teller = host.open("/tell");

@@ -38,7 +38,7 @@ impl Shard {
         } else if !was_open && tls.is_open() {
             counters.tls_handshakes.add(1);
         }
-        // // The protocol may close at once on the end of input, and an alert has to leave before.
+        // The protocol may close at once on the end of input, and an alert has to leave before.
         let ended = (failed.is_none() || !tls.wants_send()) && tls.takes_end();
         if tls.wants_send() {
             io.send(conn);
@@ -101,7 +101,7 @@ impl Shard {
     /// Takes sent bytes of records. Returns the sent bytes of the protocol they count for.
     pub(super) fn progressed_tls(&mut self, conn: ConnId, bytes: usize) -> usize {
         match self.find(conn).and_then(|found| found.tls.as_deref_mut()) {
-            // // Only progress matters; the exact count is known when the chain completes.
+            // Only progress matters; the exact count is known when the chain completes.
             Some(tls) => {
                 tls.progressed(bytes);
                 0

@@ -138,7 +138,7 @@ impl Backlog {
         rules: &Rules,
         counters: &mut TopicCounters,
     ) {
-        // // A closing connection gets no more messages.
+        // A closing connection gets no more messages.
         if self.overflown.is_some() || !tx.is_open() {
             return;
         }
@@ -247,7 +247,7 @@ impl Backlog {
         let Some(lane) = lanes.min_by_key(first) else { return false };
         let Some(next) = lane.pop() else { return false };
         if tx.queue_prepared(&next.message, lane.rule != RuleId::NONE).is_err() {
-            // // A Close is queued: nothing follows it.
+            // A Close is queued: nothing follows it.
             self.lanes.clear();
             return false;
         }
@@ -300,7 +300,7 @@ impl Lane {
 
     fn has_room(&self, limits: &Limits<'_>, message: &Prepared) -> bool {
         let fits = match self.rule {
-            // // As everywhere with the limit of a route, one message may exceed it.
+            // As everywhere with the limit of a route, one message may exceed it.
             RuleId::NONE => self.bytes < limits.bytes,
             _ => self.bytes + message.payload().len() <= limits.bytes || self.waiting.is_empty(),
         };
@@ -481,7 +481,7 @@ mod tests {
             assert_eq!(slow.drains().concat(), left);
             assert_eq!((slow.counters.dropped_oldest, slow.told()), (7, vec![(Some("a".into()), 7)]));
         }
-        // // A message larger than the limit is queued alone.
+        // A message larger than the limit is queued alone.
         let mut slow = Slow::new(vec![rule("a", SlowConsumer::DropOldest).with_max_waiting_bytes(5)]);
         ["1", "2", "a large one"].iter().for_each(|text| slow.offer("a", text));
         assert_eq!(slow.drains().concat(), ["a large one"]);
@@ -494,13 +494,13 @@ mod tests {
             slow.offer(topic, value);
         }
         assert_eq!((slow.counters.conflated, slow.told()), (3, vec![]));
-        // // A fourth topic, and then a value that exceeds the limit together with the others.
+        // A fourth topic, and then a value that exceeds the limit together with the others.
         slow.offer("d", "d1");
         assert_eq!(slow.told(), [(Some("a".into()), 1)]);
         slow.offer("c", "large");
         assert_eq!(slow.told(), [(Some("b".into()), 1)]);
         assert_eq!(slow.drains().concat(), ["large", "d1"]);
-        // // A value that has left the queue is not replaced.
+        // A value that has left the queue is not replaced.
         let mut slow = Slow::new(vec![rule("*", SlowConsumer::Conflate)]);
         let long = "x".repeat(101);
         slow.offer("a", &long);
@@ -531,12 +531,12 @@ mod tests {
             (Overflow::DropOldest, &["17", "18", "19"]),
             (Overflow::Close, &["10", "11", "12"]),
         ] {
-            // // 204 bytes are in flight; six more are allowed, and one message exceeds the limit.
+            // 204 bytes are in flight; six more are allowed, and one message exceeds the limit.
             let config = Config::default().with_overflow(overflow).with_max_outbound(210);
             let mut slow = Slow::with_config(vec![rule("b", SlowConsumer::Conflate)], config);
             for number in 10..20 {
                 if number < 13 && overflow != Overflow::DropOldest {
-                    // // Not slow yet, by this policy.
+                    // Not slow yet, by this policy.
                     let mut tx = slow.session.tx(&mut slow.resources, Time::ZERO);
                     assert!(is_ready(&tx, RuleId::NONE) == (number < 12));
                     tx.queue_prepared(&Prepared::text(number.to_string()), false).unwrap();

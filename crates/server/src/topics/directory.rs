@@ -89,7 +89,7 @@ impl Directory {
         }
         let mut entries = self.lock();
         let entry = self.listed(&mut entries, name);
-        // // Counted under the lock, so that no other thread removes it meanwhile.
+        // Counted under the lock, so that no other thread removes it meanwhile.
         entry.counts[shard].store(1, Ordering::Relaxed);
         Ok(entry)
     }
@@ -125,7 +125,7 @@ impl Directory {
     pub(super) fn unlisted(&self, name: &str) -> Arc<Entry> {
         let counts = (0..self.shards).map(|_| AtomicUsize::new(0)).collect();
         let is_pattern = name::is_pattern(name);
-        // // Publications use the rule of their topic, regardless of the matching pattern.
+        // Publications use the rule of their topic, regardless of the matching pattern.
         let rule = if is_pattern { RuleId::NONE } else { self.rules.slow(name) };
         let history = if is_pattern { None } else { self.rules.history(name) };
         let keep = history.map(|limits| Box::new(Keep::new(*limits, self.epochs.of(name))));
@@ -179,7 +179,7 @@ impl Directory {
     /// Removes a topic. Returns whether it is removed, now or before.
     pub(super) fn forget_topic(&self, entry: &Arc<Entry>) -> bool {
         let mut entries = self.lock();
-        // // Another thread may have removed it first, and a third created it anew.
+        // Another thread may have removed it first, and a third created it anew.
         if !entries.get(&entry.name).is_some_and(|listed| Arc::ptr_eq(listed, entry)) {
             return true;
         }

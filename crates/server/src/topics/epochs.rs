@@ -22,7 +22,7 @@ pub(super) struct Epochs {
 
 impl Epochs {
     pub(super) fn new() -> Self {
-        // // A new random key for each server.
+        // A new random key for each server.
         let seed = AtomicU64::new(RandomState::new().build_hasher().finish());
         Self { seed, runs: (0..PLACES).map(|_| AtomicU32::new(0)).collect() }
     }

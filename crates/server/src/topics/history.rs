@@ -178,7 +178,7 @@ impl Log {
         let Position { epoch, sequence } = topic.position;
         (self.epoch, self.next) = (epoch, sequence.saturating_add(1));
         let now = Instant::now();
-        // // No more messages than the sequence allows.
+        // No more messages than the sequence allows.
         let beyond = topic.messages.len().saturating_sub(usize::try_from(sequence).unwrap_or(usize::MAX));
         for KeptMessage { message, age } in topic.messages.into_iter().skip(beyond) {
             self.bytes += message.payload().len();

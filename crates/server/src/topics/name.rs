@@ -82,7 +82,7 @@ fn has_empty_token(name: &str) -> bool {
 
 /// Returns whether a token is a wildcard.
 pub(crate) fn is_pattern(name: &str) -> bool {
-    // // Fast path: most names contain neither character.
+    // Fast path: most names contain neither character.
     name.contains(['*', '>']) && name.split('.').any(|token| token == ONE || token == REST)
 }
 

@@ -43,7 +43,7 @@ impl Heard {
         if log.epoch != epoch {
             return false;
         }
-        // // Subscribers that get no message yet have no position of another epoch.
+        // Subscribers that get no message yet have no position of another epoch.
         self.joined.retain(|_, from| *from == LATER);
         (self.epoch, self.seen, self.floor) = (epoch, 0, log.first() - 1);
         true
@@ -75,7 +75,7 @@ impl Topics {
         let keep = entry.keep.as_ref().ok_or(InvalidTopic::NotKept)?;
         let heard = self.topics[topic].heard.as_mut().ok_or(InvalidTopic::NotKept)?;
         let (next, joined) = {
-            // // The subscription is counted: later publications reach this thread.
+            // The subscription is counted: later publications reach this thread.
             let log = self.directory.fresh(keep);
             let (next, complete) = log.start(start);
             (next, Joined { position: log.position(), replayed: log.next - next, complete })
@@ -141,7 +141,7 @@ impl Topics {
         let from = Origin { posts: &self.posts, except: except.map(|conn| (self.shard, conn)) };
         let (reached, lost) = self.directory.publish_kept(name, patterns, make, from)?;
         self.published = true;
-        // // The message arrives by mail.
+        // The message arrives by mail.
         self.mailed += 1;
         self.counters.published += 1;
         self.counters.lost += lost as u64;
@@ -210,7 +210,7 @@ impl Topics {
         let heard = self.topics.get_mut(topic).and_then(|topic| topic.heard.as_mut());
         let Some(heard) = heard.filter(|heard| !heard.joined.is_empty()) else { return };
         subscribers.retain(|conn| heard.joined.get(conn).is_none_or(|from| *from <= sequence));
-        // // From here on these subscribers get all messages live.
+        // From here on these subscribers get all messages live.
         heard.joined.retain(|_, from| *from == LATER || *from > sequence + 1);
     }
 
@@ -248,7 +248,7 @@ impl Topics {
                 kept.map(|(sequence, message, _)| (sequence, message.clone())).collect()
             };
             if step.is_empty() {
-                // // Later messages arrive live, and none of them was sent.
+                // Later messages arrive live, and none of them was sent.
                 if let Some(heard) = &mut self.topics[replay.topic].heard {
                     heard.joined.insert(conn, replay.next);
                 }

@@ -192,7 +192,7 @@ impl Directory {
         let mut is_same = true;
         let told = self.append_to(name, patterns, from, |log| {
             if log.next == 1 {
-                // // No message of this epoch was published here.
+                // No message of this epoch was published here.
                 log.epoch = position.epoch;
             }
             is_same = log.epoch == position.epoch;
@@ -218,7 +218,7 @@ impl Directory {
             let keep = entry.keep.as_ref()?;
             let mut log = keep.lock();
             if log.gone {
-                // // It was removed just now; retry with its replacement.
+                // It was removed just now; retry with its replacement.
                 continue;
             }
             let before = log.cost();
@@ -254,7 +254,7 @@ impl Directory {
                 return false;
             }
             log.go_on(topic, &keep.limits);
-            // // Its subscribers may resume from there.
+            // Its subscribers may resume from there.
             log.await_return(self.shelf.return_time);
             let after = log.cost();
             drop(log);
@@ -306,7 +306,7 @@ impl Directory {
             } else if post.is_gone() {
                 lost += count;
             } else {
-                // // Subscribers of the topic by name get it from its history.
+                // Subscribers of the topic by name get it from its history.
                 let exact = audience.exact.map_or(0, |entry| entry.counts[shard].load(Ordering::Relaxed));
                 self.missed[shard].store(true, Ordering::SeqCst);
                 post.wake();
@@ -427,7 +427,7 @@ mod tests {
         assert!(cost(&directory) > most / 2);
         let entries = directory.shelf.lock().entries().count();
         assert!((10..400).contains(&entries), "{entries}");
-        // // The accounted memory is exact, and no removed topic is left over.
+        // The accounted memory is exact, and no removed topic is left over.
         let taken = |entry: &Arc<Entry>| topic_cost(entry) + entry.keep.as_ref().unwrap().lock().cost();
         let kept: usize = directory.shelf.lock().entries().map(taken).sum();
         assert_eq!(cost(&directory), kept);
@@ -504,7 +504,7 @@ mod tests {
         }
         let usage = directory.shelf.usage();
         assert!(usage.evicted > 1_800 && usage.evicted_subscribed == 0, "{usage:?}");
-        // // Their subscribers leave: of these topics, the one with the oldest last publication is the first.
+        // Their subscribers leave: of these topics, the one with the oldest last publication is the first.
         for entry in &subscribed[..5] {
             leave(&directory, entry);
         }
@@ -514,7 +514,7 @@ mod tests {
         }
         assert!(subscribed[1..5].iter().all(|entry| messages(&directory, &entry.name) == 0));
         assert!(subscribed[5..].iter().all(|entry| messages(&directory, &entry.name) == 2));
-        // // No other topic is left to evict.
+        // No other topic is left to evict.
         for number in 0..20 {
             publish(&directory, &format!("kept.s{number}"), 9_000);
         }
@@ -536,7 +536,7 @@ mod tests {
         assert!(first.find("kept.a").is_none() && cost(&first) == 0);
         assert_eq!(position(&first, "kept.a"), at);
         assert_ne!(position(&second, "kept.a"), at);
-        // // A successor restores it, and epochs of removed topics.
+        // A successor restores it, and epochs of removed topics.
         let tight = directory(History::new(10), 3_000);
         let forgotten = publish(&tight, "kept.b", 10);
         publish(&tight, "kept.c", 2_400);
@@ -570,7 +570,7 @@ mod tests {
         assert!(hasty.find("kept.a").is_none());
         let again = publish(&hasty, "kept.a", 10);
         assert!(again.sequence == 1 && again.epoch != last.epoch);
-        // // A topic without subscribers is evicted when others need memory.
+        // A topic without subscribers is evicted when others need memory.
         let tight = directory(history, 1_500);
         expired(&tight);
         publish(&tight, "kept.b", 700);
@@ -601,11 +601,11 @@ mod tests {
         assert_eq!(cost(&second), messages * 266 + 2 * (TOPIC_COST + "kept.a".len()));
         assert_eq!(publish(&second, "kept.a", 10), Position { sequence: 6, ..last });
         assert_eq!(publish(&second, "kept.b", 10), Position { sequence: 1, ..at }, "it was waited for");
-        // // A topic with publications is not restored, and neither is a topic without history.
+        // A topic with publications is not restored, and neither is a topic without history.
         assert!(exported.into_iter().all(|topic| !second.restore(topic)));
         let other = KeptTopic { name: "other".to_owned(), position: at, messages: Vec::new() };
         assert!(!second.restore(other));
-        // // More messages than the sequence allows.
+        // More messages than the sequence allows.
         let message = KeptMessage { message: Prepared::text("x"), age: Duration::ZERO };
         let position = Position { epoch: 5, sequence: 1 };
         assert!(second.restore(KeptTopic {

@@ -266,13 +266,13 @@ mod tests {
         let steps = trie.find(&name, &mut |pattern| unreachable!("{pattern}"));
         assert!(steps <= Topics::MATCH_STEPS_MAX, "{steps} steps");
         assert!((1..32_768).contains(&accepted), "{accepted}");
-        // // Short patterns are accepted nevertheless.
+        // Short patterns are accepted nevertheless.
         for pattern in (1..=Topics::FREE_TOKENS).flat_map(ambiguous) {
             assert_eq!(trie.insert(&pattern, pattern.clone()), Ok(()), "{pattern}");
         }
         let steps = trie.find(&name, &mut |pattern| unreachable!("{pattern}"));
         assert!((FREE_STEPS..=Topics::MATCH_STEPS_MAX).contains(&steps), "{steps} steps");
-        // // Steps of removed patterns are available to others.
+        // Steps of removed patterns are available to others.
         let rejected = "*.a.".repeat(7) + "*";
         for pattern in ambiguous(15) {
             trie.remove(&pattern);

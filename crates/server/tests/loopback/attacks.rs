@@ -11,12 +11,12 @@ use crate::support::{Running, get, handshake, routes};
 
 /// Header lines of a POST to `/body` after `Host`, and the status of the response.
 const FRAMINGS: [(u16, &str); 34] = [
-    // // Two lengths, in any spelling (RFC 9112 section 6.3).
+    // Two lengths, in any spelling (RFC 9112 section 6.3).
     (400, "Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd"),
     (400, "Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc"),
     (400, "Content-Length: 3, 3\r\n\r\nabc"),
     (400, "Content-Length: 3\r\ncontent-length:3\r\n\r\nabc"),
-    // // An invalid length.
+    // An invalid length.
     (400, "Content-Length: -3\r\n\r\nabc"),
     (400, "Content-Length: +3\r\n\r\nabc"),
     (400, "Content-Length: 0x3\r\n\r\nabc"),
@@ -24,11 +24,11 @@ const FRAMINGS: [(u16, &str); 34] = [
     (400, "Content-Length: 3.0\r\n\r\nabc"),
     (400, "Content-Length:\r\n\r\nabc"),
     (400, "Content-Length: 18446744073709551619\r\n\r\nabc"),
-    // // A length and a coding, in either order.
+    // A length and a coding, in either order.
     (400, "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
     (400, "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n"),
     (400, "Content-Length: 5\r\nTransfer-Encoding: identity\r\n\r\nabcde"),
-    // // Codings twice, unknown, or obfuscated.
+    // Codings twice, unknown, or obfuscated.
     (400, "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
     (400, "Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n"),
     (400, "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n"),
@@ -41,7 +41,7 @@ const FRAMINGS: [(u16, &str); 34] = [
     (400, "Transfer-Encoding\t: chunked\r\n\r\n0\r\n\r\n"),
     (400, "Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n"),
     (501, "Transfer-Encoding: identity, chunked\r\n\r\n0\r\n\r\n"),
-    // // Folded lines, bare line ends, bytes that some parsers take for the end of a line.
+    // Folded lines, bare line ends, bytes that some parsers take for the end of a line.
     (400, "X: a\r\n Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
     (400, "X: a\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
     (400, "X: a\rTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
@@ -84,7 +84,7 @@ fn ambiguous_framing_ends_the_connection_however_it_is_split() {
         for cut in 0..wire.len() {
             let mut client = server.connect();
             client.send(&wire[..cut]);
-            // // The connection may have ended by then.
+            // The connection may have ended by then.
             client.try_send(&wire[cut..]);
             client.try_send(SMUGGLED);
             assert_eq!(client.answer().status, *status, "{lines:?} cut at {cut}");
@@ -113,7 +113,7 @@ fn request_has_exactly_one_host() {
     for target in ["*", "a", "//", "http://", "http:///", "http://a b/", "ftp://a/", "/a b", "/\x7f", "/#a"] {
         let answer = server.connect().send(get(target) + SMUGGLED).answer();
         let expected = match target {
-            // // A path of empty segments is valid.
+            // A path of empty segments is valid.
             "//" => 404,
             _ => 400,
         };
@@ -135,7 +135,7 @@ fn no_request_is_smuggled_after_a_rejected_handshake() {
         let mut client = server.connect();
         client.send(handshake("/echo", lines) + SMUGGLED);
         if lines.contains(": 0") {
-            // // It has no body; later bytes belong to the WebSocket, for which they are invalid.
+            // It has no body; later bytes belong to the WebSocket, for which they are invalid.
             let mut peer = client.upgraded();
             peer.expect_close(1002);
         } else {
@@ -186,7 +186,7 @@ fn flood_of_header_lines_is_cut_off() {
     for (first, more, status) in endless {
         let mut client = server.connect();
         client.send(&first);
-        // // More than any limit of a head, and less than a socket's buffers, so that the send does not block.
+        // More than any limit of a head, and less than a socket's buffers, so that the send does not block.
         client.try_send(more.repeat((256 << 10) / more.len()));
         assert_eq!(client.answer().status, status, "{first:?}");
     }

@@ -179,7 +179,7 @@ fn files_outside_and_hidden_files_are_not_found() {
 #[test]
 fn special_files_are_not_opened() {
     let site = site();
-    // // Opening a FIFO without a writer blocks.
+    // Opening a FIFO without a writer blocks.
     let made = std::process::Command::new("mkfifo").arg(site.0.join("public/pipe")).status();
     if !made.is_ok_and(|status| status.success()) {
         return println!("no mkfifo here");
@@ -253,7 +253,7 @@ fn numbered(len: usize) -> Vec<u8> {
 #[test]
 fn large_files_arrive_completely() {
     let site = site();
-    // // Around the size of a piece and of the cache limit, and far beyond.
+    // Around the size of a piece and of the cache limit, and far beyond.
     for len in [128 << 10, (128 << 10) + 1, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, 5_000_001] {
         site.write("public/large.bin", numbered(len));
         let server = site.served();
@@ -292,7 +292,7 @@ fn slow_reader_gets_no_more_than_it_takes() {
     for _ in 0..100 {
         assert_eq!(server.connect().send(get("/")).answer().status, 200, "other clients are served");
     }
-    // // Unread data is not sent: the connection closes early.
+    // Unread data is not sent: the connection closes early.
     fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
     let mut received = 0;
     let mut chunk = vec![0; 1 << 20];

@@ -188,7 +188,7 @@ fn oldest_messages_are_dropped() {
                 last = Some(number);
                 received += 1;
             }
-            // // Queued messages do not delay it.
+            // Queued messages do not delay it.
             Some(Reply::Pong(_)) => answered = true,
             other => panic!("{other:?} before the last message"),
         }

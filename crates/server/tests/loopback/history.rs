@@ -169,7 +169,7 @@ fn joining_subscriber_gets_the_last_value_or_more() {
     }
     let answer = world.server.connect().send(post("/kept", "")).answer();
     assert_eq!(answer.text(), "11 12 13 14 15 16 17 18 19 20");
-    // // Each of them continues.
+    // Each of them continues.
     let mut late = world.peer();
     join(&mut late, "last 2");
     world.publish(10);
@@ -247,7 +247,7 @@ fn topic_without_a_rule_has_no_history() {
 fn nothing_is_lost_or_heard_twice(change: impl FnOnce(Server) -> Server, rounds: u64) {
     let world = world_with(History::new(100_000), Config::default(), change);
     let mut publishers: Vec<Peer> = (0..6).map(|_| world.server.websocket("/")).collect();
-    // // This test ignores the callbacks of handlers.
+    // This test ignores the callbacks of handlers.
     drop(world.ear);
     let world = Shared { server: &world.server, publisher: &world.publisher };
     let total = rounds * 10 * publishers.len() as u64 + rounds * 10;
@@ -270,7 +270,7 @@ fn nothing_is_lost_or_heard_twice(change: impl FnOnce(Server) -> Server, rounds:
                     assert!(epoch == 0 || complete && of == epoch, "{epoch}, then {of}");
                     assert_eq!(at + 1 - replayed, next);
                     epoch = of;
-                    // // It stays for a while after the replay.
+                    // It stays for a while after the replay.
                     for _ in 0..replayed + 37 {
                         if next > total {
                             break;
@@ -333,7 +333,7 @@ fn pattern_and_name_deliver_topics_with_history_once() {
     pattern.send(&Frame::text("kept.*")).expect(&Reply::text("subscribed"));
     world.publish(5);
     expect_all(&mut pattern, 1..=5);
-    // // From the history, and then by two subscriptions.
+    // From the history, and then by two subscriptions.
     join(&mut pattern, "last 2");
     expect_all(&mut pattern, 4..=5);
     world.publish(5);
@@ -381,7 +381,7 @@ fn slow_subscriber_is_told_of_messages_that_expired_before_delivery() {
     publish(200);
     let mut slow = world.peer();
     slow.client.send(Frame::text("last 200").encode(Role::Client));
-    // // Other clients are served: the slow client's history stays in the topic.
+    // Other clients are served: the slow client's history stays in the topic.
     world.peer().sync();
     publish(1_000);
     let (mut expected, mut gap) = (1, 0);
@@ -406,7 +406,7 @@ fn slow_subscriber_is_told_of_messages_that_expired_before_delivery() {
 #[test]
 fn expired_messages_are_not_replayed() {
     let world = world(History::new(10).with_max_age(Duration::ZERO));
-    // // A subscriber keeps the topic from being removed.
+    // A subscriber keeps the topic from being removed.
     let mut early = world.peer();
     join(&mut early, "last 5");
     world.publish(3);

@@ -83,7 +83,7 @@ fn guard_runs_once_and_before_the_body() {
             assert_eq!(asked.load(Ordering::Relaxed), count, "cut at {cut}");
         }
     }
-    // // No 100 (Continue) is sent, and no body needed.
+    // No 100 (Continue) is sent, and no body needed.
     let expects = "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n";
     assert_eq!(server.connect().send(expects).last_status(), 401);
     let short = post("/body", "abc");

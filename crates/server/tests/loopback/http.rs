@@ -138,7 +138,7 @@ fn malformed_requests_end_the_connection() {
         (400, "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\n"),
         (505, "GET / HTTP/2.0\r\nHost: a\r\n\r\n"),
     ] {
-        // // Later bytes are not taken for a request.
+        // Later bytes are not taken for a request.
         assert_eq!(refused(&server, format!("{request}{}", get("/"))), status, "{request}");
     }
 }
@@ -217,7 +217,7 @@ fn client_may_wait_for_100_continue() {
     assert_eq!(refused(&server, expects.replace(": 3", ": 99999999")), 413, "no leave for too much");
     let mut old = server.connect();
     old.send(expects.replace("1.1", "1.0"));
-    // // Earlier input has been handled when this is answered.
+    // Earlier input has been handled when this is answered.
     assert_eq!(server.connect().send(get("/")).answer().status, 200);
     old.send("abc");
     assert_eq!(old.answer().text(), "abc", "HTTP/1.0 knows no 100");
@@ -349,7 +349,7 @@ fn drip(server: &Running, first: &str) -> Answer {
     let done = Arc::new(AtomicBool::new(false));
     let seen = done.clone();
     let drip = std::thread::spawn(move || {
-        // // At one system call for each byte, the whole request would take far longer.
+        // At one system call for each byte, the whole request would take far longer.
         while !seen.load(Ordering::Relaxed) {
             dripping.send("x");
         }
@@ -386,7 +386,7 @@ fn body_has_its_own_timeout() {
     let mut posting = server.connect();
     let wire = post("/body", "abc");
     posting.send(&wire[..wire.len() - 1]);
-    // // Connections with missing heads time out meanwhile, one after the other.
+    // Connections with missing heads time out meanwhile, one after the other.
     for _ in 0..5 {
         assert_eq!(refused(&server, "GET"), 408);
     }
@@ -398,7 +398,7 @@ fn body_above_the_minimum_rate_is_accepted() {
     let wait = Duration::from_millis(20);
     let server = server_with(HttpConfig::default().with_head_timeout(wait).with_min_upload_rate(1, wait));
     let chunked = "POST /length HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3e8\r\n".to_owned();
-    // // Each has earned a quarter of an hour.
+    // Each has earned a quarter of an hour.
     for (first, last) in
         [(post("/length", &"x".repeat(1_000)), ""), (chunked + &"x".repeat(1_000), "\r\n0\r\n\r\n")]
     {
@@ -419,7 +419,7 @@ fn body_above_the_minimum_rate_is_accepted() {
 
 #[test]
 fn slow_reader_gets_all_answers() {
-    // // Far more answers than the sockets' buffers take.
+    // Far more answers than the sockets' buffers take.
     const COUNT: usize = 1_000;
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = asked.clone();

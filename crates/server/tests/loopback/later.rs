@@ -188,7 +188,7 @@ fn future_is_dropped_with_its_connection() {
     client.reset();
     held.dropped(1);
     assert!(answer.send(Response::new(200)).is_err());
-    // // While the next request waits, reads are paused: the end may be noticed with the answer only.
+    // While the next request waits, reads are paused: the end may be noticed with the answer only.
     let mut client = server.connect();
     client.send(get("/held/x") + &get("/"));
     let (_, answer) = held.next();
@@ -226,7 +226,7 @@ fn pending_answer_times_out() {
     held.dropped(1);
     let (_, late) = held.next();
     assert!(late.send(Response::new(200)).is_err());
-    // // A wakeup of a dropped future has no effect.
+    // A wakeup of a dropped future has no effect.
     held.0.lock().unwrap().wakers.drain(..).for_each(Waker::wake);
     assert_eq!(client.send(get("/")).answer().status, 200);
 }
@@ -337,7 +337,7 @@ fn work_beyond_the_queue_is_rejected() {
     begins.recv_timeout(PATIENCE).unwrap();
     let mut second = server.connect();
     second.send(get("/work"));
-    // // Earlier input has been handled when this is answered.
+    // Earlier input has been handled when this is answered.
     assert_eq!(server.connect().send(get("/")).answer().status, 200);
     let mut third = server.connect();
     let answer = third.send(get("/work")).answer();

@@ -60,7 +60,7 @@ fn every_kind_of_end_is_reported_once() {
     assert!(cause == Cause::Fault(PeerMisbehaved::PingFlood) && status == 1008, "{cause:?}");
     let (cause, status) = ended(plain().with_idle_timeout(Some(short)), |_, mut peer| {
         while matches!(peer.next(), Some(Reply::Close(..))) {
-            // // After the peer's Close the handler gets no message.
+            // After the peer's Close the handler gets no message.
             peer.send(&Frame::text("late")).send(&Frame::close(1001, ""));
         }
         Some(peer)
@@ -132,7 +132,7 @@ fn own_close_is_reported_once() {
 fn peer_that_does_not_read_is_dropped() {
     let never =
         Config::default().with_write_timeout(Duration::from_millis(50)).with_overflow(Overflow::DropNewest);
-    // // More than the sockets' buffers take.
+    // More than the sockets' buffers take.
     let stuck = ended(never.clone().with_max_outbound(64 << 20), |_, mut peer| {
         peer.send(&Frame::text("flood"));
         Some(peer)
@@ -143,7 +143,7 @@ fn peer_that_does_not_read_is_dropped() {
         Some(peer)
     });
     assert_eq!(overflown, (Cause::Overflow, 1008));
-    // // The same with a peer that reads all queued messages, and the reason.
+    // The same with a peer that reads all queued messages, and the reason.
     let told = ended(Config::default(), |_, mut peer| {
         peer.send(&Frame::text("flood"));
         let last = std::iter::from_fn(|| peer.next()).find(|reply| !matches!(reply, Reply::Message(..)));
@@ -222,9 +222,9 @@ fn callbacks_may_close_subscribe_unsubscribe_and_publish() {
                     deed(cx);
                 }
                 if matches!(heard, Heard::Message(..)) {
-                    // // Enough for `drain`.
+                    // Enough for `drain`.
                     let _ = cx.send_binary(&[0; 100_000]);
-                    // // And for drops: one of these messages may be queued.
+                    // And for drops: one of these messages may be queued.
                     for _ in 0..3 {
                         cx.publish("t", &Prepared::text("deed")).unwrap();
                     }
@@ -307,7 +307,7 @@ impl Handler for Lease {
             self.until = Instant::now() + Duration::from_millis(5);
             cx.send_text("renewed").unwrap();
         } else {
-            // // The deadline stays in the past, and is not evaluated again.
+            // The deadline stays in the past, and is not evaluated again.
             cx.close(CloseCode::new(4000).unwrap(), "over").unwrap();
         }
     }
@@ -315,11 +315,11 @@ impl Handler for Lease {
 
 #[test]
 fn handler_is_called_at_its_deadline() {
-    // // The first deadline has passed before it is first evaluated.
+    // The first deadline has passed before it is first evaluated.
     let lease = || Lease { until: Instant::now(), left: 3 };
     let server = Running::router(routes().websocket("/", WebSocketRoute::new(move |_| Ok(lease()))));
     let mut peer = server.websocket("/");
-    // // The peer sends nothing, and no timer of the session is due soon.
+    // The peer sends nothing, and no timer of the session is due soon.
     assert_eq!(peer.next(), Some(Reply::text("renewed")));
     assert_eq!(peer.next(), Some(Reply::text("renewed")));
     assert_eq!(peer.next().and_then(|reply| reply.close_code()), Some(4000));

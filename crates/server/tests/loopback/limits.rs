@@ -40,7 +40,7 @@ fn connections_beyond_the_limit_get_503_until_others_close() {
     for peer in &mut open {
         peer.send(&Frame::text("still here")).expect(&Reply::text("still here"));
     }
-    // // One slot for the request, and one for readiness.
+    // One slot for the request, and one for readiness.
     open.truncate(1);
     wait_for(&monitor, |metrics| metrics.connections() == 1);
     assert_eq!(server.connect().send(get("/readyz")).answer().status, 200);
@@ -62,7 +62,7 @@ fn silent_rejected_connection_is_closed() {
     let (server, monitor) = server(Limits::default().with_max_connections(1), 1);
     let mut only = server.websocket("/echo");
     let mut silent: Vec<_> = (0..300).map(|_| server.connect()).collect();
-    // // A limited number gets an answer; further connections close at once, and these soon.
+    // A limited number gets an answer; further connections close at once, and these soon.
     silent.iter_mut().for_each(crate::support::Client::assert_end);
     wait_for(&monitor, |metrics| metrics.connections() == 1);
     assert_eq!(monitor.metrics().limited.of(Limit::Connections), 300);
@@ -258,7 +258,7 @@ fn incomplete_message_stays_counted_while_the_server_sends() {
 
 #[test]
 fn closed_connections_are_counted_no_more() {
-    // // The process holds more than the limit, so the counted memory decides.
+    // The process holds more than the limit, so the counted memory decides.
     let ballast = vec![1_u8; 66 * MESSAGE];
     let (server, monitor, _) = subscribed(Limits::default().with_max_memory(65 * MESSAGE));
     let wire = Frame::binary(vec![1; 2 * MESSAGE]).encode(sinews_proto::Role::Client);
@@ -267,7 +267,7 @@ fn closed_connections_are_counted_no_more() {
         peer.client.send(&wire[..wire.len() - 10]);
     }
     wait_for(&monitor, |metrics| metrics.incomplete_bytes >= (20 * MESSAGE - 100) as u64);
-    // // Each subscriber then holds 10 MiB: six fit.
+    // Each subscriber then holds 10 MiB: six fit.
     let mut publisher = server.websocket("/publish");
     publisher.send(&Frame::binary(vec![1; 8 * MESSAGE]));
     publisher.expect(&Reply::text("done"));

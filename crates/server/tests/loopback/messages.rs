@@ -33,7 +33,7 @@ impl Handler for Talker {
                 let pieces = [Bytes::from_static(b"head"), large.clone(), Bytes::from_static(b"-"), large];
                 cx.send_pieces(Kind::Binary, &pieces).unwrap();
             }
-            // // After a Close the send fails.
+            // After a Close the send fails.
             _ => drop(cx.send_payload(payload)),
         }
     }
@@ -76,7 +76,7 @@ fn messages_of_every_size_are_echoed_however_they_are_split() {
         .to_vec();
     let wire: Vec<u8> = payloads.iter().flat_map(|payload| message(payload)).collect();
     for step in [1_usize, 3, 7, 1_000, 100_000, wire.len()] {
-        // // Byte by byte only around headers.
+        // Byte by byte only around headers.
         let wire = if step < 1_000 { &wire[..1_000] } else { &wire };
         let whole: Vec<&Vec<u8>> =
             payloads.iter().take(if step < 1_000 { 6 } else { payloads.len() }).collect();

@@ -86,7 +86,7 @@ fn messages_and_publications_are_counted() {
     peer.send(&Frame::text("ab")).expect(&Reply::text("ab"));
     let metrics = monitor.metrics();
     assert_eq!((metrics.messages_received, metrics.message_bytes_received), (2, 7));
-    // // The publisher's own copy is a send, the copies of other subscribers are deliveries.
+    // The publisher's own copy is a send, the copies of other subscribers are deliveries.
     assert_eq!((metrics.messages_sent, metrics.message_bytes_sent), (4, 3 * 5 + 2));
     assert_eq!((metrics.publications, metrics.deliveries), (1, 2));
     let through: u64 = metrics.loops.iter().map(|stats| stats.received_bytes).sum();
@@ -149,7 +149,7 @@ fn text_is_valid_openmetrics() {
     }
     assert!(samples["sinews_loop_turns_total{thread=\"0\"}"] > 3.0);
     if let Some(process) = samples.get("process_cpu_seconds_total") {
-        // // The process's time is in steps of 10 ms.
+        // The process's time is in steps of 10 ms.
         let cpu = samples["sinews_loop_cpu_seconds_total{thread=\"0\"}"];
         assert!(cpu > 0.0 && cpu < process + 0.02, "{cpu} of {process}");
     }

@@ -101,7 +101,7 @@ fn overlapping_subscriptions_deliver_a_message_once() {
         let all = ["a.b", "a.*", "*.b", ">", "a.b.c"];
         let mut peers: Vec<Peer> = (0..8).map(|_| subscriber(&server, &all)).collect();
         let publisher = peers.last_mut().unwrap();
-        // // Its own message arrives first, and once.
+        // Its own message arrives first, and once.
         publisher.send(&Frame::text("=a.b"));
         publisher.expect(&Reply::text("a.b"));
         publisher.expect(&Reply::text("to 32"));
@@ -110,11 +110,11 @@ fn overlapping_subscriptions_deliver_a_message_once() {
             peer.expect(&Reply::text("a.b"));
             peer.expect(&Reply::text("a.b"));
         }
-        // // From other threads it arrives at any time.
+        // From other threads it arrives at any time.
         for peer in peers.iter_mut().filter(|_| threads == 1) {
-            // // The earlier peers have published.
+            // The earlier peers have published.
             drain(peer);
-            // // The remaining subscriptions still deliver it once; without any, no message arrives.
+            // The remaining subscriptions still deliver it once; without any, no message arrives.
             for (left, name) in all[..4].iter().enumerate() {
                 peer.send(&Frame::text("=a.b")).expect(&Reply::text("a.b"));
                 assert!(matches!(peer.next(), Some(Reply::Message(..))), "{left} gone");
@@ -148,7 +148,7 @@ fn patterns_apply_on_every_thread() {
         let at = round % peers.len();
         peers[at].send(&Frame::text(format!("!{topic}")));
         for (number, peer) in peers.iter_mut().enumerate() {
-            // // Three peers publish from three threads: each thread keeps the order of each peer, not of all.
+            // Three peers publish from three threads: each thread keeps the order of each peer, not of all.
             let mut heard = [peer.next(), peer.next(), peer.next()];
             heard.sort_by_key(|reply| *reply != Some(Reply::text(&topic)));
             let (topic, own) = (Some(Reply::text(&topic)), Some(Reply::text("to 23")));
@@ -157,7 +157,7 @@ fn patterns_apply_on_every_thread() {
         }
         assert_eq!(publisher.publish("price.eur", &Prepared::text("x")), Ok(0));
     }
-    // // Fewer and fewer subscribers get it, and finally the pattern is removed everywhere.
+    // Fewer and fewer subscribers get it, and finally the pattern is removed everywhere.
     while let Some(mut peer) = peers.pop() {
         peer.send(&Frame::text("-price.*.eur")).expect(&Reply::text("true"));
         assert_eq!(publisher.publish("price.1.eur", &Prepared::text("left")), Ok(peers.len()));
@@ -185,7 +185,7 @@ fn subscription_changes_count_at_once() {
         ask(&mut other, "+a.b", "subscribed");
         other.sync();
     }
-    // // A closed connection takes its patterns along.
+    // A closed connection takes its patterns along.
     ask(&mut other, "+>", "subscribed");
     other.send(&Frame::close(1000, ""));
     while other.next().is_some() {}
@@ -227,7 +227,7 @@ fn wildcards_are_allowed_in_subscriptions_only() {
     ask(&mut peer, "=", &InvalidTopic::Name.to_string());
     let answer = server.connect().send(post("/publish/a.*", "x")).answer();
     assert_eq!((answer.status, answer.text()), (400, &*wildcard));
-    // // As part of a token they are ordinary characters.
+    // As part of a token they are ordinary characters.
     ask(&mut peer, "+a*", "subscribed");
     peer.send(&Frame::text("=a*")).expect(&Reply::text("a*"));
     peer.expect(&Reply::text("to 1"));

@@ -73,7 +73,7 @@ fn each_change_is_reported_to_the_connection_that_makes_it() {
     ask(&mut one, "+told.a");
     assert_eq!(change(&ear), told(0, 1));
     ask(&mut one, "+told.a");
-    // // Not for a repeated subscription, a pattern, or a topic without a rule.
+    // Not for a repeated subscription, a pattern, or a topic without a rule.
     ask(&mut one, "+told.*");
     ask(&mut one, "+quiet.a");
     ask(&mut other, "+told.a");
@@ -102,7 +102,7 @@ fn each_count_is_reported_once_over_all_threads() {
             });
         }
     });
-    // // Each number is left upwards as often as it is reached downwards.
+    // Each number is left upwards as often as it is reached downwards.
     let mut balance = [0_i32; 9];
     for _ in 0..8 * 102 {
         let (_, before, after) = change(&ear);

@@ -29,7 +29,7 @@ fn client_in_the_proxy_header_is_the_peer() {
     client.send(LINE.to_owned() + &get("/"));
     assert_eq!(client.answer().text(), "192.0.2.7:4711 192.0.2.7");
     assert_eq!(client.send(get("/")).answer().text(), "192.0.2.7:4711 192.0.2.7");
-    // // However it is split, and with the handshake or a frame after it in the same segment.
+    // However it is split, and with the handshake or a frame after it in the same segment.
     for cut in [1, 6, LINE.len() - 1, LINE.len(), LINE.len() + 5] {
         let mut client = server.connect();
         let wire = LINE.to_owned() + &handshake("/echo", "");
@@ -49,7 +49,7 @@ fn connection_without_a_proxy_header_is_closed() {
     let mut plain = server.connect();
     plain.send(get("/"));
     assert!(plain.ends_without_a_word());
-    // // An incomplete header times out.
+    // An incomplete header times out.
     for begun in ["", "PROXY TCP4 192.0.2.7"] {
         assert!(server.connect().send(begun).ends_without_a_word());
     }

@@ -119,7 +119,7 @@ fn newest_messages_are_dropped_and_each_drop_is_counted_and_reported() {
     let [newest, oldest, conflated, closed] = world.counters();
     assert_eq!((oldest, conflated, closed), (0, 0, 0));
     assert_eq!(world.told.load(Ordering::SeqCst), newest);
-    // // The end was dropped like the other messages.
+    // The end was dropped like the other messages.
     let heard: Vec<u64> = (0..COUNT + 1 - newest).map(|_| number_of(slow.next())).collect();
     assert_eq!(begins_without_a_gap(&heard), heard.len());
     let mut publisher = world.server.websocket("/");
@@ -133,7 +133,7 @@ fn oldest_messages_are_dropped_and_each_drop_is_counted_and_reported() {
     let mut slow = world.flood();
     let heard = collect(&mut slow);
     let begin = begins_without_a_gap(&heard);
-    // // After the gap come the messages that stayed queued; the end is one of them.
+    // After the gap come the messages that stayed queued; the end is one of them.
     let last: Vec<u64> = (COUNT + 1 - WAITING as u64..COUNT).collect();
     assert_eq!(heard[begin..], last);
     let [newest, oldest, conflated, closed] = world.counters();
@@ -148,7 +148,7 @@ fn slow_subscriber_gets_the_last_value_of_each_topic() {
     let mut slow = world.flood();
     let [newest, oldest, conflated, closed] = world.counters();
     assert_eq!((newest, oldest, closed), (0, 0, 0));
-    // // The last value of `all.0` is the end, at the queue position of its earlier values.
+    // The last value of `all.0` is the end, at the queue position of its earlier values.
     let delivered = COUNT - conflated;
     let mut heard = collect(&mut slow);
     heard.extend((heard.len() as u64..delivered).map(|_| number_of(slow.next())));

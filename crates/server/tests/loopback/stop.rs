@@ -98,7 +98,7 @@ fn short_stop_delay_elapses() {
 
 #[test]
 fn messages_sent_before_the_stop_are_answered() {
-    // // On one thread, input sent before an answered message has been received.
+    // On one thread, input sent before an answered message has been received.
     let server = server(1);
     let mut posting = server.connect();
     let wire = post("/body", "abc");
@@ -123,7 +123,7 @@ fn messages_sent_before_the_stop_are_answered() {
     late.expect(&Reply::Close(Some(1001), "server stops".into()));
     late.send(&Frame::close(1001, ""));
     assert_eq!(late.next(), None);
-    // // As far as it had arrived; the last answer depends on when the stop came.
+    // As far as it had arrived; the last answer depends on when the stop came.
     while let Some(answer) = reading.answer_to("GET") {
         assert_eq!(answer.status, 200);
     }
@@ -161,7 +161,7 @@ fn handover_rejects_no_connection_and_answers_one_more_request() {
         peer.send(&Frame::close(1001, ""));
         assert_eq!(peer.next(), None);
         assert!(server.stop.listeners().unwrap().is_empty());
-        // // Its thread may see the handover later than the other thread.
+        // Its thread may see the handover later than the other thread.
         let mut is_last = false;
         while !is_last {
             let answer = kept.send(get("/readyz")).answer();
@@ -170,7 +170,7 @@ fn handover_rejects_no_connection_and_answers_one_more_request() {
         }
         kept.assert_end();
         drop((peer, kept));
-        // // No connection is left there, so it ends, and new connections are served.
+        // No connection is left there, so it ends, and new connections are served.
         server.join();
         for _ in 0..50 {
             assert_eq!(heir.connect().send(get("/")).answer().status, 200);
@@ -188,13 +188,13 @@ fn lingering_for_silent_connections_ends_with_the_window() {
     let heir = heir(&server, 1);
     server.stop.hand_over();
     kept.assert_end();
-    // // This is its first request.
+    // This is its first request.
     let answer = fresh.send(get("/")).answer();
     assert_eq!((answer.status, answer.closes()), (200, true));
     fresh.assert_end();
     drop((fresh, kept));
     server.join();
-    // // With the last connection, an ordinary stop ends it.
+    // With the last connection, an ordinary stop ends it.
     let (mut fresh, mut kept) = (heir.connect(), heir.connect());
     assert_eq!(kept.send(get("/")).answer().status, 200);
     heir.stop.hand_over();
@@ -213,7 +213,7 @@ fn handover_bounds_the_wait_for_a_first_request() {
         let server = Server::new(routes()).threads(1).grace(grace).drain_window(Duration::ZERO).http(http);
         let server = Running::server(server);
         let (mut silent, mut kept) = (server.connect(), server.connect());
-        // // So the other connection has been accepted, too.
+        // So the other connection has been accepted, too.
         assert_eq!(kept.send(get("/")).answer().status, 200);
         server.stop.hand_over();
         silent.assert_end();

@@ -353,7 +353,7 @@ struct Scripted<F> {
 impl<F: Fn(&Heard, &mut Context<'_>)> Scripted<F> {
     fn hear(&self, heard: Heard, cx: &mut Context<'_>) {
         (self.script)(&heard, cx);
-        // // The test may have dropped its receiver already.
+        // The test may have dropped its receiver already.
         let _ = self.heard.send(heard);
     }
 }

@@ -167,7 +167,7 @@ fn last_answer_is_followed_by_close_notify() {
     plain.head();
     plain.body(LARGE);
     plain.assert_end();
-    // // And a client that ends with close_notify alone gets one back.
+    // And a client that ends with close_notify alone gets one back.
     let mut peer = Client::new(&server, &client(&pem.0, BOTH), "localhost");
     peer.send(get("/"));
     peer.head();
@@ -238,14 +238,14 @@ fn non_tls_input_gets_an_alert_and_is_counted() {
     assert!(read.is_ok() || read.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
     assert!(alert.starts_with(&[21, 3]), "a record with an alert: {alert:?}");
     assert_eq!(monitor.metrics().tls_failures, 1);
-    // // A client of another protocol, and a client that does not trust the certificate.
+    // A client of another protocol, and a client that does not trust the certificate.
     let mut config = client(&pem.0, BOTH);
     config.alpn_protocols = vec![b"h2".to_vec()];
     let mut other = Client::new(&server, &config, "localhost");
     assert!(other.stream.write_all(b"x").and_then(|()| other.stream.flush()).is_err());
     let mut distrusting = Client::new(&server, &client(&made(&["localhost"]).0, BOTH), "localhost");
     assert!(distrusting.stream.write_all(b"x").is_err());
-    // // An incomplete handshake times out.
+    // An incomplete handshake times out.
     let mut silent = server.connect();
     assert!(silent.ends_without_a_word());
 }
@@ -288,7 +288,7 @@ fn proxy_header_comes_before_the_tls_handshake() {
     first.send(get("/"));
     first.head();
     assert_eq!(first.body(14), b"192.0.2.7:4711");
-    // // A rejected TLS connection gets no answer.
+    // A rejected TLS connection gets no answer.
     let mut second = connect();
     assert!(second.stream.write_all(b"x").is_err());
     assert_eq!(monitor.metrics().limited.of(Limit::Address), 1);

@@ -149,7 +149,7 @@ fn closed_subscribers_are_not_counted() {
     let server = server();
     let mut crowd = crowd(&server);
     while let Some(mut leaving) = crowd.pop() {
-        // // By a Close, whose answer shows that the subscription has ended.
+        // By a Close, whose answer shows that the subscription has ended.
         leaving.send(&Frame::close(1000, ""));
         while leaving.next().is_some() {}
         let reached = server.connect().send(post("/publish/all", "x")).answer();
@@ -199,7 +199,7 @@ fn subscriber_in_the_middle_of_a_message_misses_no_message() {
     for text in ["one", "two"] {
         other.send(&Frame::text(text)).expect(&Reply::text(text));
     }
-    // // Its own messages are no exception.
+    // Its own messages are no exception.
     telling.send(&Frame::text("three"));
     other.expect(&Reply::text("three"));
     telling.send(&Frame::text("end"));
@@ -240,7 +240,7 @@ fn in_order(server: &Running, rounds: usize) {
         .collect();
     for (at, peer) in crowd.iter_mut().enumerate() {
         let mut next = vec![0; size];
-        // // The peer's own publications come with a reply to each, in order too.
+        // The peer's own publications come with a reply to each, in order too.
         let mut words = 0;
         while next.iter().sum::<usize>() < size * rounds || words < rounds {
             let Some(Reply::Message(Kind::Text, text)) = peer.next() else { panic!("a message") };

@@ -43,7 +43,7 @@ fn frames_after_the_handshake_arrive_however_they_are_split() {
 #[test]
 fn requests_before_the_handshake_are_answered_before_it() {
     let server = Running::router(routes());
-    // // Enough large answers that the handshake has to wait for them to leave.
+    // Enough large answers that the handshake has to wait for them to leave.
     for ahead in [1, 3, 50] {
         let mut client = server.connect();
         let requests = get("/large").repeat(ahead);
@@ -59,7 +59,7 @@ fn requests_before_the_handshake_are_answered_before_it() {
 fn sends_of_open_come_after_the_answer_and_before_the_echo() {
     let (route, _ear) = scripted(|heard, cx| {
         let text = format!("{heard:?}");
-        // // After its own close this fails.
+        // After its own close this fails.
         let _ = cx.send_text(text.split('(').next().unwrap_or_default());
     });
     let server = Running::router(routes().websocket("/told", route));

@@ -115,14 +115,14 @@ fn close_is_echoed_and_the_server_ends_the_transport() {
     let server = Running::router(routes());
     for code in [1000, 1001, 1003, 1007, 1011, 1012, 1014, 3000, 4999] {
         let mut peer = server.websocket("/echo");
-        // // Frames after the Close do not count.
+        // Frames after the Close do not count.
         peer.send(&Frame::close(code, "bye")).send(&Frame::text("late")).expect_close(code);
     }
     let mut peer = server.websocket("/echo");
     peer.send(&Frame::text("last")).send(&Frame::close_raw("")).expect(&Reply::text("last"));
     peer.expect(&Reply::Close(None, String::new()));
     assert_eq!(peer.next(), None);
-    // // A peer that has ended its side in the same segment still gets the answer.
+    // A peer that has ended its side in the same segment still gets the answer.
     let mut peer = server.websocket("/echo");
     peer.send(&Frame::text("last")).send(&Frame::close(1000, "")).client.half_close();
     peer.expect(&Reply::text("last"));
@@ -155,7 +155,7 @@ fn protocol_error_is_answered_with_a_close() {
         (1007, Frame::text(b"\xff")),
     ] {
         let mut peer = server.websocket("/echo");
-        // // Earlier messages are answered; the many bytes after the error are ignored.
+        // Earlier messages are answered; the many bytes after the error are ignored.
         peer.send(&Frame::text("before")).send(&frame).send(&Frame::binary(noise(100_000)));
         peer.expect(&Reply::text("before"));
         peer.expect_close(code);

@@ -33,12 +33,12 @@ impl Handler for Sleeper {
             cx.waker().wake();
         }
         let _ = cx.send_text(&self.count.to_string());
-        // // The test may have dropped its receiver already.
+        // The test may have dropped its receiver already.
         let _ = self.woken.send(self.count);
     }
 
     fn close(&mut self, _: &Closed, cx: &mut Context<'_>) {
-        // // A wakeup after the close has no effect.
+        // A wakeup after the close has no effect.
         cx.waker().wake();
     }
 }
@@ -98,7 +98,7 @@ fn self_wakeup_is_handled_in_another_turn() {
     for round in 1..=10 {
         assert_eq!(told.recv_timeout(PATIENCE).unwrap(), round);
     }
-    // // It was not woken again: the count rises only with the next wakeup.
+    // It was not woken again: the count rises only with the next wakeup.
     peer.send(&Frame::text("-"));
     wakers.recv_timeout(PATIENCE).unwrap().wake();
     assert_eq!(told.recv_timeout(PATIENCE).unwrap(), 11);
@@ -111,7 +111,7 @@ fn waker_outlives_its_connection_and_its_server() {
     gone.send(&Frame::text("-"));
     let of_gone = wakers.recv_timeout(PATIENCE).unwrap();
     drop(gone);
-    // // A connection that reuses the index is not woken.
+    // A connection that reuses the index is not woken.
     let mut peer = server.websocket("/");
     peer.send(&Frame::text("-"));
     let waker = wakers.recv_timeout(PATIENCE).unwrap();
@@ -152,7 +152,7 @@ fn handler_with_paused_reads_gets_one_message_at_a_time() {
     let route = WebSocketRoute::new(move |_| Ok(Slow { wakers: wakers.clone(), heard: heard.clone() }));
     let server = Running::router(Router::new().websocket("/", route));
     let mut peer = server.websocket("/");
-    // // More than one chunk, in one burst and in several.
+    // More than one chunk, in one burst and in several.
     for number in 0..200 {
         peer.send(&Frame::text(format!("{number:0>2000}")));
     }
@@ -161,7 +161,7 @@ fn handler_with_paused_reads_gets_one_message_at_a_time() {
         assert!(messages.try_recv().is_err(), "no message before it is wanted");
         waker.recv_timeout(PATIENCE).unwrap().wake();
     }
-    // // No message is queued any more, so reads are not paused.
+    // No message is queued any more, so reads are not paused.
     peer.send(&Frame::text("last"));
     assert_eq!(messages.recv_timeout(PATIENCE).unwrap(), "last");
 }
@@ -190,7 +190,7 @@ fn sends_after_a_self_wakeup_leave_without_another_event() {
         assert_eq!(text(peer.next().unwrap()), "first");
         assert_eq!(text(peer.next().unwrap()), "second");
     }
-    // // A loop that sleeps until the completion of the answer takes a second for each.
+    // A loop that sleeps until the completion of the answer takes a second for each.
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(3), "ten answers took {took:?}");
 }
