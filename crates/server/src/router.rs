@@ -240,7 +240,7 @@ impl Router {
     /// let router = Router::new()
     ///     .before("/admin", |request| {
     ///         let token = request.head().header("authorization").next();
-    //         // Production code compares in constant time.
+    ///         // Production code compares in constant time.
     ///         (token != Some(b"Bearer secret"))
     ///             .then(|| Response::new(401).with_header("WWW-Authenticate", "Bearer"))
     ///     })

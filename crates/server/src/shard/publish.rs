@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   callbacks, mail ─▶ Topics: queue ─▶ publish: within the turn's budget ─▶ subscribers
-//!         ▲                                      │ some is left
-//!         └── not received from meanwhile ◀──────┤ hold_back
-//!                                                └─▶ the next turn goes on
+//!         ▲                              │ budget is used up
+//!         └── reads paused ◀─────────────┤ hold_back
+//!                                        └─▶ continues in the next turn
 //! ```
 
 use sinews_engine::{ConnId, Io};

@@ -1,8 +1,8 @@
 //! Graceful stop: announcement, gradual close of clients, grace period.
 //!
 //! ```text
-//!  serving ─▶ announced: /readyz fails ─▶ telling: no accepts, some clients a step get 1001 ─▶ waiting
-//!              delay                              window                                                  grace
+//!   serving ─▶ announced: /readyz fails ─▶ telling: no accepts, 1001 in steps ─▶ waiting
+//!              delay                       window                                grace
 //! ```
 //!
 //! After a handover of the listeners, the first phase is skipped. After the second phase the shard lingers until the
