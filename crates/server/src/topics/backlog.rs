@@ -1,11 +1,11 @@
 //! Queue of publications for a slow subscriber: bounded by the rule of each topic, in publication order.
 //!
 //! ```text
-//!   publication ─▶ little is on its way to the subscriber ─▶ session ─▶ loop
-//!                  │ much is                                   ▲
-//!                  ▼                                           │ little is again, or the connection itself
-//!               backlog: a lane for each rule ─────────────────┘ sends something
-//!                  │ as much waits as may
+//!   publication ─▶ subscriber below its high-water mark ─▶ session ─▶ loop
+//!                  │ above                                  ▲
+//!                  ▼                                        │ below again, or the connection itself sends
+//!               backlog: a lane for each rule ──────────────┘
+//!                  │ limit of the rule
 //!                  └─▶ dropped, conflated, or the connection closes
 //! ```
 
