@@ -154,14 +154,14 @@ pub(super) const PROBED: &[Line] = &[
     line(
         "library",
         "No handshake timeout",
-        By(&[(HTTP, "a_request_has_a_time_to_arrive"), (HTTP, "a_drip_of_bytes_gains_no_time")]),
+        By(&[(HTTP, "request_has_a_head_timeout"), (HTTP, "slow_drip_of_bytes_does_not_extend_the_timeout")]),
     ),
     line(
         "library",
         "Compression options that negotiate nothing",
         By(&[
             (AUTOBAHN, "echoes_are_compressed_and_windows_taken_over"),
-            (SOCKET, "compressed_messages_come_back_in_either_mode"),
+            (SOCKET, "compressed_messages_are_echoed_in_either_mode"),
         ]),
     ),
 ];
@@ -178,20 +178,20 @@ pub(super) const DEFAULTS: &[Line] = &[
         By(&[
             (HEADS, "the_size_of_a_head_is_limited_to_the_byte"),
             (HEADS, "the_number_of_header_lines_is_limited_to_the_line"),
-            (HTTP, "what_is_too_large_is_refused"),
+            (HTTP, "oversized_requests_are_rejected"),
         ]),
     ),
     line(
         "limits",
         "Messages over the limit end with 1009",
-        By(&[(SOCKET, "a_message_over_the_limit_ends_with_1009")]),
+        By(&[(SOCKET, "message_over_the_limit_is_closed_with_1009")]),
     ),
     line(
         "liveness",
         "Silent peers are asked, then closed; writers that stall are dropped",
         By(&[
             (FAULTS, "silent_peers_are_asked_and_then_closed"),
-            (SERVER_LIFETIME, "a_peer_that_takes_nothing_is_dropped"),
+            (SERVER_LIFETIME, "peer_that_does_not_read_is_dropped"),
         ]),
     ),
     line(
@@ -261,7 +261,7 @@ pub(super) const CLASSES: &[Line] = &[
             (FAULTS, "a_flood_of_pings_to_a_peer_that_never_reads_is_bounded"),
             (FAULTS, "pings_faster_than_the_rate_fail"),
             (FAULTS, "pongs_and_pings_wait_for_room"),
-            (FLOW, "pings_to_a_peer_that_does_not_read_are_not_kept"),
+            (FLOW, "pings_to_a_peer_that_does_not_read_are_not_queued"),
         ]),
     ),
     line(
@@ -286,7 +286,7 @@ pub(super) const CLASSES: &[Line] = &[
         "A thousand to one, in one frame and in many",
         By(&[
             (FAULTS, "a_bomb_fails_in_one_frame_and_in_many"),
-            (SOCKET, "a_bomb_ends_with_1009_while_it_inflates"),
+            (SOCKET, "compression_bomb_is_closed_with_1009_while_inflating"),
         ]),
     ),
     line(
@@ -326,7 +326,7 @@ pub(super) const CLASSES: &[Line] = &[
         By(&[
             (HEADS, "a_head_in_one_byte_segments_is_looked_at_once"),
             (CUTS, "a_request_is_answered_the_same_however_it_is_cut"),
-            (HTTP, "requests_are_the_same_however_they_are_cut"),
+            (HTTP, "requests_parse_alike_however_they_are_split"),
         ]),
     ),
     line(
@@ -358,7 +358,7 @@ pub(super) const CLASSES: &[Line] = &[
         By(&[
             (FAULTS, "the_peer_may_vanish_at_every_byte"),
             (FAULTS, "an_end_inside_a_message_never_delivers_it"),
-            (HTTP, "a_reset_anywhere_hurts_nobody_else"),
+            (HTTP, "reset_at_any_point_does_not_affect_other_clients"),
         ]),
     ),
     line("E", "Upgrade with a body", By(&[(SERVER, "a_request_with_a_body_is_400")])),
@@ -367,14 +367,14 @@ pub(super) const CLASSES: &[Line] = &[
         "A refusal that leaves bytes to be read as a request",
         By(&[
             (SERVER, "refusals_end_the_connection_and_delimit_their_body"),
-            (UPGRADE, "a_client_that_wanted_to_leave_http_does_not_go_on_in_it"),
+            (UPGRADE, "failed_upgrade_does_not_continue_in_http"),
         ]),
     ),
     line(
         "E",
         "Bytes before the switch reach the application early",
         By(&[
-            (UPGRADE, "frames_behind_the_handshake_arrive_however_the_bytes_are_cut"),
+            (UPGRADE, "frames_after_the_handshake_arrive_however_they_are_split"),
             (CLIENT, "bytes_behind_the_answer_are_left"),
         ]),
     ),
@@ -422,7 +422,7 @@ pub(super) const CLASSES: &[Line] = &[
         By(&[
             (ORIGIN, "foreign_pages_are_refused_unless_the_server_says_otherwise"),
             (ORIGIN, "a_repeated_origin_is_of_no_origin"),
-            (UPGRADE, "origins_and_subprotocols_are_the_routes_to_choose"),
+            (UPGRADE, "route_selects_origins_and_subprotocols"),
         ]),
     ),
     line("G", "Unverified claims that choose where keys come from", Not("no claims are read here")),
@@ -455,7 +455,7 @@ pub(super) const CLASSES: &[Line] = &[
         By(&[
             (LIFETIME, "messages_behind_our_close_are_told_until_the_peer_closes"),
             (LIFETIME, "sessions_of_one_thread_end_apart_from_each_other"),
-            (SERVER_LIFETIME, "every_way_of_ending_is_told_once"),
+            (SERVER_LIFETIME, "every_kind_of_end_is_reported_once"),
         ]),
     ),
 ];

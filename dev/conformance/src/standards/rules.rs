@@ -208,7 +208,7 @@ pub(super) const RFC_6455: &[Line] = &[
         "7.1.1",
         "The server ends the transport first",
         By(&[
-            (SOCKET, "a_close_is_echoed_and_the_server_ends_the_transport"),
+            (SOCKET, "close_is_echoed_and_the_server_ends_the_transport"),
             (CLOSING, "the_transport_ends_only_when_both_closes_are_settled"),
             (AUTOBAHN, "section_7_closing"),
         ]),
@@ -408,15 +408,15 @@ pub(super) const HTTP_UPGRADE: &[Line] = &[
         "101 has no body, and nothing pipelined before it is reordered",
         By(&[
             (UPGRADE, "requests_before_the_handshake_are_answered_before_it"),
-            (UPGRADE, "what_open_sends_comes_behind_the_answer_and_before_the_echo"),
+            (UPGRADE, "sends_of_open_come_after_the_answer_and_before_the_echo"),
         ]),
     ),
     line(
         "9931",
         "Bytes behind a refused upgrade are not read as a request",
         By(&[
-            (UPGRADE, "a_client_that_wanted_to_leave_http_does_not_go_on_in_it"),
-            (UPGRADE, "a_request_that_is_no_handshake_is_refused_and_ends"),
+            (UPGRADE, "failed_upgrade_does_not_continue_in_http"),
+            (UPGRADE, "invalid_handshake_is_rejected_and_closes"),
             (SERVER, "refusals_end_the_connection_and_delimit_their_body"),
         ]),
     ),
@@ -462,7 +462,7 @@ pub(super) const OFTEN_WRONG: &[Line] = &[
         "The first subprotocol echoed blindly, or one that was not offered",
         By(&[
             (SERVER, "the_server_chooses_among_offered_subprotocols_by_its_own_preference"),
-            (UPGRADE, "origins_and_subprotocols_are_the_routes_to_choose"),
+            (UPGRADE, "route_selects_origins_and_subprotocols"),
         ]),
     ),
     line(
@@ -484,7 +484,7 @@ pub(super) const OFTEN_WRONG: &[Line] = &[
         "Bytes behind the handshake lost or run early",
         By(&[
             (PROBES, "frames_behind_either_head_in_the_same_segment_are_kept"),
-            (UPGRADE, "frames_behind_the_handshake_arrive_however_the_bytes_are_cut"),
+            (UPGRADE, "frames_after_the_handshake_arrive_however_they_are_split"),
         ]),
     ),
     line(
@@ -502,7 +502,7 @@ pub(super) const OFTEN_WRONG: &[Line] = &[
         "No Close frame on failure",
         By(&[
             (PROBES, "each_failure_sends_the_close_that_names_it"),
-            (SOCKET, "a_peer_at_fault_is_told_and_the_transport_ends"),
+            (SOCKET, "protocol_error_is_answered_with_a_close"),
         ]),
     ),
     line(
