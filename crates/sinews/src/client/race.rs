@@ -1,4 +1,4 @@
-//! Several addresses, and the first that answers (RFC 8305, "happy eyeballs").
+//! Several addresses, and the first that connects (RFC 8305, "happy eyeballs").
 
 use std::future::{Future, poll_fn};
 use std::net::{IpAddr, SocketAddr};
@@ -6,10 +6,10 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// How long one address may take before the next is tried beside it (RFC 8305 section 5).
+/// Time after which the next address is tried concurrently (RFC 8305 section 5).
 pub(crate) const STAGGER: Duration = Duration::from_millis(250);
 
-/// Most addresses of a name that are tried. With [`STAGGER`], the last one begins after 4 s.
+/// Most addresses of a name that are tried. With [`STAGGER`], the last attempt begins after 4 s.
 const ADDRESSES_MAX: usize = 16;
 
 /// The addresses in the order in which to try them: both families in turn, beginning with that of the first, each in
@@ -30,9 +30,9 @@ pub(crate) fn order(found: impl IntoIterator<Item = SocketAddr>, local: Option<I
     ordered
 }
 
-/// Tries the addresses one after the other, the next one when `wait` is over or when one has failed, and answers with
-/// the first connection; the others are dropped. Else with the fault that came last, or `None` if there was no
-/// address.
+/// Tries the addresses in order: the next attempt begins when `wait` has passed or when an attempt has failed.
+/// Returns the first connection and drops the other attempts. If all fail, returns the last error, or `None` if there
+/// was no address.
 pub(crate) async fn race<T, E, D, W>(
     addresses: Vec<SocketAddr>,
     mut dial: impl FnMut(SocketAddr) -> D,
@@ -103,7 +103,7 @@ mod tests {
 
         use super::*;
 
-        /// Races addresses that answer after so many milliseconds, the ports; odd ones with an error.
+        /// Races addresses that connect after `port` milliseconds; odd ports fail.
         async fn raced(ports: &[u16]) -> (Result<u16, Option<u16>>, u128, usize) {
             let found = ports.iter().map(|&port| SocketAddr::from(([127, 0, 0, 1], port))).collect();
             let (start, mut dialed) = (Instant::now(), 0);
