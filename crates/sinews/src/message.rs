@@ -295,8 +295,9 @@ impl<'a> MessageRef<'a> {
 pub struct MessageHead {
     /// Whether the message is text or binary.
     pub kind: Kind,
-    /// Bytes of payload that are known to come, from the first one that no call has received: those that are there,
-    /// and what the frame under way declares. At most [`Config::max_message`](crate::Config::max_message).
+    /// Bytes of payload that are known to follow, from the first byte that no call has returned: bytes already
+    /// received, and the declared length of the current frame. At most
+    /// [`Config::max_message`](crate::Config::max_message).
     pub len: usize,
     /// The message ends with these bytes. If not, further frames follow, or the message is compressed, so that its
     /// length is known only at its end.

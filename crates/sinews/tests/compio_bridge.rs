@@ -122,7 +122,10 @@ fn what_nobody_reads_meets_the_limit_and_is_not_lost() {
             }
         };
         assert_eq!(error.kind(), ErrorKind::OutOfMemory);
-        assert_eq!(error.to_string(), "20480 bytes, the limit, were received and not read");
+        assert_eq!(
+            error.to_string(),
+            "receive buffer is full: 20480 unread bytes reach the limit of the bridge"
+        );
         assert_eq!(drain(&mut bridge), 20 << 10);
         bridge.fill().await.unwrap();
     });

@@ -58,8 +58,8 @@ pub(crate) const RECEIVE_MAX: usize = 8 << 10;
 pub(crate) mod tests {
     use super::{Exchange, Step};
 
-    /// What a machine said and how it ended, if its peer's bytes come in pieces of this size, each only once all
-    /// before it were looked at. What was not consumed comes with it.
+    /// Output and result of a state machine whose peer's bytes arrive in chunks of this size, each only once all
+    /// earlier bytes are processed; with the number of consumed bytes.
     pub(crate) type Run<M> =
         (Vec<u8>, Option<Result<<M as Exchange>::Output, <M as Exchange>::Error>>, usize);
 

@@ -1,4 +1,4 @@
-//! Which proxy leads to a server.
+//! Choice of the proxy for a server.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::response::Response;
 use super::socks5::SocksReply;
 use super::target::{Credentials, Place, Target, UrlError, authority, redacted};
 
-/// What [`Connect`](super::Connect) was told about proxies.
+/// Proxy setting of [`Connect`](super::Connect).
 #[derive(Clone, Debug, Default)]
 pub(crate) enum ProxyChoice {
     #[default]
@@ -33,14 +33,14 @@ pub(crate) struct Proxy {
 pub(crate) enum ProxyKind {
     /// `http://`: CONNECT.
     Http,
-    /// `socks5://`: names are looked up here.
+    /// `socks5://`: the client resolves names.
     Socks5,
-    /// `socks5h://`: names are looked up by the proxy.
+    /// `socks5h://`: the proxy resolves names.
     Socks5h,
 }
 
 impl ProxyChoice {
-    /// The proxy for this server, if it takes one.
+    /// The proxy for this server, if any.
     pub(crate) fn choose(
         &self,
         target: &Target,
@@ -56,7 +56,7 @@ impl ProxyChoice {
 
 impl Proxy {
     pub(crate) fn parse(url: &str) -> Result<Self, ProxyError> {
-        // Without a scheme, `host:port` is an HTTP proxy.
+        // Without a scheme, `host:port` names an HTTP proxy.
         let with_scheme = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         let uri: Uri = with_scheme.parse().map_err(|_| ProxyError::Url(UrlError::Malformed))?;
         let kind = match uri.scheme_str().unwrap_or_default().to_ascii_lowercase().as_str() {
@@ -70,7 +70,7 @@ impl Proxy {
         Ok(Self { kind, host, port: port.unwrap_or(default), credentials })
     }
 
-    /// Its URL without name and password.
+    /// The proxy's URL without name and password.
     pub(crate) fn name(&self) -> String {
         let scheme = match self.kind {
             ProxyKind::Http => "http",
@@ -81,7 +81,8 @@ impl Proxy {
     }
 }
 
-/// The convention of the field, which no standard says: see [`Connect::proxy_from_environment`].
+/// Reads the environment variables by convention, as no standard defines them: see
+/// [`Connect::proxy_from_environment`].
 ///
 /// [`Connect::proxy_from_environment`]: super::Connect::proxy_from_environment
 fn from_environment(
@@ -94,7 +95,7 @@ fn from_environment(
     }
     let own = match target.secure {
         true => any_case(&set, "https_proxy"),
-        // A server that runs CGI programs sets HTTP_PROXY to what a request's header `Proxy` says.
+        // A server that runs CGI programs sets HTTP_PROXY to the value of a request's header `Proxy`.
         false if set("REQUEST_METHOD").is_some() => {
             set("http_proxy").map(|url| ("http_proxy".to_owned(), url))
         }
@@ -104,14 +105,14 @@ fn from_environment(
     Proxy::parse(&url).map(Some).map_err(|error| (format!("{name}={}", redacted(&url)), error))
 }
 
-/// A variable in lower or upper case, the lower one first; its name with it.
+/// A variable in lower or upper case, lower case first, with its name.
 fn any_case(set: &dyn Fn(&str) -> Option<String>, name: &str) -> Option<(String, String)> {
     [name.to_owned(), name.to_ascii_uppercase()]
         .into_iter()
         .find_map(|name| set(&name).map(|value| (name, value)))
 }
 
-/// This machine: a proxy would connect to itself.
+/// Whether the host is this machine: a proxy would connect to itself.
 fn is_local(host: &str) -> bool {
     let host = host.to_ascii_lowercase();
     match host.parse::<IpAddr>() {
@@ -120,7 +121,7 @@ fn is_local(host: &str) -> bool {
     }
 }
 
-/// Whether the list of `NO_PROXY` names the server.
+/// Whether the list of `NO_PROXY` contains the server.
 fn is_exempt(list: &str, target: &Target) -> bool {
     list.split(',').map(str::trim).filter(|entry| !entry.is_empty()).any(|entry| names(entry, target))
 }
@@ -148,7 +149,7 @@ fn names(entry: &str, target: &Target) -> bool {
     }
 }
 
-/// An entry of the list may end in a port, an IPv6 address with a port is in brackets.
+/// Splits the port off an entry of the list; an IPv6 address with a port is in brackets.
 fn split_port(entry: &str) -> (&str, Option<u16>) {
     if let Some((address, rest)) = entry.strip_prefix('[').and_then(|entry| entry.split_once(']')) {
         return (address, rest.strip_prefix(':').and_then(|port| port.parse().ok()));
@@ -174,29 +175,29 @@ fn is_within(address: IpAddr, network: IpAddr, bits: u32) -> bool {
     }
 }
 
-/// Why a proxy cannot be used, or refuses.
+/// An error of a proxy, or of its settings.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ProxyError {
-    /// Its URL leads nowhere.
+    /// The URL of the proxy is invalid.
     Url(UrlError),
-    /// The scheme of its URL is none of `http`, `socks5` and `socks5h`.
+    /// The scheme of its URL is not `http`, `socks5` or `socks5h`.
     Scheme,
-    /// It answered CONNECT with another status than 2xx: status, headers and body say why.
+    /// The response to CONNECT has a status other than 2xx: status, headers and body tell why.
     Refused(Box<Response>),
-    /// Its answer to CONNECT is not a head of HTTP/1.x.
+    /// The response to CONNECT is not a head of HTTP/1.x.
     Head(HeadError),
-    /// It speaks, but not SOCKS5.
+    /// The response is not SOCKS5.
     NotSocks5,
-    /// It does not take these credentials, or wants some.
+    /// The proxy rejects the credentials, or requires credentials.
     Authentication,
-    /// The name of the user is empty, or name or password is longer than 255 bytes, which SOCKS5 cannot say.
+    /// The user name is empty, or user name or password is longer than 255 bytes, the limit of SOCKS5.
     Credentials,
-    /// The name of the server is longer than 255 bytes, which SOCKS5 cannot say.
+    /// The name of the server is longer than 255 bytes, the limit of SOCKS5.
     NameTooLong,
-    /// It refused to connect.
+    /// The proxy rejected the connection.
     Socks(SocksReply),
-    /// Bytes came through the tunnel before anything was sent into it: they answer nobody.
+    /// Bytes were received through the tunnel before a request was sent.
     EarlyBytes,
 }
 
@@ -234,7 +235,7 @@ impl std::error::Error for ProxyError {}
 mod tests {
     use super::*;
 
-    /// Host and port of the proxy that this environment names, "" for none.
+    /// Host and port of the proxy that this environment names, "" without a proxy.
     fn chosen(url: &str, environment: &[(&str, &str)]) -> String {
         let target = Target::parse(url).expect(url);
         let variable = |name: &str| {

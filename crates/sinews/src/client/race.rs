@@ -12,8 +12,8 @@ pub(crate) const STAGGER: Duration = Duration::from_millis(250);
 /// Most addresses of a name that are tried. With [`STAGGER`], the last attempt begins after 4 s.
 const ADDRESSES_MAX: usize = 16;
 
-/// The addresses in the order in which to try them: both families in turn, beginning with that of the first, each in
-/// the order of the system (RFC 8305 section 4). With a local address, only those of its family.
+/// The addresses in the order in which to try them: both families alternate, beginning with the family of the first,
+/// each in the order of the system (RFC 8305 section 4). With a local address, only addresses of its family.
 pub(crate) fn order(found: impl IntoIterator<Item = SocketAddr>, local: Option<IpAddr>) -> Vec<SocketAddr> {
     let found =
         found.into_iter().filter(|address| local.is_none_or(|local| local.is_ipv4() == address.is_ipv4()));

@@ -7,20 +7,20 @@ use super::exchange::{Exchange, Step};
 use super::proxy::ProxyError;
 use super::response::Response;
 
-/// Asks an HTTP proxy for a tunnel.
+/// Requests a tunnel from an HTTP proxy.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     request: Option<String>,
     scanner: HeadScanner,
     limits: HeadLimits,
     body_max: usize,
-    /// Bytes of interim responses before the one that counts.
+    /// Bytes of interim responses before the final response.
     interim: usize,
     refusing: Option<Refusing>,
 }
 
 impl Tunnel {
-    /// To host and port, with the value of `Proxy-Authorization`. Neither has a line break: both come out of URLs.
+    /// To host and port, with the value of `Proxy-Authorization`. Neither contains a line break: both come from URLs.
     pub(crate) fn new(
         authority: &str,
         authorization: Option<&str>,
@@ -60,7 +60,7 @@ impl Exchange for Tunnel {
             return self.rest(received);
         }
         loop {
-            // What interim responses took is gone from the limit, so that there is an end to them.
+            // Interim responses count towards the limit, so that their number is bounded.
             let left = self.limits.max_bytes().saturating_sub(self.interim);
             let left = self.limits.with_max_bytes(u32::try_from(left).unwrap_or(u32::MAX));
             let response = received.get(self.interim..).unwrap_or_default();
@@ -70,7 +70,7 @@ impl Exchange for Tunnel {
             let consumed = self.interim + len;
             match head.status() {
                 100..=199 => self.interim = consumed,
-                // Whatever it says about a body, there is none.
+                // A response to CONNECT has no body, regardless of its headers.
                 200..=299 => return Ok(Step::Done { output: (), consumed }),
                 _ => {
                     self.refusing = Some(Refusing::new(Response::of_head(&head), consumed, self.body_max));

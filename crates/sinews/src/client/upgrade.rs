@@ -9,7 +9,7 @@ use super::error::ConnectError;
 use super::exchange::{Exchange, Step};
 use super::response::Response;
 
-/// Asks for a WebSocket and reads the answer; if that is a refusal, its body too.
+/// Requests a WebSocket and reads the response; the body too if the response is a rejection.
 #[derive(Debug)]
 pub(crate) struct Upgrade {
     handshake: ClientHandshake,
@@ -80,14 +80,14 @@ fn upgraded(established: &Established, heads: &[u8], limits: &HeadLimits) -> Upg
     let mut slots = HeaderSlots::new();
     let response = match ResponseHead::parse(last_head(heads, limits), limits, &mut slots) {
         Ok(head) => Response::of_head(&head),
-        // The handshake has parsed the same bytes.
+        // The handshake has parsed the same bytes already.
         Err(_) => Response::new(101, std::iter::empty()),
     };
     let response = response.with_subprotocol(established.subprotocol());
     Upgraded { negotiated: established.negotiated(), response }
 }
 
-/// The answer that counts, behind interim ones.
+/// The final response, behind interim responses.
 fn last_head<'h>(mut heads: &'h [u8], limits: &HeadLimits) -> &'h [u8] {
     while let Ok(Some(len)) = HeadScanner::new().scan(heads, limits) {
         if len == heads.len() {
