@@ -75,7 +75,7 @@ mod tests {
     use crate::server::Phase;
 
     #[test]
-    fn both_handshake_errors_convert_and_print_as_themselves() {
+    fn handshake_error_displays_as_the_converted_error() {
         fn accept() -> Result<(), HandshakeError> {
             Err(AcceptError::TimedOut(Phase::Head))?;
             Ok(())

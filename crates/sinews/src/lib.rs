@@ -316,7 +316,7 @@ pub mod server;
 #[cfg(all(feature = "url-connect", any(feature = "tokio", feature = "compio", feature = "blocking")))]
 #[cfg_attr(
     not(any(feature = "tokio", feature = "compio")),
-    allow(dead_code, reason = "`blocking` makes no TLS")
+    allow(dead_code, reason = "`blocking` opens no TLS streams")
 )]
 mod tls;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]

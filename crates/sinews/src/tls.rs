@@ -18,7 +18,7 @@ pub(crate) enum Library {
     )]
     Rustls(Arc<rustls::ClientConfig>),
     #[cfg(feature = "native-tls")]
-    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "on compio, TLS is made by rustls"))]
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "on compio, TLS uses rustls"))]
     Native(native_tls::TlsConnector),
 }
 
@@ -156,15 +156,15 @@ impl fmt::Display for TlsError {
                  sinews, or the feature rustls and a configuration (Connect::tls); on Tokio, rustls needs the feature tokio-rustls",
             ),
             Self::NoRoots => f.write_str(
-                "no root certificates on this machine; the feature rustls-webpki-roots of the crate sinews brings some",
+                "no root certificates on this machine; enable the feature rustls-webpki-roots of the crate sinews",
             ),
             Self::Setup(error) => write!(f, "settings: {error}"),
-            Self::Name => f.write_str("no name that a certificate could be for"),
+            Self::Name => f.write_str("the host is not a valid name for a certificate"),
             Self::Handshake(error) => match explain(error) {
                 Some(sentence) => write!(f, "{sentence} ({error})"),
                 None => error.fmt(f),
             },
-            Self::Alpn(chosen) => write!(f, "ALPN chose {chosen:?}; offer http/1.1 alone, or nothing"),
+            Self::Alpn(chosen) => write!(f, "ALPN selected {chosen:?}; offer only http/1.1, or nothing"),
         }
     }
 }

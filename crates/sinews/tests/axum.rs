@@ -119,7 +119,7 @@ async fn echo_with_deflate() {
 }
 
 #[tokio::test]
-async fn a_subprotocol_is_chosen() {
+async fn subprotocol_is_selected() {
     async fn chat(upgrade: WebSocketUpgrade) -> Response {
         assert_eq!(upgrade.requested_protocols().collect::<Vec<_>>(), ["v1", "v2"]);
         assert_eq!(upgrade.selected_protocol(), None);
@@ -139,7 +139,7 @@ async fn a_subprotocol_is_chosen() {
 }
 
 #[tokio::test]
-async fn large_messages_and_their_limit() {
+async fn large_messages_pass_up_to_the_limit() {
     async fn large(upgrade: WebSocketUpgrade) -> Response {
         upgrade.max_message_size(20 << 20).max_frame_size(20 << 20).on_upgrade(echo)
     }
@@ -156,7 +156,7 @@ async fn large_messages_and_their_limit() {
 }
 
 #[tokio::test]
-async fn layers_and_other_extractors_stay_what_they_are() {
+async fn layers_and_other_extractors_work_unchanged() {
     #[derive(serde::Deserialize)]
     struct Who {
         name: String,
@@ -188,7 +188,7 @@ async fn layers_and_other_extractors_stay_what_they_are() {
 }
 
 #[tokio::test]
-async fn rejections_are_those_of_accept() {
+async fn rejections_match_those_of_accept() {
     let cases = [
         REQUEST.replace("GET", "POST"),
         REQUEST.replace("Upgrade: websocket\r\n", ""),
@@ -219,7 +219,7 @@ async fn rejections_are_those_of_accept() {
 }
 
 #[tokio::test]
-async fn origins_are_those_that_are_allowed() {
+async fn only_allowed_origins_are_accepted() {
     let foreign = REQUEST.replace("Version: 13\r\n", "Version: 13\r\nOrigin: https://elsewhere.example\r\n");
     let with = |policy: Option<OriginPolicy>, failed: mpsc::UnboundedSender<AcceptError>| {
         let handler = move |upgrade: WebSocketUpgrade| async move {
@@ -252,7 +252,7 @@ async fn origins_are_those_that_are_allowed() {
 }
 
 #[tokio::test]
-async fn a_failed_upgrade_is_told() {
+async fn failed_upgrade_calls_the_callback() {
     let (tell, mut told) = mpsc::unbounded_channel();
     let (asked, mut was_asked) = mpsc::unbounded_channel();
     let handler = move |upgrade: WebSocketUpgrade| async move {
@@ -272,7 +272,7 @@ async fn a_failed_upgrade_is_told() {
 
 /// hyper hands the connection over whichever response it sent.
 #[tokio::test]
-async fn a_websocket_whose_response_was_replaced_ends_with_its_first_read() {
+async fn replaced_response_ends_the_websocket_at_its_first_read() {
     let (tell, mut told) = mpsc::unbounded_channel();
     let handler = move |upgrade: WebSocketUpgrade| async move {
         let failed = tell.clone();
@@ -292,7 +292,7 @@ async fn a_websocket_whose_response_was_replaced_ends_with_its_first_read() {
 }
 
 #[tokio::test]
-async fn a_page_and_a_websocket_on_one_path() {
+async fn page_and_websocket_share_one_path() {
     async fn either(upgrade: Option<WebSocketUpgrade>) -> Response {
         match upgrade {
             Some(upgrade) => upgrade.on_upgrade(echo),
@@ -311,7 +311,7 @@ async fn a_page_and_a_websocket_on_one_path() {
 }
 
 #[tokio::test]
-async fn settings_that_cannot_be_are_a_500() {
+async fn invalid_settings_are_a_500() {
     let app = Router::new().route(
         "/",
         any(|upgrade: WebSocketUpgrade| async { upgrade.protocols(["no token"]).on_upgrade(echo) }),

@@ -152,7 +152,7 @@ fn next(ws: &mut WebSocket<End>) -> Message {
 }
 
 #[test]
-fn what_is_sent_alone_leaves_at_once() {
+fn single_message_leaves_at_once() {
     let (mut client, mut server) = pair(&Config::default(), 1 << 20, None);
     for n in 1..=3 {
         client.send(text(n)).unwrap();
@@ -169,7 +169,7 @@ fn what_is_sent_alone_leaves_at_once() {
 }
 
 #[test]
-fn large_messages_are_read_in_large_pieces_and_not_beyond_their_end() {
+fn large_messages_are_read_in_large_chunks_up_to_their_end() {
     let (mut client, mut server) = pair(&Config::default(), 8 << 20, None);
     let message = |len: usize, first: u8| -> Vec<u8> {
         (0..len).map(|place| (place as u8).wrapping_mul(31).wrapping_add(first)).collect()
@@ -198,7 +198,7 @@ fn undisturbed<T>(mut burst: impl FnMut() -> T) -> T {
 }
 
 #[test]
-fn the_answers_to_a_burst_leave_in_one_write() {
+fn replies_to_a_burst_leave_in_one_write() {
     const BURST: usize = 20;
     let (mut client, mut server) = pair(&Config::default(), 1 << 20, None);
     for n in 0..BURST {
@@ -227,7 +227,7 @@ fn the_answers_to_a_burst_leave_in_one_write() {
 
 /// What comes behind the last whole message of a burst is only part of one: nobody waits for it.
 #[test]
-fn half_a_message_does_not_hold_the_answers_back() {
+fn incomplete_message_does_not_delay_replies() {
     let bytes = wire(&[Frame::text("one"), Frame::text("two"), Frame::text("three")]);
     let (writes, said) = undisturbed(|| {
         let (mut server, to, from) = against_bytes(Role::Server, &Config::default());
@@ -244,7 +244,7 @@ fn half_a_message_does_not_hold_the_answers_back() {
 }
 
 #[test]
-fn what_is_queued_leaves_before_a_read() {
+fn queued_bytes_leave_before_a_read() {
     let (mut client, _, from) = against_bytes(Role::Client, &Config::default());
     client.feed("fed").unwrap();
     client.try_send("tried").unwrap();
@@ -255,7 +255,7 @@ fn what_is_queued_leaves_before_a_read() {
 }
 
 #[test]
-fn a_ping_is_answered_though_nobody_sends() {
+fn ping_is_answered_without_a_send() {
     let (mut server, to, from) = against_bytes(Role::Server, &Config::default());
     to.borrow_mut().bytes.extend(wire(&[Frame::ping("1"), Frame::ping("2")]));
     assert_eq!(server.next().unwrap().unwrap(), Message::Ping("1".into()));
@@ -266,7 +266,7 @@ fn a_ping_is_answered_though_nobody_sends() {
 }
 
 #[test]
-fn waiting_at_every_byte_loses_nothing() {
+fn would_block_at_every_byte_loses_nothing() {
     let (mut server, to, _) = against_bytes(Role::Server, &Config::default());
     let (mut bytes, mut expected, mut heard) = (Vec::new(), Vec::new(), Vec::new());
     for n in 0..40 {
@@ -289,7 +289,7 @@ fn waiting_at_every_byte_loses_nothing() {
 
 /// Both ends wait, are interrupted, and pass one byte or some, on a link that is mostly full.
 #[test]
-fn streams_that_wait_everywhere_carry_everything_in_order() {
+fn unreliable_streams_preserve_messages_and_order() {
     for seed in 0..9 {
         let config = Config::default().with_high_water(1000);
         let (mut client, mut server) = pair(&config, 37 + 400 * (seed as usize % 3), Some(seed));
@@ -332,7 +332,7 @@ fn streams_that_wait_everywhere_carry_everything_in_order() {
 }
 
 #[test]
-fn what_the_stream_did_not_take_leaves_later() {
+fn unsent_bytes_leave_with_a_later_call() {
     let (client, mut server) = link(10, None);
     let outgoing = client.outgoing.clone();
     let config = Arc::new(Config::default().with_high_water(100));
@@ -354,7 +354,7 @@ fn what_the_stream_did_not_take_leaves_later() {
 }
 
 #[test]
-fn either_side_closes() {
+fn either_side_can_close() {
     for client_first in [true, false] {
         for seed in 0..20 {
             let (mut client, mut server) = pair(&Config::default(), 64, Some(seed));
@@ -394,7 +394,7 @@ fn either_side_closes() {
 }
 
 #[test]
-fn with_a_way_to_shut_down_the_server_reads_to_the_end() {
+fn server_with_shutdown_reads_until_the_end() {
     let (server, to, from) = against_bytes(Role::Server, &Config::default());
     let mut server = server.with_shutdown(|end| {
         end.outgoing.borrow_mut().ended = true;
@@ -411,7 +411,7 @@ fn with_a_way_to_shut_down_the_server_reads_to_the_end() {
 }
 
 #[test]
-fn faults_are_told_once() {
+fn errors_are_returned_once() {
     // The transport ends without a Close.
     let (mut server, to, _) = against_bytes(Role::Server, &Config::default());
     to.borrow_mut().bytes.extend(&wire(&[Frame::text("cut")])[..5]);
@@ -469,7 +469,7 @@ fn told(read: fn(&mut [u8]) -> io::Result<usize>, write: fn(&[u8]) -> io::Result
 }
 
 #[test]
-fn odd_streams_end_the_connection() {
+fn misbehaving_streams_end_the_connection() {
     let wait = |_: &mut [u8]| Err(ErrorKind::WouldBlock.into());
     let all = |buf: &[u8]| Ok(buf.len());
     let mut ws = told(|_| Err(ErrorKind::ConnectionReset.into()), all);
@@ -499,7 +499,7 @@ fn a_dead_peer_ends_the_connection() {
 }
 
 #[test]
-fn deadlines_are_kept_when_reads_time_out() {
+fn deadlines_are_executed_when_reads_time_out() {
     let moment = Duration::from_micros(1);
     let long = Duration::from_secs(3600);
 
@@ -544,7 +544,7 @@ fn deadlines_are_kept_when_reads_time_out() {
 
 /// What lies in the transport is no silence, however long nobody looked.
 #[test]
-fn who_was_away_for_long_reads_before_judging() {
+fn absent_caller_reads_before_deadlines_are_executed() {
     let moment = Duration::from_micros(1);
     let config = Config::default()
         .with_idle_timeout(Some(moment))
@@ -564,7 +564,7 @@ fn who_was_away_for_long_reads_before_judging() {
 
 /// A peer that talks without end does not keep a connection open that is to end.
 #[test]
-fn close_ends_though_the_peer_never_stops() {
+fn close_completes_although_the_peer_never_stops_sending() {
     let negotiated = negotiate(None, None).client;
     let config = Config::default().with_close_timeout(Duration::from_micros(1));
     let talk = |buf: &mut [u8]| (&b"\x82\x00"[..]).read(buf);
@@ -610,7 +610,7 @@ impl Write for Tunnel {
 }
 
 #[test]
-fn a_websocket_within_a_websocket() {
+fn websocket_runs_inside_a_websocket() {
     let (client, server) = pair(&Config::default(), 1 << 20, None);
     let agreed = negotiate(None, None);
     let tunnel = |outer| Tunnel { outer, rest: VecDeque::new() };
@@ -628,7 +628,7 @@ const REQUEST: &str = "GET /chat HTTP/1.1\r\nHost: server.example.com\r\nUpgrade
      Sec-WebSocket-Protocol: chat\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
 #[test]
-fn a_handshake_is_accepted_byte_by_byte_and_nothing_behind_it_is_lost() {
+fn handshake_byte_by_byte_keeps_the_bytes_behind_it() {
     for seed in [None, Some(3)] {
         let (client, server) = link(1 << 20, seed);
         let mut bytes = REQUEST.as_bytes().to_vec();
@@ -653,7 +653,7 @@ fn a_handshake_is_accepted_byte_by_byte_and_nothing_behind_it_is_lost() {
 }
 
 #[test]
-fn what_is_refused_is_answered() {
+fn rejected_requests_get_a_response() {
     let (client, server) = link(1 << 20, None);
     client.outgoing.borrow_mut().bytes.extend(REQUEST.as_bytes());
     let refused = accept(server).on_request(|_| Err(Reject::new(403).body("not you"))).open();
@@ -675,7 +675,7 @@ fn what_is_refused_is_answered() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_left() {
+fn silent_server_times_out() {
     let (client, _server) = link(1 << 20, None);
     let opened = connect("ws://example.com/").timeout(Duration::from_millis(2)).over(client).open();
     assert!(matches!(opened, Err(ConnectError::TimedOut { phase: Phase::Handshake, .. })));
@@ -691,7 +691,7 @@ fn a_server_that_says_nothing_is_left() {
 /// A refusal whose body has no end in sight: what came of it is told when the second for the rest is over, or, here,
 /// when the server ends.
 #[test]
-fn a_refusal_comes_with_its_body() {
+fn rejection_includes_its_body() {
     let (client, server) = link(1 << 20, Some(5));
     let answer = b"HTTP/1.1 403 Forbidden\r\nX-Why: a\r\n\r\nnot today";
     server.outgoing.borrow_mut().bytes.extend(answer);
@@ -748,7 +748,7 @@ fn echoes<S: Read + Write>(ws: &mut WebSocket<S>) {
 }
 
 #[test]
-fn loopback_with_a_thread_for_each_end() {
+fn loopback_with_a_thread_per_end_echoes() {
     for with_shutdown in [false, true] {
         let (port, serving) = match with_shutdown {
             true => serve(|tcp| tcp, Some(|tcp: &mut TcpStream| tcp.shutdown(Shutdown::Write))),
@@ -771,7 +771,7 @@ fn loopback_with_a_thread_for_each_end() {
 
 /// A real socket says that its time was over, in the middle of a frame, and then goes on.
 #[test]
-fn a_socket_with_a_timeout_goes_on() {
+fn socket_continues_after_a_read_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut peer = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
     let (tcp, _) = listener.accept().expect("a client");
@@ -786,7 +786,7 @@ fn a_socket_with_a_timeout_goes_on() {
 }
 
 #[test]
-fn a_refused_client_reads_why_though_it_goes_on_sending() {
+fn rejected_client_that_keeps_sending_reads_the_response() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
     bounded(&client);
@@ -806,7 +806,7 @@ fn a_refused_client_reads_why_though_it_goes_on_sending() {
 
 #[cfg(feature = "url-connect")]
 #[test]
-fn a_url_is_enough() {
+fn connect_opens_a_socket_for_a_url() {
     let (port, serving) = serve(|tcp| tcp, None);
     let (mut ws, _) = connect(format!("ws://localhost:{port}/")).open().expect("opened");
     assert_eq!(ws.get_ref().read_timeout().expect("a socket"), None);
@@ -820,12 +820,12 @@ fn a_url_is_enough() {
     let error = connect("wss://localhost/").open().expect_err("no TLS");
     assert_eq!(
         error.to_string(),
-        "TLS with localhost: settings: sinews::blocking makes no TLS streams: hand one to Connect::over"
+        "TLS with localhost: settings: sinews::blocking does not open TLS streams: pass a TLS stream to Connect::over"
     );
 }
 
 #[test]
-fn tls_streams_are_streams() {
+fn websocket_runs_over_tls_streams() {
     use rustls::crypto::ring::default_provider;
     use rustls::pki_types::PrivateKeyDer;
     use rustls::{

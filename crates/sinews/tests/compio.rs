@@ -149,7 +149,7 @@ async fn echo<S: Transport>(mut socket: WebSocket<S>) -> Result<(), Error> {
 }
 
 #[test]
-fn messages_of_each_kind_come_as_they_were_sent() {
+fn messages_of_each_kind_arrive_unchanged() {
     run(|| async {
         let (mut client, mut server) = pair();
         let sent = [
@@ -176,7 +176,7 @@ fn messages_of_each_kind_come_as_they_were_sent() {
 }
 
 #[test]
-fn the_answers_to_a_burst_leave_in_one_operation() {
+fn replies_to_a_burst_leave_in_one_operation() {
     run(|| async {
         const BURST: usize = 20;
         let (mut client, mut server, writes) = counting_pair();
@@ -212,7 +212,7 @@ fn the_answers_to_a_burst_leave_in_one_operation() {
 }
 
 #[test]
-fn what_was_queued_leaves_when_the_reader_waits() {
+fn queued_messages_leave_when_the_reader_waits() {
     run(|| async {
         let (mut client, mut server) = pair();
         client.feed("fed").await.unwrap();
@@ -225,7 +225,7 @@ fn what_was_queued_leaves_when_the_reader_waits() {
 
 /// `next` is dropped at every byte of what comes, while its receive is in flight and after it has completed.
 #[test]
-fn a_dropped_next_loses_nothing() {
+fn dropped_next_loses_nothing() {
     run(|| async {
         let (mut server, mut raw) = server_and_raw(&Config::default());
         let mut expected = Vec::new();
@@ -255,7 +255,7 @@ fn a_dropped_next_loses_nothing() {
 
 /// In the middle of a message that is received into its own memory.
 #[test]
-fn a_dropped_next_loses_nothing_of_a_large_message() {
+fn dropped_next_loses_nothing_of_a_large_message() {
     run(|| async {
         let (mut server, mut raw) = server_and_raw(&Config::default());
         let payload: Vec<u8> = (0..3_000_000_u32).map(|n| (n / 3) as u8).collect();
@@ -280,7 +280,7 @@ fn a_dropped_next_loses_nothing_of_a_large_message() {
 
 /// `send` is dropped while the kernel has the bytes, and while it has none yet.
 #[test]
-fn a_dropped_send_is_sent_whole_or_not_at_all() {
+fn dropped_send_sends_whole_messages_or_nothing() {
     run(|| async {
         let config = Config::default().with_high_water(100_000).with_max_outbound(1 << 20);
         let (mut client, mut server) = pair_with(&config);
@@ -323,7 +323,7 @@ fn a_dropped_send_is_sent_whole_or_not_at_all() {
 
 /// The operation in flight outlives the future, and so it does not belong to the future's cancel token.
 #[test]
-fn a_cancel_token_cancels_the_future_and_not_the_connection() {
+fn cancel_token_cancels_the_future_not_the_connection() {
     run(|| async {
         let (mut client, mut server) = pair();
         for n in 0..5 {
@@ -342,7 +342,7 @@ fn a_cancel_token_cancels_the_future_and_not_the_connection() {
 }
 
 #[test]
-fn sixteen_mebibytes_pass_both_ways_at_once() {
+fn sixteen_mebibytes_pass_in_both_directions_concurrently() {
     run(|| async {
         let (mut client, server, _) = counting_pair();
         let server = compio::runtime::spawn(echo(server));
@@ -358,7 +358,7 @@ fn sixteen_mebibytes_pass_both_ways_at_once() {
 
 /// Who sends receives meanwhile, as long as no more is queued than may be.
 #[test]
-fn both_send_much_at_once() {
+fn large_sends_in_both_directions_do_not_deadlock() {
     run(|| async {
         let config = Config::default().with_high_water(8 << 20).with_max_outbound(16 << 20);
         let (mut one, mut other) = pair_with(&config);
@@ -377,7 +377,7 @@ fn both_send_much_at_once() {
 
 /// The runtime's buffers are all taken: receives go on, in memory of their own.
 #[test]
-fn connections_that_find_no_managed_buffer_go_on() {
+fn connections_without_a_managed_buffer_continue() {
     run_with(1, || async {
         let mut pairs: Vec<_> = (0..20).map(|_| pair()).collect();
         for round in 0..5 {
@@ -397,7 +397,7 @@ fn connections_that_find_no_managed_buffer_go_on() {
 
 /// Bytes come in any portions, also exactly as many as there is room for.
 #[test]
-fn any_portions_give_the_same_messages() {
+fn messages_are_independent_of_read_sizes() {
     run(|| async {
         for portion in [1, 2, 3, 7, 100, 1024, 5000] {
             let agreed = negotiate(None, None);
@@ -421,7 +421,7 @@ fn any_portions_give_the_same_messages() {
 }
 
 #[test]
-fn a_borrowed_message_is_where_it_lies() {
+fn borrowed_message_is_not_copied() {
     run(|| async {
         let (mut client, mut server) = pair();
         client.feed("abc").await.unwrap();
@@ -437,7 +437,7 @@ fn a_borrowed_message_is_where_it_lies() {
 }
 
 #[test]
-fn who_only_sends_answers_pings() {
+fn sender_without_receives_answers_pings() {
     run(|| async {
         let (mut server, mut raw) = server_and_raw(&Config::default());
         server.send("first").await.unwrap();
@@ -468,7 +468,7 @@ fn who_only_sends_answers_pings() {
 }
 
 #[test]
-fn a_close_of_the_peer_is_shown_answered_and_told() {
+fn close_of_the_peer_is_returned_answered_and_recorded() {
     run(|| async {
         let (mut client, mut server) = pair();
         client.send("last").await.unwrap();
@@ -496,7 +496,7 @@ fn a_close_of_the_peer_is_shown_answered_and_told() {
 }
 
 #[test]
-fn both_may_close_at_once() {
+fn simultaneous_close_is_in_order() {
     run(|| async {
         let (mut client, mut server) = pair();
         let (one, two) = futures_util::join!(
@@ -508,7 +508,7 @@ fn both_may_close_at_once() {
 }
 
 #[test]
-fn an_end_without_a_close_is_an_error_once() {
+fn end_without_a_close_is_an_error_once() {
     run(|| async {
         let (mut client, server) = pair();
         drop(server);
@@ -520,7 +520,7 @@ fn an_end_without_a_close_is_an_error_once() {
 }
 
 #[test]
-fn a_silent_peer_is_pinged_and_then_given_up() {
+fn silent_peer_is_pinged_and_disconnected_at_pong_timeout() {
     run(|| async {
         let config = Config::default()
             .with_idle_timeout(None)
@@ -541,7 +541,7 @@ fn a_silent_peer_is_pinged_and_then_given_up() {
 }
 
 #[test]
-fn a_peer_that_takes_nothing_ends_the_send() {
+fn write_timeout_ends_a_blocked_send() {
     run(|| async {
         let config = Config::default().with_write_timeout(Duration::from_millis(100));
         let (mut server, raw) = server_and_raw(&config);
@@ -559,7 +559,7 @@ fn a_peer_that_takes_nothing_ends_the_send() {
 }
 
 #[test]
-fn it_is_a_stream_and_a_sink() {
+fn websocket_is_a_stream_and_a_sink() {
     run(|| async {
         use futures_util::{SinkExt as _, StreamExt as _};
         let (client, server) = pair();
@@ -576,7 +576,7 @@ fn it_is_a_stream_and_a_sink() {
 }
 
 #[test]
-fn what_came_behind_the_handshake_comes_first() {
+fn bytes_behind_the_handshake_are_delivered_first() {
     run(|| async {
         let (mut raw, server) = sockets();
         let received = wire(&[Frame::text("early"), Frame::text("bird")]);
@@ -590,7 +590,7 @@ fn what_came_behind_the_handshake_comes_first() {
 }
 
 #[test]
-fn it_runs_over_tcp() {
+fn websocket_runs_over_tcp() {
     run(|| async {
         let listener = compio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -613,7 +613,7 @@ fn it_runs_over_tcp() {
 
 /// The runtime goes while an operation is in flight.
 #[test]
-fn a_runtime_may_end_before_its_connections() {
+fn runtime_can_be_dropped_before_its_connections() {
     run(|| async {
         let (mut client, server) = pair();
         compio::runtime::spawn(echo(server)).detach();
@@ -633,7 +633,7 @@ fn a_runtime_may_end_before_its_connections() {
 
 /// Each half has a task of its own; both wait at the same time.
 #[test]
-fn halves_live_on_two_tasks_and_are_reunited() {
+fn halves_run_on_two_tasks_and_reunite() {
     run(|| async {
         let (mut client, server) = pair();
         let (mut writer, mut reader) = server.split();
@@ -671,7 +671,7 @@ fn halves_live_on_two_tasks_and_are_reunited() {
 
 /// The reader waits already when the writer queues, and when it closes.
 #[test]
-fn a_waiting_reader_does_what_the_writer_began() {
+fn waiting_reader_completes_operations_of_the_writer() {
     run(|| async {
         let (mut client, server) = pair();
         let (mut writer, mut reader) = server.split();
@@ -696,7 +696,7 @@ fn a_waiting_reader_does_what_the_writer_began() {
 
 /// What the writer found while it sent is the reader's.
 #[test]
-fn a_writer_that_waits_leaves_messages_to_the_reader() {
+fn waiting_writer_leaves_messages_to_the_reader() {
     run(|| async {
         let config = Config::default().with_high_water(4 << 20).with_max_outbound(8 << 20);
         let (mut client, server) = pair_with(&config);

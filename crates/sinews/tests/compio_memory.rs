@@ -121,7 +121,7 @@ async fn settle(pairs: &mut [(End, End)]) -> isize {
 }
 
 #[test]
-fn an_idle_connection_is_small_after_any_history() {
+fn idle_connection_is_small_after_any_history() {
     let mut proactor = ProactorBuilder::new();
     proactor.buffer_pool_size(NonZero::new(16).unwrap());
     let runtime = match RuntimeBuilder::new().with_proactor(proactor).build() {

@@ -33,7 +33,7 @@ fn noise(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn lent_memory_is_sent_whole() {
+fn borrowed_payloads_are_sent_whole() {
     run(|| async {
         let (mut client, mut server) = pair();
         client.send_text("text").await.unwrap();
@@ -44,7 +44,7 @@ fn lent_memory_is_sent_whole() {
 }
 
 #[test]
-fn a_large_message_passes_in_pieces() {
+fn large_message_passes_in_chunks() {
     run(|| async {
         let (mut client, mut server) = pair();
         let part = noise(50_000);
@@ -75,7 +75,7 @@ fn a_large_message_passes_in_pieces() {
 }
 
 #[test]
-fn it_reads_and_writes_as_bytes_do() {
+fn reader_and_writer_are_async_read_and_async_write() {
     run(|| async {
         let (mut client, mut server) = pair();
         let text = "Ein Strom von Wörtern, ".repeat(5000);
@@ -94,7 +94,7 @@ fn it_reads_and_writes_as_bytes_do() {
 }
 
 #[test]
-fn what_a_reader_leaves_is_passed_over() {
+fn rest_of_a_dropped_reader_is_skipped() {
     run(|| async {
         let (mut server, mut raw) = server_and_raw();
         let frames = [
@@ -124,7 +124,7 @@ fn what_a_reader_leaves_is_passed_over() {
 
 /// Memory of a direct write to a disk: its address is a multiple of 4,096, and it is passed on by value.
 #[test]
-fn a_message_is_received_into_aligned_memory() {
+fn message_is_received_into_aligned_memory() {
     run(|| async {
         let (mut client, mut server) = pair();
         let mut memory = vec![0; (1 << 20) + 4096];
@@ -144,7 +144,7 @@ fn a_message_is_received_into_aligned_memory() {
 }
 
 #[test]
-fn a_dropped_call_gives_back_what_its_memory_held() {
+fn bytes_of_a_dropped_call_are_copied_by_the_next() {
     run(|| async {
         let (mut client, mut server) = pair();
         let payload = noise(500_000);
@@ -232,7 +232,7 @@ async fn receive_somewhere(rng: &mut Rng, server: &mut End) -> Option<(Filled, V
 }
 
 #[test]
-fn calls_that_are_dropped_anywhere_lose_nothing() {
+fn calls_dropped_at_any_point_lose_nothing() {
     for seed in 0..12 {
         run(|| async move {
             let mut rng = Rng::new(seed);
@@ -282,7 +282,7 @@ fn calls_that_are_dropped_anywhere_lose_nothing() {
 }
 
 #[test]
-fn what_is_received_for_a_dropped_call_is_passed_over_by_others() {
+fn other_receive_methods_skip_the_message_of_a_dropped_call() {
     for turns in 0..6 {
         run(|| async {
             let (mut client, mut server) = pair();
@@ -307,7 +307,7 @@ fn what_is_received_for_a_dropped_call_is_passed_over_by_others() {
 }
 
 #[test]
-fn memory_comes_home_from_a_connection_that_ends() {
+fn memory_is_returned_when_the_connection_ends() {
     run(|| async {
         let config = Config::default()
             .with_idle_timeout(None)
@@ -339,7 +339,7 @@ fn memory_comes_home_from_a_connection_that_ends() {
 }
 
 #[test]
-fn halves_have_them_too() {
+fn halves_support_chunks_and_recv_into() {
     run(|| async {
         let (client, server) = pair();
         let (_writer, mut reader) = server.split();
@@ -425,7 +425,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn memory_is_chosen_from_the_head_of_a_message() {
+fn memory_can_be_chosen_by_message_head() {
     run(|| async {
         let (mut server, mut raw) = server_and_raw();
         let payload = noise(300_000);
@@ -441,7 +441,7 @@ fn memory_is_chosen_from_the_head_of_a_message() {
 }
 
 #[test]
-fn message_that_fills_its_buffer_tells_its_end() {
+fn message_that_fills_its_buffer_reports_its_end() {
     run(|| async {
         let (mut server, mut raw) = server_and_raw();
         let frames = [Frame::binary([7; 10]).fin(false), Frame::continuation("")];
@@ -486,7 +486,7 @@ fn head_counts_what_a_dropped_call_has_received() {
 }
 
 #[test]
-fn reading_half_tells_heads_too() {
+fn reading_half_returns_message_heads() {
     run(|| async {
         let (mut client, server) = pair();
         let (_write, mut read) = server.split();

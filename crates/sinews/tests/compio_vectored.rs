@@ -65,7 +65,7 @@ fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
 }
 
 #[test]
-fn buffers_leave_from_where_they_lie_and_come_back() {
+fn buffers_are_sent_without_a_copy_and_returned() {
     run(|| async {
         let agreed = negotiate(None, None);
         let (client, server) = sockets();
@@ -87,7 +87,7 @@ fn buffers_leave_from_where_they_lie_and_come_back() {
 }
 
 #[test]
-fn masked_buffers_come_back_and_halves_send_them_too() {
+fn masked_buffers_are_returned_also_from_halves() {
     run(|| async {
         let (client, mut server) = pair();
         let (mut write, _read) = client.split();
@@ -122,7 +122,7 @@ fn dropped_call_frees_the_buffers_when_the_message_has_left() {
 }
 
 #[test]
-fn buffers_that_cannot_be_sent_come_back_with_the_reason() {
+fn unsendable_buffers_are_returned_with_the_error() {
     run(|| async {
         let (_client, mut server) = pair();
         server.start_close(sinews::CloseCode::NORMAL, "").unwrap();

@@ -140,7 +140,7 @@ async fn connect(mut stream: TcpStream, request: ClientRequest) -> (WebSocket<Tc
 }
 
 #[tokio::test]
-async fn every_way_of_serving_leads_to_a_websocket() {
+async fn upgrade_works_with_each_server_type() {
     for how in [Serve::Http1, Serve::Auto, Serve::Wrapped] {
         let upgrade =
             Upgrade::new().subprotocols(["v2", "v1"]).config(Config::default().with_max_message(64));
@@ -189,7 +189,7 @@ async fn frames_behind_the_request_are_not_lost() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_answered_with_the_status_for_it() {
+async fn invalid_requests_get_the_matching_status() {
     let cases = [
         (REQUEST.replace("GET", "POST"), 405),
         (REQUEST.replace("Upgrade: websocket\r\n", ""), 426),
@@ -213,7 +213,7 @@ async fn what_cannot_be_is_answered_with_the_status_for_it() {
 }
 
 #[tokio::test]
-async fn a_connection_without_upgrades_and_bad_settings_are_a_500() {
+async fn connection_without_upgrades_and_invalid_settings_are_a_500() {
     let (mut client, told) = serve(Serve::WithoutUpgrades, Upgrade::new()).await;
     client.write_all(REQUEST.as_bytes()).await.expect("sent");
     // hyper promises, and fails the promise; or does not promise.
@@ -231,7 +231,7 @@ async fn a_connection_without_upgrades_and_bad_settings_are_a_500() {
 }
 
 #[test]
-fn a_request_that_is_not_hypers_cannot_be_upgraded() {
+fn request_not_from_hyper_cannot_be_upgraded() {
     let request = Request::builder()
         .header("host", "example.com")
         .header("upgrade", "websocket")
@@ -245,7 +245,7 @@ fn a_request_that_is_not_hypers_cannot_be_upgraded() {
 
 #[cfg(not(feature = "http2"))]
 #[test]
-fn http2_is_refused_without_its_feature() {
+fn http2_without_its_feature_is_rejected() {
     let request = Request::connect("https://example.com/chat").version(http::Version::HTTP_2);
     let mut request = request.header("sec-websocket-version", "13").body(()).expect("sound");
     let error = sinews::hyper::upgrade::<_, ()>(&mut request).expect_err("refused");

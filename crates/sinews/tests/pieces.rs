@@ -15,7 +15,7 @@ fn noise(len: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_message_larger_than_any_buffer_passes_through() {
+async fn message_larger_than_any_buffer_passes() {
     let config = Config::default().with_max_message(u64::MAX).with_max_frame(u64::MAX);
     let (mut client, mut server) = pair_with(&config, 64 << 10, None);
     let part = noise(50_000);
@@ -46,7 +46,7 @@ async fn a_message_larger_than_any_buffer_passes_through() {
 }
 
 #[tokio::test]
-async fn it_reads_and_writes_as_bytes_do() {
+async fn reader_and_writer_are_async_read_and_async_write() {
     for seed in 0..10 {
         for deflate in [false, true] {
             let config = Config::default();
@@ -73,7 +73,7 @@ async fn it_reads_and_writes_as_bytes_do() {
 }
 
 #[tokio::test]
-async fn whole_messages_have_readers_too() {
+async fn reader_returns_whole_messages() {
     let (mut client, mut server) = pair();
     for n in [0, 5, 70_000] {
         client.feed(vec![7; n]).await.unwrap();
@@ -91,7 +91,7 @@ async fn whole_messages_have_readers_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_reader_leaves_is_passed_over() {
+async fn rest_of_a_dropped_reader_is_skipped() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     let send = async |frames: &[Frame], raw: &mut tokio::io::DuplexStream| {
         for frame in frames {
@@ -141,7 +141,7 @@ fn aligned(memory: &mut [u8], len: usize) -> &mut [u8] {
 }
 
 #[tokio::test]
-async fn a_message_is_received_where_the_application_wants_it() {
+async fn message_is_received_into_caller_memory() {
     for seed in [None, Some(1), Some(2)] {
         let (mut client, mut server) = pair_with(&Config::default(), 256 << 10, seed);
         for len in [0, 1, 4096, 100_000, 3 << 20] {
@@ -166,7 +166,7 @@ async fn a_message_is_received_where_the_application_wants_it() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_comes_with_the_next_call() {
+async fn rest_of_a_message_is_received_by_the_next_call() {
     let (mut client, mut server) = pair_with(&Config::default(), 1 << 20, None);
     let payload = noise(250_000);
     client.feed(payload.clone()).await.unwrap();
@@ -195,7 +195,7 @@ async fn what_does_not_fit_comes_with_the_next_call() {
 
 /// Against the contract, and yet no reason to claim bytes that are not there.
 #[tokio::test]
-async fn a_smaller_buffer_after_a_dropped_call_is_not_overrun() {
+async fn smaller_buffer_after_a_dropped_call_is_not_overrun() {
     let (mut client, mut server) = pair_with(&Config::default(), 1000, None);
     let _ = poll_once(client.send(noise(5000)));
     assert!(poll_once(server.recv_into(&mut [0; 4096])).is_pending());
@@ -205,7 +205,7 @@ async fn a_smaller_buffer_after_a_dropped_call_is_not_overrun() {
 }
 
 #[tokio::test]
-async fn a_message_without_an_end_is_an_error() {
+async fn message_without_an_end_is_an_error() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     raw.write_all(&Frame::text("be").fin(false).encode(sinews::Role::Client)).await.unwrap();
     let mut reader = server.next_reader().await.unwrap().unwrap();
@@ -220,7 +220,7 @@ async fn a_message_without_an_end_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_message_in_pieces_is_left_open_until_its_end() {
+async fn dropped_writer_leaves_the_message_open() {
     let (mut client, mut server) = pair();
     client.writer(Kind::Text).write(b"begun").await.unwrap();
     assert!(matches!(client.send("other").await, Err(Error::Misuse(Misuse::MessageOpen))));

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_ends_where_its_length_says() {
+    fn body_ends_at_its_content_length() {
         assert_eq!(body(&[("Content-Length", "5")], b"helloHTTP/1.1", 100), (b"hello".to_vec(), true));
         assert_eq!(body(&[("Content-Length", "5")], b"hel", 100), (b"hel".to_vec(), false));
         assert_eq!(body(&[("Content-Length", "0")], b"", 100), (Vec::new(), true));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_put_together() {
+    fn chunked_body_is_joined() {
         let chunked = [("Transfer-Encoding", "chunked")];
         assert_eq!(
             body(&chunked, b"5\r\nhello\r\n6;a=b\r\n world\r\n0\r\n\r\n", 100),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_limit_to_a_body() {
+    fn body_is_truncated_at_its_limit() {
         assert_eq!(body(&[], b"0123456789", 4), (b"0123".to_vec(), true));
         assert_eq!(body(&[("Content-Length", "10")], b"0123456789", 4), (b"0123".to_vec(), true));
         assert_eq!(body(&[], b"0123456789", 0), (Vec::new(), true));

@@ -189,8 +189,7 @@ impl fmt::Display for ConnectError {
             Self::Redirect { location, error } => write!(f, "redirect to {location:?}: {error}"),
             Self::Transport { phase, peer, error } => write!(f, "{phase} {peer}: {error}"),
             Self::TimedOut { phase, peer, timeout } => {
-                write!(f, "{phase} {peer} was not done when the timeout of {timeout:?} was over")?;
-                f.write_str(" (Connect::timeout)")
+                write!(f, "{phase} {peer} exceeded the timeout of {timeout:?} (Connect::timeout)")
             }
         }
     }
@@ -232,9 +231,9 @@ impl From<HandshakeMisuse> for ConnectError {
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Resolve => "looking up",
+            Self::Resolve => "resolving",
             Self::Connect => "TCP to",
-            Self::Proxy => "asking the proxy",
+            Self::Proxy => "tunnel through proxy",
             Self::Tls => "TLS handshake with",
             Self::Handshake => "WebSocket handshake with",
         })
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_pass_is_told_from_what_will_not() {
+    fn transient_errors_are_distinguished_from_permanent_errors() {
         for status in [408, 425, 429, 500, 502, 503, 504] {
             assert!(rejected(status, "1").is_transient(), "{status}");
         }
@@ -284,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_says_in_seconds_when_to_come_again() {
+    fn retry_after_is_parsed_in_seconds() {
         assert_eq!(rejected(503, "7").retry_after(), Some(Duration::from_secs(7)));
         assert_eq!(rejected(429, " 0 ").retry_after(), Some(Duration::ZERO));
         for no_number in ["", "-1", "1.5", "Sun, 22 Nov 2026 08:49:37 GMT"] {

@@ -211,20 +211,20 @@ impl fmt::Display for ProxyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Url(error) => return write!(f, "bad URL: {error}"),
-            Self::Head(error) => return write!(f, "bad answer to CONNECT: {error}"),
-            Self::Socks(reply) => return write!(f, "refused: {reply}"),
+            Self::Head(error) => return write!(f, "invalid response to CONNECT: {error}"),
+            Self::Socks(reply) => return write!(f, "connection rejected: {reply}"),
             Self::Refused(response) => {
-                write!(f, "answered CONNECT with {}", response.status())?;
+                write!(f, "responded to CONNECT with {}", response.status())?;
                 return fmt_line(response, f);
             }
             Self::Scheme => "the scheme must be http, socks5 or socks5h",
-            Self::NotSocks5 => "the answer is not SOCKS5",
+            Self::NotSocks5 => "the response is not SOCKS5",
             Self::Authentication => {
-                "name and password missing or refused; they go into the proxy's URL, user:password@host"
+                "user name and password are missing or rejected; set them in the proxy's URL, user:password@host"
             }
-            Self::Credentials => "SOCKS5 takes names of 1 to 255 bytes, and passwords up to 255",
-            Self::NameTooLong => "SOCKS5 takes names of servers up to 255 bytes",
-            Self::EarlyBytes => "bytes came through the tunnel before anything was sent",
+            Self::Credentials => "SOCKS5 requires a user name of 1 to 255 bytes and a password of at most 255 bytes",
+            Self::NameTooLong => "server name exceeds 255 bytes, the limit of SOCKS5",
+            Self::EarlyBytes => "bytes received through the tunnel before a request was sent",
         })
     }
 }
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn schemes_and_ports_of_proxies() {
+    fn proxy_urls_are_parsed_with_default_ports() {
         let parse = |url| Proxy::parse(url).map(|proxy| proxy.name()).map_err(|error| error.to_string());
         assert_eq!(parse("http://proxy"), Ok("http://proxy:80".into()));
         assert_eq!(parse("proxy:3128"), Ok("http://proxy:3128".into()));
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn each_scheme_has_its_variable() {
+    fn each_scheme_has_its_environment_variable() {
         let all = [("HTTPS_PROXY", "s:1"), ("HTTP_PROXY", "p:1"), ("ALL_PROXY", "a:1")];
         assert_eq!(chosen("wss://x/", &all), "http://s:1");
         assert_eq!(chosen("ws://x/", &all), "http://p:1");
@@ -279,14 +279,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_to_a_cgi_program_chooses_no_proxy() {
+    fn http_proxy_in_upper_case_is_ignored_in_cgi_programs() {
         let cgi = [("REQUEST_METHOD", "GET"), ("HTTP_PROXY", "evil:1")];
         assert_eq!(chosen("ws://x/", &cgi), "");
         assert_eq!(chosen("ws://x/", &[cgi[0], cgi[1], ("http_proxy", "good:1")]), "http://good:1");
     }
 
     #[test]
-    fn this_machine_is_not_reached_through_a_proxy() {
+    fn loopback_is_reached_without_a_proxy() {
         for url in ["ws://localhost/", "ws://127.1.2.3/", "ws://[::1]/", "ws://A.LocalHost/"] {
             assert_eq!(chosen(url, &[("ALL_PROXY", "a:1")]), "", "{url}");
         }
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn no_proxy_is_a_list_of_names_and_networks() {
+    fn no_proxy_matches_names_addresses_and_networks() {
         let exempt = |list, url| chosen(url, &[("ALL_PROXY", "a:1"), ("NO_PROXY", list)]).is_empty();
         for (list, url) in [
             ("*", "ws://x/"),

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn families_take_turns() {
+    fn address_families_alternate() {
         let found = addresses(&["[::1]:1", "[::2]:1", "[::3]:1", "1.1.1.1:1", "2.2.2.2:1"]);
         let expected = addresses(&["[::1]:1", "1.1.1.1:1", "[::2]:1", "2.2.2.2:1", "[::3]:1"]);
         assert_eq!(order(found.clone(), None), expected);
@@ -120,7 +120,7 @@ mod tests {
         }
 
         #[tokio::test(start_paused = true)]
-        async fn the_first_answer_wins() {
+        async fn first_connection_wins() {
             assert_eq!(raced(&[100, 10]).await, (Ok(100), 100, 1), "the second never begins");
             assert_eq!(raced(&[60_000, 100]).await, (Ok(100), 350, 2));
             assert_eq!(raced(&[400, 200]).await, (Ok(400), 400, 2));
@@ -128,7 +128,7 @@ mod tests {
         }
 
         #[tokio::test(start_paused = true)]
-        async fn a_failure_does_not_make_the_next_wait() {
+        async fn failed_attempt_starts_the_next_at_once() {
             assert_eq!(raced(&[11, 21, 30]).await, (Ok(30), 62, 3));
             assert_eq!(raced(&[301, 1]).await, (Err(Some(301)), 301, 2), "a failed one is not the last word");
             assert_eq!(raced(&[]).await, (Err(None), 0, 0));

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn references_are_resolved() {
+    fn relative_references_are_resolved() {
         // RFC 3986 section 5.4, with the path of its base.
         for (location, expected) in [
             ("ws://other/x", "ws://other/x"),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_nowhere_is_an_error() {
+    fn invalid_location_is_an_error() {
         for location in ["", "ftp://a/", "mailto:a", "ws://", "ws://a:99999/", "/a b"] {
             let error = follow("ws://a/", location).expect_err(location);
             assert!(
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn encryption_is_not_given_up() {
+    fn downgrade_from_wss_is_rejected() {
         for location in ["ws://a/", "http://a/"] {
             let error = follow("wss://a/", location).expect_err(location);
             assert!(error.to_string().contains("allow_downgrade"), "{error}");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_stay_where_they_belong() {
+    fn credentials_are_not_sent_to_another_origin() {
         let basic = |location| follow("ws://u:p@a/", location).expect(location).credentials.is_some();
         assert!(basic("/x"));
         assert!(basic("ws://a:80/x"));

@@ -180,7 +180,7 @@ impl fmt::Display for SocksReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self.0 {
             1 => "general failure",
-            2 => "not allowed by its rules",
+            2 => "not allowed by the rules of the proxy",
             3 => "network unreachable",
             4 => "host unreachable",
             5 => "connection refused",
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_addresses_are_asked_for() {
+    fn connect_requests_encode_names_and_addresses() {
         let accepted = [5, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0, 0];
         let asked = |host| said(host, false, &accepted);
         let (out, end) = asked("a.example");
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_behind_the_reply_are_left() {
+    fn bytes_behind_the_reply_are_not_consumed() {
         let ipv6 = [&[5, 0, 5, 0, 0, 4][..], &[0; 18], b"rest"].concat();
         assert_eq!(said("a", false, &ipv6).1, Ok(24));
         let name = [&[5, 0, 5, 0, 0, 3, 2][..], b"ab", &[0, 0], b"rest"].concat();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_given_if_asked_for() {
+    fn password_is_sent_only_on_request() {
         let (out, end) = said("a", true, &[5, 2, 1, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
         assert_eq!(out, b"\x05\x02\x00\x02\x01\x02me\x02pw\x05\x01\x00\x03\x01a\x01\xbb");
         assert_eq!(end, Ok(14));
@@ -251,20 +251,20 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_named() {
+    fn reply_codes_are_named_in_errors() {
         let error =
             |login, answers: &[u8]| said("a", login, answers).1.expect_err("refused").expect("an error");
         assert!(error(false, &[5, 0xff]).contains("name and password"));
         assert!(error(false, &[5, 2]).contains("name and password"));
         assert!(error(true, &[5, 2, 1, 1]).contains("name and password"));
         assert!(error(false, &[5, 0, 5, 5]).contains("connection refused (SOCKS reply 5)"));
-        assert!(error(false, &[5, 0, 5, 2, 0, 1]).contains("not allowed by its rules"));
+        assert!(error(false, &[5, 0, 5, 2, 0, 1]).contains("not allowed by the rules of the proxy"));
         assert!(error(false, b"HTTP/1.1 400").contains("not SOCKS5"));
         assert!(error(false, &[5, 0, 5, 0, 0, 9]).contains("not SOCKS5"));
     }
 
     #[test]
-    fn what_does_not_fit_a_byte_is_refused() {
+    fn names_and_passwords_over_255_bytes_are_rejected() {
         assert!(matches!(Socks5::new(&"a".repeat(256), 1, None), Err(ProxyError::NameTooLong)));
         assert!(Socks5::new(&"a".repeat(255), 1, None).is_ok());
         let long = Credentials { password: vec![b'a'; 256], ..credentials() };

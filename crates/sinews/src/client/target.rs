@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_the_schemes_unless_named() {
+    fn default_port_depends_on_the_scheme() {
         for (url, port, host) in [
             ("ws://example.com", 80, "example.com"),
             ("wss://example.com/", 443, "example.com"),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_never_empty_and_keeps_its_query() {
+    fn path_defaults_to_slash_and_keeps_its_query() {
         for (url, path) in
             [("ws://a", "/"), ("ws://a?x=1", "/?x=1"), ("ws://a/b/c?d=%23&e=@", "/b/c?d=%23&e=@")]
         {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_websocket_url_is_refused() {
+    fn invalid_urls_are_rejected() {
         for (url, error) in [
             ("", UrlError::Malformed),
             ("/chat", UrlError::Scheme),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn user_and_password_become_basic_authentication() {
+    fn userinfo_becomes_basic_authentication() {
         // The example of RFC 7617 section 2.
         let target = parse("ws://Aladdin:open%20sesame@example.com/");
         assert_eq!(
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_not_shown() {
+    fn debug_output_contains_no_passwords() {
         for (url, shown) in [
             ("ws://a:b@c/d", "ws://c/d"),
             ("ws://a:b@c@d/e", "ws://d/e"),

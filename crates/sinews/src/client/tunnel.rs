@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tunnel_begins_behind_the_head() {
+    fn tunnel_begins_behind_the_response_head() {
         for (before, head) in [
             ("", "HTTP/1.1 200 Connection established\r\n\r\n"),
             ("", "HTTP/1.0 200 OK\r\nContent-Length: 10\r\n\r\n"),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_comes_with_its_body() {
+    fn rejection_includes_its_body() {
         let input = "HTTP/1.1 407 Proxy Authentication Required\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nwho?\r\n0\r\n\r\n";
         for piece in 1..=input.len() {
             let (_, outcome, _) = run(tunnel(), input.as_bytes(), piece);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_head_has_an_end() {
+    fn endless_response_head_is_rejected() {
         let (_, outcome, len) = run(tunnel(), &[b'a'; 100_000], 100);
         assert!(matches!(outcome, Some(Err(ProxyError::Head(_)))));
         assert!(len <= HeadLimits::new().max_bytes() + 100);

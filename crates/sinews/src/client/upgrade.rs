@@ -115,7 +115,7 @@ mod tests {
         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nSec-WebSocket-Protocol: v1\r\nSet-Cookie: a=b\r\n\r\n";
 
     #[test]
-    fn what_follows_the_answer_is_left() {
+    fn bytes_behind_the_response_are_not_consumed() {
         let early = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
         for before in ["", early] {
             let answer = format!("{before}{SWITCH}");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_comes_with_its_body() {
+    fn rejection_includes_its_body() {
         let whole = "HTTP/1.1 403 Forbidden\r\nContent-Length: 9\r\nX-Why: a\r\n\r\nnot today";
         let open = "HTTP/1.1 403 Forbidden\r\nX-Why: a\r\n\r\nnot today";
         for input in [whole, open] {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_none_is_an_error() {
+    fn malformed_response_is_an_error() {
         let (_, outcome, _) = run(upgrade(), b"SSH-2.0-OpenSSH\r\n\r\n", 3);
         assert!(matches!(outcome, Some(Err(ConnectError::Handshake(ClientError::Head(_))))));
         let (_, outcome, _) = run(upgrade(), b"HTTP/1.1 101 ", 3);

@@ -75,7 +75,7 @@ impl AcceptError {
     /// The response to the client.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         match self {
-            Self::TimedOut(Phase::Head) => plain(408, "no whole request in time"),
+            Self::TimedOut(Phase::Head) => plain(408, "request head not received in time"),
             Self::TimedOut(Phase::Decision) => plain(503, "no decision in time"),
             Self::TimedOut(Phase::Response) | Self::ClientLeft { .. } | Self::Io(..) => None,
             Self::Head(error) => Some(Refusal::from(*error)),
@@ -99,7 +99,7 @@ impl fmt::Display for AcceptError {
             Self::Head(error) => write!(f, "bad request: {error}"),
             Self::Refused(refusal) => refusal.fmt(f),
             Self::ClientLeft { received } => {
-                write!(f, "the client left after {received} bytes of its request")
+                write!(f, "client disconnected after {received} bytes of its request head")
             }
             Self::Misuse(misuse) => misuse.fmt(f),
             Self::Config(invalid) => invalid.fmt(f),
@@ -112,9 +112,9 @@ impl fmt::Display for AcceptError {
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Head => "the request had not come",
-            Self::Decision => "it was not decided on",
-            Self::Response => "the response had not left",
+            Self::Head => "request head not received",
+            Self::Decision => "no decision on the request",
+            Self::Response => "response not sent",
         })
     }
 }

@@ -26,7 +26,7 @@ impl Connect<Blocking> {
         let deadline = Deadline::new(self.settings.timeout);
         let target = self.settings.target()?;
         if target.secure {
-            let why = "sinews::blocking makes no TLS streams: hand one to Connect::over";
+            let why = "sinews::blocking does not open TLS streams: pass a TLS stream to Connect::over";
             return Err(ConnectError::Tls { host: target.host, error: TlsError::Setup(why.to_owned()) });
         }
         let upgrade = self.settings.upgrade(&target)?;
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_address_gets_its_share_of_the_time() {
+    fn remaining_time_is_shared_among_addresses() {
         let until = Instant::now() + Duration::from_secs(60);
         let near = |share: Duration, secs: u64| {
             assert!(share <= Duration::from_secs(secs) && share > Duration::from_secs(secs) / 2, "{share:?}");

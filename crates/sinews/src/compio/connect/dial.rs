@@ -167,7 +167,7 @@ async fn resolve(
     };
     let ordered = order(found, local);
     if ordered.is_empty() {
-        let family = "none of the family of the local address (Connect::local_address)";
+        let family = "none in the address family of Connect::local_address";
         let why = if local.is_some() { family } else { "none" };
         return Err(fault(io::Error::new(io::ErrorKind::NotFound, why)));
     }
@@ -188,7 +188,7 @@ async fn secure(tls: Tls, tcp: TcpStream, host: &str) -> Result<Stream, TlsError
         }
         #[cfg(feature = "native-tls")]
         Library::Native(_) => {
-            let why = "on compio, TLS is made by rustls: give Connect::tls a configuration of that";
+            let why = "on compio, Connect::tls requires a configuration of rustls";
             Err(TlsError::Setup(why.to_owned()))
         }
     }

@@ -176,7 +176,7 @@ async fn resolve(
     };
     let ordered = order(found, local);
     if ordered.is_empty() {
-        let family = "none of the family of the local address (Connect::local_address)";
+        let family = "none in the address family of Connect::local_address";
         let why = if local.is_some() { family } else { "none" };
         return Err(fault(io::Error::new(io::ErrorKind::NotFound, why)));
     }

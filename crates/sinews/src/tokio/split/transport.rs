@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 /// TCP, have sides that share a lock. For any other stream use [`Locked`], by
 /// [`WebSocket::split_locked`](crate::WebSocket::split_locked).
 #[diagnostic::on_unimplemented(
-    message = "`split` does not know the sides of `{Self}`",
+    message = "`split` does not support `{Self}`",
     label = "this stream does not implement `sinews::tokio::Split`",
     note = "call `split_locked()` instead: it splits any stream, and its halves move to other tasks where the stream is `Send`",
     note = "or implement `sinews::tokio::Split` for the stream, if its sides can do without a lock"
