@@ -1,4 +1,4 @@
-//! `sinews::accept` on streams in memory, and where the system's behaviour counts, over loopback.
+//! `sinews::accept` on in-memory streams, and over loopback where the system's behavior matters.
 #![cfg(feature = "tokio")]
 
 use std::cell::RefCell;
@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
-/// The request of RFC 6455 section 1.3, with more lines in place of the mark.
+/// The request of RFC 6455 section 1.3, with additional header lines.
 fn request(lines: &str) -> String {
     format!(
         "GET /chat?room=7&token=a%20b+c HTTP/1.1\r\nHost: server.example.com\r\nUpgrade: websocket\r\n\
@@ -40,10 +40,10 @@ async fn head(client: &mut DuplexStream) -> String {
     String::from_utf8(answer).expect("text")
 }
 
-/// What becomes of a request that is not to become a WebSocket: the error, and what the client reads.
+/// The result of a rejected request: the error, and the response that the client reads.
 async fn refused(bytes: &[u8]) -> (AcceptError, String) {
     let (mut client, server) = duplex(64 << 10);
-    client.write_all(bytes).await.expect("room for it");
+    client.write_all(bytes).await.expect("capacity for it");
     let accept = async { accept(server).await.expect_err("no WebSocket") };
     let client = async {
         let answer = all(&mut client).await;
@@ -126,7 +126,7 @@ async fn callback_gets_the_whole_request() {
     let lines = "X-Two: a\r\nCookie: a=1; session=xyz\r\nx-two: b\r\nCookie: b=\"2\"\r\nX-Raw: \u{e9}\r\n\
                  Sec-WebSocket-Protocol: v1, v2\r\nSec-WebSocket-Protocol: v3\r\n";
     client.write_all(request(lines).as_bytes()).await.expect("written");
-    // Neither `Send` nor `'static`: a callback may look at what is around it.
+    // Neither `Send` nor `'static`: a callback may borrow its environment.
     let seen = RefCell::new(Vec::new());
     let (_websocket, kept) = accept(server)
         .peer(peer)
@@ -195,7 +195,7 @@ async fn async_callback_is_awaited() {
     }
 }
 
-/// A client that only reads what is there: an open connection would not end.
+/// A client that only reads available bytes: an open connection would not end.
 fn client_after<T>(opened: &Result<T, AcceptError>, client: DuplexStream) -> DuplexStream {
     let (mut filler, copy) = duplex(4096);
     if opened.is_err() {
@@ -211,7 +211,7 @@ fn client_after<T>(opened: &Result<T, AcceptError>, client: DuplexStream) -> Dup
 
 #[tokio::test]
 async fn subprotocol_is_selected_by_server_preference_or_callback() {
-    // Offered, supported, the callback's choice, and what it comes to.
+    // Offered, supported, the callback's choice, and the result.
     let cases = [
         ("v1, v2", vec!["v2", "v1"], None, Some("v2")),
         ("v1, v2", vec![], None, None),
@@ -376,7 +376,7 @@ async fn slow_request_does_not_extend_the_timeout() {
     let start = Instant::now();
     let error = accept(server).timeout(Duration::from_secs(3)).await.expect_err("no time");
     assert!(matches!(error, AcceptError::TimedOut(Phase::Head)), "{error:?}");
-    // The client goes on dripping behind the refusal: that ends too.
+    // The client continues to send after the rejection: that ends too.
     assert_eq!(start.elapsed().as_secs(), 3 + 5);
 }
 
@@ -440,7 +440,7 @@ async fn client_disconnect_is_reported() {
         let (mut client, server) = duplex(4096);
         client.write_all(bytes.as_bytes()).await.expect("written");
         drop(client);
-        let error = accept(server).await.expect_err("nobody is there");
+        let error = accept(server).await.expect_err("no client");
         assert!(matches!(error, AcceptError::ClientLeft { received } if received == expected), "{error:?}");
         assert_eq!((error.at_fault(), error.status()), (AtFault::Transport, None));
     }

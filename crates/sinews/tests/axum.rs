@@ -1,4 +1,4 @@
-//! `sinews::axum` behind `axum::serve`, over loopback.
+//! `sinews::axum` with `axum::serve`, over loopback.
 #![cfg(feature = "axum")]
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn request(path: &str) -> ClientRequest {
     ClientRequest::new("example.com", path).expect("sound")
 }
 
-/// A client's WebSocket, and the head of the answer.
+/// A client's WebSocket, and the head of the response.
 async fn connect(
     mut stream: TcpStream,
     request: ClientRequest,
@@ -50,7 +50,7 @@ async fn connect(
     }
 }
 
-/// The status of the answer to raw bytes, and the rest of it.
+/// The status of the response to raw bytes, and the rest of it.
 async fn answer(app: Router, bytes: &str) -> (u16, String) {
     let mut client = serve(app).await;
     client.write_all(bytes.as_bytes()).await.expect("sent");
@@ -146,10 +146,10 @@ async fn large_messages_pass_up_to_the_limit() {
     let (mut client, ..) =
         connect(serve(Router::new().route("/", any(large))).await, request("/")).await.expect("accepted");
     let payload: Vec<u8> = (0..20 << 20).map(|at: u32| (at % 251) as u8).collect();
-    // Both ends would wait for room if nobody read meanwhile: sending reads aside, and the echo waits.
+    // Both ends would wait for capacity if neither read meanwhile: sending reads aside, and the echo waits.
     client.send(payload.clone()).await.expect("sent");
     assert_eq!(next(&mut client).await.into_bytes(), payload);
-    // Whether it is taken or not.
+    // Whether it is accepted or not.
     let _ = client.send(vec![0; (20 << 20) + 1]).await;
     let Message::Close(Some(close)) = next(&mut client).await else { panic!("the server ends it") };
     assert_eq!(close.code(), sinews::CloseCode::TOO_BIG);
@@ -168,7 +168,7 @@ async fn layers_and_other_extractors_work_unchanged() {
         upgrade: WebSocketUpgrade,
         headers: HeaderMap,
     ) -> Response {
-        assert!(headers.contains_key("sec-websocket-key"), "the request is left whole");
+        assert!(headers.contains_key("sec-websocket-key"), "the request is unchanged");
         upgrade.on_upgrade(async move |mut websocket: WebSocket| {
             let _ = websocket.send(format!("{greeting}, {} in {room}", who.name)).await;
         })
@@ -209,7 +209,7 @@ async fn rejections_match_those_of_accept() {
             Router::new().route("/", any(|upgrade: WebSocketUpgrade| async { upgrade.on_upgrade(echo) }));
         let (status, answer) = answer(app, &bytes).await;
         assert_eq!(Some(status), error.status(), "{bytes}");
-        // `Host` is missed by our parser there, and by the handshake here.
+        // A missing `Host` is detected by our parser there, and by the handshake here.
         let AcceptError::Refused(refusal) = &error else { continue };
         assert!(answer.as_bytes().ends_with(refusal.body()), "{answer}");
         for (name, value) in refusal.headers() {
@@ -234,7 +234,7 @@ async fn only_allowed_origins_are_accepted() {
     };
     let (tell, mut told) = mpsc::unbounded_channel();
     assert_eq!(answer(with(None, tell.clone()), &foreign).await.0, 403);
-    let error = told.recv().await.expect("the callback is told");
+    let error = told.recv().await.expect("the callback is called");
     assert_eq!(error.status(), Some(403));
     let listed = OriginPolicy::list(["https://elsewhere.example"]).expect("an origin");
     for policy in [OriginPolicy::any(), listed] {
@@ -257,7 +257,7 @@ async fn failed_upgrade_calls_the_callback() {
     let (asked, mut was_asked) = mpsc::unbounded_channel();
     let handler = move |upgrade: WebSocketUpgrade| async move {
         let upgrade = upgrade.on_failed_upgrade(move |error| drop(tell.send(error)));
-        let response = upgrade.on_upgrade(async |_: WebSocket| panic!("there is none"));
+        let response = upgrade.on_upgrade(async |_: WebSocket| panic!("no WebSocket"));
         let _ = asked.send(());
         std::future::pending::<()>().await;
         response
@@ -266,11 +266,11 @@ async fn failed_upgrade_calls_the_callback() {
     client.write_all(REQUEST.as_bytes()).await.expect("sent");
     was_asked.recv().await.expect("the handler runs");
     drop(client);
-    let error = told.recv().await.expect("the callback is told");
+    let error = told.recv().await.expect("the callback is called");
     assert!(matches!(error, AcceptError::Io(..)), "{error:?}");
 }
 
-/// hyper hands the connection over whichever response it sent.
+/// hyper hands over the connection regardless of the response.
 #[tokio::test]
 async fn replaced_response_ends_the_websocket_at_its_first_read() {
     let (tell, mut told) = mpsc::unbounded_channel();
@@ -288,7 +288,7 @@ async fn replaced_response_ends_the_websocket_at_its_first_read() {
     client.read_exact(&mut answer).await.expect("a status");
     assert_eq!(&answer, b"HTTP/1.1 418");
     drop(client);
-    assert!(!told.recv().await.expect("told"), "no message comes");
+    assert!(!told.recv().await.expect("called"), "no message arrives");
 }
 
 #[tokio::test]

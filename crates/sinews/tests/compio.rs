@@ -1,4 +1,4 @@
-//! A connection on compio: what leaves when and in how many operations, what survives cancellation, how it ends.
+//! A connection on compio: when bytes leave and in how many operations, cancellation, and the end.
 #![cfg(feature = "compio")]
 
 use std::cell::Cell;
@@ -19,7 +19,7 @@ use sinews::compio::{Transport, WebSocket};
 use sinews::{AtFault, Cause, CloseCode, Config, Error, Expired, Message, Misuse};
 use sinews_testkit::{Frame, negotiate};
 
-/// Runs on compio, with so many managed buffers; says so where the machine has no io_uring to offer.
+/// Runs on compio, with this many managed buffers; prints a note on machines without io_uring.
 fn run_with<F: Future<Output = ()>>(buffers: u16, test: impl FnOnce() -> F) {
     let mut proactor = ProactorBuilder::new();
     proactor.buffer_pool_size(NonZero::new(buffers).unwrap()).single_issuer(true).defer_taskrun(true);
@@ -56,7 +56,7 @@ fn pair() -> (End, End) {
     pair_with(&Config::default())
 }
 
-/// A server against a peer that is only bytes.
+/// A server against a raw peer.
 fn server_and_raw(config: &Config) -> (End, UnixStream) {
     let (raw, server) = sockets();
     let negotiated = negotiate(None, None).server;
@@ -87,7 +87,7 @@ impl<S: AsyncWrite> AsyncWrite for Counted<S> {
     }
 }
 
-/// A reader that gives a few bytes at a time.
+/// A reader that returns a few bytes at a time.
 struct Drops<S>(S, usize);
 
 impl<S: AsyncRead> AsyncRead for Drops<S> {
@@ -101,7 +101,7 @@ impl<S: AsyncRead> AsyncRead for Drops<S> {
 
 type CountedEnd = WebSocket<(UnixStream, Counted<UnixStream>)>;
 
-/// A server whose sends are counted.
+/// A server with counted sends.
 fn counting_pair() -> (End, CountedEnd, Rc<Cell<usize>>) {
     let agreed = negotiate(None, None);
     let (client, server) = sockets();
@@ -129,7 +129,7 @@ fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Lets the runtime go on, so that operations complete: bytes go through the kernel and back.
+/// Yields to the runtime, so that operations complete: bytes go through the kernel and back.
 async fn turn() {
     let (mut one, mut other) = sockets();
     for _ in 0..3 {
@@ -171,7 +171,7 @@ fn messages_of_each_kind_arrive_unchanged() {
         };
         futures_util::join!(flushing, hearing);
         assert!(poll_once(server.next()).is_pending());
-        assert_eq!(client.next().await.unwrap().unwrap(), Message::Pong(vec![1, 2, 3].into()), "the answer");
+        assert_eq!(client.next().await.unwrap().unwrap(), Message::Pong(vec![1, 2, 3].into()), "the pong");
     });
 }
 
@@ -196,17 +196,17 @@ fn replies_to_a_burst_leave_in_one_operation() {
             for n in 0..BURST {
                 assert_eq!(client.next().await.unwrap().unwrap(), text(n));
             }
-            // An answer that has waited for the rest of its burst for a millisecond leaves before that.
+            // A reply that has waited a millisecond for its burst leaves earlier.
             if took < Duration::from_millis(1) {
                 assert_eq!(made, 1);
                 break;
             }
-            attempts.next().expect("a millisecond for this thread alone");
+            attempts.next().expect("an attempt without a delay");
         }
         let before = writes.get();
         for n in 0..3 {
             server.send(text(n)).await.unwrap();
-            assert_eq!(writes.get(), before + 1 + n, "what is sent alone leaves at once");
+            assert_eq!(writes.get(), before + 1 + n, "a single message leaves at once");
         }
     });
 }
@@ -223,7 +223,7 @@ fn queued_messages_leave_when_the_reader_waits() {
     });
 }
 
-/// `next` is dropped at every byte of what comes, while its receive is in flight and after it has completed.
+/// `next` is dropped at every byte of the input, while its receive is in flight and after it has completed.
 #[test]
 fn dropped_next_loses_nothing() {
     run(|| async {
@@ -278,7 +278,7 @@ fn dropped_next_loses_nothing_of_a_large_message() {
     });
 }
 
-/// `send` is dropped while the kernel has the bytes, and while it has none yet.
+/// `send` is dropped during its operation, and before it.
 #[test]
 fn dropped_send_sends_whole_messages_or_nothing() {
     run(|| async {
@@ -356,7 +356,7 @@ fn sixteen_mebibytes_pass_in_both_directions_concurrently() {
     });
 }
 
-/// Who sends receives meanwhile, as long as no more is queued than may be.
+/// A sender receives meanwhile, while the queue is below its limit.
 #[test]
 fn large_sends_in_both_directions_do_not_deadlock() {
     run(|| async {
@@ -375,7 +375,7 @@ fn large_sends_in_both_directions_do_not_deadlock() {
     });
 }
 
-/// The runtime's buffers are all taken: receives go on, in memory of their own.
+/// All of the runtime's buffers are taken: receives continue in memory of their own.
 #[test]
 fn connections_without_a_managed_buffer_continue() {
     run_with(1, || async {
@@ -395,7 +395,7 @@ fn connections_without_a_managed_buffer_continue() {
     });
 }
 
-/// Bytes come in any portions, also exactly as many as there is room for.
+/// Bytes arrive in chunks of any size, also exactly as many as fit.
 #[test]
 fn messages_are_independent_of_read_sizes() {
     run(|| async {
@@ -460,9 +460,9 @@ fn sender_without_receives_answers_pings() {
             }
         };
         futures_util::future::select(pin!(sending), pin!(hearing)).await;
-        assert!(sent < 10_000, "what is sent leaves, though a message waits for a reader: {sent}");
+        assert!(sent < 10_000, "messages leave although received input is unread: {sent}");
         assert!(opcodes.iter().all(|&opcode| opcode == 0x81));
-        // The ping was answered, and nobody was there to see it.
+        // The ping was answered without a receive call.
         assert_eq!(server.next().await.unwrap().unwrap(), Message::text("later"));
     });
 }
@@ -483,7 +483,7 @@ fn close_of_the_peer_is_returned_answered_and_recorded() {
             let error = server.send("nobody listens").await.unwrap_err();
             assert_eq!((error.at_fault(), error.close_code().unwrap().as_u16()), (AtFault::Nobody, 4000));
             assert!(server.next().await.is_none());
-            assert!(server.next().await.is_none(), "and stays so");
+            assert!(server.next().await.is_none(), "permanently");
             server
         });
         assert!(client.next().await.unwrap().unwrap().is_close());
@@ -611,7 +611,7 @@ fn websocket_runs_over_tcp() {
     });
 }
 
-/// The runtime goes while an operation is in flight.
+/// The runtime is dropped while an operation is in flight.
 #[test]
 fn runtime_can_be_dropped_before_its_connections() {
     run(|| async {
@@ -631,7 +631,7 @@ fn runtime_can_be_dropped_before_its_connections() {
     }
 }
 
-/// Each half has a task of its own; both wait at the same time.
+/// Each half has a task of its own; both wait concurrently.
 #[test]
 fn halves_run_on_two_tasks_and_reunite() {
     run(|| async {
@@ -661,7 +661,7 @@ fn halves_run_on_two_tasks_and_reunite() {
                 drop((stranger, other));
                 (reader, writer)
             }
-            Ok(_) => panic!("they are of two connections"),
+            Ok(_) => panic!("halves of two connections"),
         };
         let mut server = reader.reunite(writer).unwrap();
         client.send("whole").await.unwrap();
@@ -694,7 +694,7 @@ fn waiting_reader_completes_operations_of_the_writer() {
     });
 }
 
-/// What the writer found while it sent is the reader's.
+/// Messages that the writer received while it sent are returned by the reader.
 #[test]
 fn waiting_writer_leaves_messages_to_the_reader() {
     run(|| async {

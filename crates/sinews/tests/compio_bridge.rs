@@ -15,7 +15,7 @@ use compio::net::UnixStream;
 use on_compio::{run, sockets};
 use sinews::compio::SyncBridge;
 
-/// Gives and takes whatever is asked for, as a peer that is always ahead; counts the operations.
+/// A peer that returns and accepts as many bytes as requested; counts the operations.
 #[derive(Clone, Default)]
 struct Plenty(Rc<Cell<usize>>);
 
@@ -163,7 +163,7 @@ fn dropped_futures_lose_nothing() {
             poll(pin!(async { one.flush().await.unwrap() }));
             poll(pin!(async { drop(other.fill().await) }));
             if n % 5 == 0 {
-                // What is in flight goes on meanwhile.
+                // Operations in flight continue meanwhile.
                 one.flush().await.unwrap();
             }
             while let Ok(count) = other.read(&mut buffer) {
@@ -178,11 +178,11 @@ fn dropped_futures_lose_nothing() {
             }
         }
         assert!(heard == sent);
-        assert_eq!(other.read(&mut buffer).unwrap(), 0, "nothing follows");
+        assert_eq!(other.read(&mut buffer).unwrap(), 0, "end of input");
     });
 }
 
-/// Each waits for the other's bytes while its own are not taken yet.
+/// Each side waits for the other's bytes before its own are accepted.
 #[test]
 fn both_directions_progress_concurrently() {
     run(|| async {

@@ -1,4 +1,4 @@
-//! An application that takes its time with a message.
+//! An application that handles a message slowly.
 #![cfg(feature = "compio")]
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Both sides of the handshake on compio: over a transport of one's own, by URL, through a proxy, with TLS.
+//! Both sides of the handshake on compio: over a custom transport, by URL, through a proxy, with TLS.
 #![cfg(feature = "compio")]
 
 mod on_compio;
@@ -61,7 +61,7 @@ fn bytes_behind_the_request_are_not_lost() {
         .await
         .unwrap();
         let mut server = accept(other).await.unwrap();
-        // An unmasked fragment, which a client may not send: it was seen.
+        // An unmasked fragment, which a client may not send: it must be detected.
         let leaving = async {
             raw.read_to_end(Vec::new()).await.unwrap();
             drop(raw);

@@ -1,4 +1,4 @@
-//! On compio: messages in pieces, into memory of the application's, from lent memory and from many producers.
+//! On compio: messages in chunks, into the caller's memory, from borrowed memory and from many producers.
 #![cfg(feature = "compio")]
 
 mod on_compio;
@@ -19,7 +19,7 @@ fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Lets the runtime go on, so that operations complete.
+/// Yields to the runtime, so that operations complete.
 async fn turn() {
     let (mut one, mut other) = sockets();
     for _ in 0..3 {
@@ -122,7 +122,7 @@ fn rest_of_a_dropped_reader_is_skipped() {
     });
 }
 
-/// Memory of a direct write to a disk: its address is a multiple of 4,096, and it is passed on by value.
+/// Memory for a direct write to a disk: its address is a multiple of 4,096, and it is passed on by value.
 #[test]
 fn message_is_received_into_aligned_memory() {
     run(|| async {
@@ -153,7 +153,7 @@ fn bytes_of_a_dropped_call_are_copied_by_the_next() {
             let mut heard = Vec::new();
             let mut dropped = 0;
             loop {
-                // Smaller and larger buffers, with and without bytes in them.
+                // Smaller and larger buffers, empty and partly filled.
                 let memory = match dropped % 3 {
                     0 => Vec::with_capacity(1_000_000),
                     1 => vec![1; 1_000_000],
@@ -176,7 +176,7 @@ fn bytes_of_a_dropped_call_are_copied_by_the_next() {
         };
         let (sent, ()) = futures_util::join!(sending, receiving);
         sent.unwrap();
-        // The rest of one that is not wanted.
+        // The rest of an unwanted message.
         client.feed(noise(1000)).await.unwrap();
         client.send("behind").await.unwrap();
         let (received, _) = server.recv_into(vec![0; 10]).await;
@@ -185,7 +185,7 @@ fn bytes_of_a_dropped_call_are_copied_by_the_next() {
     });
 }
 
-/// Waits for a call that is dropped at any point; `None`: it was.
+/// Awaits a call that is dropped at any point; `None`: it was dropped.
 async fn drop_somewhere<F: Future>(rng: &mut Rng, call: F) -> Option<F::Output> {
     let mut call = pin!(call);
     for _ in 0..rng.below(4) {
@@ -197,7 +197,7 @@ async fn drop_somewhere<F: Future>(rng: &mut Rng, call: F) -> Option<F::Output> 
     None
 }
 
-/// Memory of each kind, with room for some bytes: a part of it, filled, and not filled.
+/// Memory of each kind, with some capacity: a slice, filled, and uninitialized.
 enum Memory {
     Slice(compio::buf::Slice<Vec<u8>>),
     Vec(Vec<u8>),
@@ -317,7 +317,7 @@ fn memory_is_returned_when_the_connection_ends() {
         let mut raw = raw;
         let mut server =
             WebSocket::from_negotiated(server, negotiate(None, None).server, Arc::new(config), &[]);
-        // Most of it never comes.
+        // Most of it never arrives.
         let message = Frame::binary(noise(500_000)).encode(Role::Client);
         raw.write_all(message[..100_000].to_vec()).await.0.unwrap();
         let (received, memory) = server.recv_into(vec![0; 500_000]).await;
@@ -450,12 +450,12 @@ fn message_that_fills_its_buffer_reports_its_end() {
         raw.write_all(wire.clone()).await.unwrap();
         let (received, _) = server.recv_into(vec![0; 10]).await;
         let filled = received.unwrap().unwrap();
-        assert_eq!((filled.len, filled.last), (10, true), "its end has come");
+        assert_eq!((filled.len, filled.last), (10, true), "its end is received");
 
         raw.write_all(first.to_vec()).await.unwrap();
         let (received, _) = server.recv_into(vec![0; 10]).await;
         let filled = received.unwrap().unwrap();
-        assert_eq!((filled.len, filled.last), (10, false), "its end has not come");
+        assert_eq!((filled.len, filled.last), (10, false), "its end is not received");
         assert!(poll_once(server.recv_into(Vec::new())).is_pending());
         raw.write_all(end.to_vec()).await.unwrap();
         let (received, _) = server.recv_into(Vec::new()).await;

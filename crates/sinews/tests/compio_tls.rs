@@ -1,4 +1,4 @@
-//! TLS on compio: both directions at once, cancellation, and ends that somebody else may have made.
+//! TLS on compio: both directions at once, cancellation, and ends that may be truncation.
 #![cfg(all(feature = "compio", feature = "rustls"))]
 
 use std::io::Write as _;
@@ -80,7 +80,7 @@ fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Lets the runtime go on: bytes go through the kernel and back.
+/// Yields to the runtime: bytes go through the kernel and back.
 async fn turn() {
     let (mut one, mut other) = sockets();
     for _ in 0..3 {
@@ -118,7 +118,7 @@ fn messages_pass_and_the_connection_closes() {
     });
 }
 
-/// A receive in flight holds no send back.
+/// A receive in flight does not delay a send.
 #[test]
 fn large_sends_in_both_directions_do_not_deadlock() {
     run(|| async {
@@ -205,7 +205,7 @@ fn non_tls_bytes_are_rejected() {
     });
 }
 
-/// Nothing behind the last words counts, however much there is of it.
+/// Bytes behind close_notify are ignored, regardless of their number.
 #[test]
 fn bytes_behind_close_notify_are_ignored() {
     let (client, server) = configs();

@@ -1,4 +1,4 @@
-//! On compio: messages of several buffers, which come back when they have left.
+//! On compio: messages of several buffers, which are returned once sent.
 #![cfg(feature = "compio")]
 
 mod on_compio;
@@ -19,7 +19,7 @@ use sinews::compio::WebSocket;
 use sinews::{Bytes, Kind, Message, Misuse};
 use sinews_testkit::negotiate;
 
-/// A writer that notes where what it takes lies.
+/// A writer that records the addresses of the sent bytes.
 struct Noting(UnixStream, Rc<RefCell<Vec<usize>>>);
 
 impl AsyncWrite for Noting {
@@ -42,7 +42,7 @@ impl AsyncWrite for Noting {
     }
 }
 
-/// Memory of an application's own type, which tells when it is freed.
+/// Memory of an application's own type, which records when it is freed.
 struct Own {
     memory: Vec<u8>,
     is_freed: Arc<AtomicBool>,
@@ -111,7 +111,7 @@ fn dropped_call_frees_the_buffers_when_the_message_has_left() {
             poll_once(server.send_vectored(Kind::Binary, [own])).is_pending(),
             "more than a socket takes"
         );
-        assert!(!is_freed.load(Ordering::SeqCst), "part of it is with the kernel");
+        assert!(!is_freed.load(Ordering::SeqCst), "part of it is in flight");
         let flushing = server.flush();
         let receiving = raw.read_exact(vec![0; 10 + (4 << 20)]);
         let (flushed, received) = futures_util::join!(flushing, receiving);

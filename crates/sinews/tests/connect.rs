@@ -1,4 +1,4 @@
-//! Connecting, against servers that are only bytes.
+//! Connecting to scripted servers.
 #![cfg(all(feature = "tokio", feature = "url-connect"))]
 
 mod servers;
@@ -99,7 +99,7 @@ async fn frames_behind_the_response_are_not_lost() {
 
 #[tokio::test]
 async fn each_address_of_a_name_is_tried() {
-    // Where the name stands for an address of each family, the first may be the one where nobody listens.
+    // Where the name resolves to an address of each family, the first may have no listener.
     let address = serve(|stream| async { drop(echo(stream).await) }).await;
     let mut ws = connect(format!("ws://localhost:{}", address.port())).await.expect("connected");
     assert_echoes(&mut ws).await;
@@ -144,7 +144,7 @@ async fn rejection_contains_status_headers_and_body() {
         let response = b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic\r\nContent-Length: 20\r\n\r\n";
         stream.write_all(response).await.expect("the client reads");
         stream.write_all(b"\n no such user\nsorry").await.expect("the client reads");
-        // It stays open: the length says where the end is.
+        // The server stays open: the length determines the end.
         let _ = stream.read_to_end(&mut Vec::new()).await;
     })
     .await;
@@ -166,13 +166,13 @@ async fn unaccepted_connection_times_out() {
     socket.bind(([127, 0, 0, 1], 0).into()).expect("loopback");
     let listener = socket.listen(1).expect("bound");
     let address = listener.local_addr().expect("bound");
-    // Once its queue is full, the kernel answers nobody.
+    // Once its queue is full, the kernel accepts no connection.
     let mut waiting: Vec<_> = (0..8).map(|_| Box::pin(tokio::net::TcpStream::connect(address))).collect();
     for connecting in &mut waiting {
-        // As far as it comes.
+        // As far as it gets.
         let _ = futures_util::FutureExt::now_or_never(connecting.as_mut());
     }
-    let error = connect(format!("ws://{address}")).await.expect_err("no room");
+    let error = connect(format!("ws://{address}")).await.expect_err("no capacity");
     assert!(matches!(&error, ConnectError::TimedOut { phase: Phase::Connect, .. }), "{error:?}");
     assert!(error.to_string().starts_with(&format!("TCP to {address} exceeded the timeout")), "{error}");
 }
@@ -208,13 +208,13 @@ async fn invalid_requests_fail_before_connecting() {
 #[tokio::test]
 async fn errors_name_the_failed_phase() {
     let address = nobody().await;
-    let error = connect(format!("ws://{address}/")).await.expect_err("nobody listens");
+    let error = connect(format!("ws://{address}/")).await.expect_err("no listener");
     assert!(
         matches!(&error, ConnectError::Tcp { error, .. } if error.kind() == std::io::ErrorKind::ConnectionRefused)
     );
     assert!(error.to_string().starts_with(&format!("cannot connect to {address}: ")), "{error}");
 
-    // Longer than a name can be, so that no server is asked about it.
+    // Longer than a name can be, so that no name server is queried.
     let name = "x".repeat(300);
     let error = connect(format!("ws://{name}/")).no_proxy().await.expect_err("no such name");
     assert!(matches!(&error, ConnectError::Resolve { host, .. } if *host == name), "{error:?}");
@@ -247,7 +247,7 @@ async fn redirects_are_followed_if_enabled() {
         async move { last.send(echo(stream).await).expect("the test waits") }
     })
     .await;
-    // From the first place to another on the same server, then to the other server.
+    // From the first path to another on the same server, then to the other server.
     let first = serve(move |mut stream| {
         let heads = heads.clone();
         async move {

@@ -1,4 +1,4 @@
-//! The handshake over a stream of one's own, which needs no feature but `tokio`.
+//! The handshake over a custom stream, which needs no feature except `tokio`.
 #![cfg(feature = "tokio")]
 
 mod servers;
@@ -37,7 +37,7 @@ async fn silent_server_times_out() {
     assert!(matches!(error, ConnectError::TimedOut { phase: Phase::Handshake, .. }));
     drop(server);
 
-    // Each byte of a drip gains no time.
+    // Single bytes do not extend the timeout.
     let (client, mut server) = tokio::io::duplex(1024);
     let opening = tokio::spawn(connect("ws://example.com/").over(client).into_future());
     let start = tokio::time::Instant::now();

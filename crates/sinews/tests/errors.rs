@@ -1,4 +1,4 @@
-//! Errors as programs print them: with `{}`, or with all their causes.
+//! Errors as programs print them: with `{}`, or with all their sources.
 #![cfg(feature = "tokio")]
 
 use std::error::Error as _;
@@ -7,7 +7,7 @@ use std::io;
 use sinews::client::{Phase, RedirectError, UrlError};
 use sinews::{AcceptError, ConnectError, Error, Misuse, server};
 
-/// An error from the system with text of its own, as a library wraps it.
+/// An error of the system with its own text, as a library wraps it.
 #[derive(Debug)]
 struct Outer(io::Error);
 
@@ -23,7 +23,7 @@ impl std::error::Error for Outer {
     }
 }
 
-/// The error and its causes, joined as programs print them.
+/// The error and its sources, joined as programs print them.
 fn printed(error: &(dyn std::error::Error + 'static)) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! `sinews::hyper` over loopback: what comes in between is hyper's.
+//! `sinews::hyper` over loopback, served by hyper.
 #![cfg(feature = "hyper")]
 
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-/// How a connection is served.
+/// Server type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Serve {
     Http1,
     Auto,
     WithoutUpgrades,
-    /// Behind something that is no `TcpStream`.
+    /// Over a stream that is not a `TcpStream`.
     Wrapped,
 }
 
-/// Serves one connection. Answers the client's end, and what becomes of the request.
+/// Serves one connection. Returns the client's end, and the result of the upgrade.
 async fn serve(
     how: Serve,
     upgrade: Upgrade,
@@ -148,7 +148,7 @@ async fn upgrade_works_with_each_server_type() {
         let request = ClientRequest::new("example.com", "/chat").expect("sound");
         let request = request.with_subprotocol("v1").expect("a token");
         let (mut client, head) = connect(client, request).await;
-        assert!(head.contains("x-room: 7"), "what is added to the response leaves: {head}");
+        assert!(head.contains("x-room: 7"), "added headers are sent: {head}");
 
         let mut server = told.await.expect("told").expect("upgraded");
         assert_eq!(server.subprotocol(), Some("v1"));
@@ -216,7 +216,7 @@ async fn invalid_requests_get_the_matching_status() {
 async fn connection_without_upgrades_and_invalid_settings_are_a_500() {
     let (mut client, told) = serve(Serve::WithoutUpgrades, Upgrade::new()).await;
     client.write_all(REQUEST.as_bytes()).await.expect("sent");
-    // hyper promises, and fails the promise; or does not promise.
+    // hyper returns a future that fails, or none.
     assert!(told.await.expect("told").is_err());
 
     let (mut client, told) = serve(Serve::Http1, Upgrade::new().subprotocols(["no token"])).await;

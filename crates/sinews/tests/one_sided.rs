@@ -1,4 +1,5 @@
-//! Peers that only talk, transports that only give, tasks that never pause: nothing may be put off by them for ever.
+//! Peers that only send, transports that only receive, tasks that never yield: none of them may postpone deadlines
+//! forever.
 #![cfg(feature = "tokio")]
 
 mod common;
@@ -16,16 +17,16 @@ use sinews::{Cause, CloseCode, Config, Error, Expired, Message, Role};
 use sinews_testkit::{Frame, negotiate, split_frames};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
-/// What a transport does with what it is given.
+/// What a transport does with bytes to send: accept, wait, or fail.
 const TAKES: u8 = 0;
 const WAITS: u8 = 1;
 const FAILS: u8 = 2;
 
-/// A transport that is never without something to read, until its input ends.
+/// A transport that always has input, until its input ends.
 struct OneSided {
     input: Vec<u8>,
     at: usize,
-    /// The input begins anew.
+    /// The input repeats.
     endless: bool,
     output: Arc<AtomicU8>,
 }
@@ -65,7 +66,7 @@ impl AsyncWrite for OneSided {
     }
 }
 
-/// A server whose peer sends these frames, and the switch of what the transport takes.
+/// A server whose peer sends these frames, and the switch of how the transport handles bytes to send.
 fn one_sided(frames: &[Frame], endless: bool, output: u8) -> (WebSocket<OneSided>, Arc<AtomicU8>) {
     let input = frames.iter().flat_map(|frame| frame.encode(Role::Client)).collect();
     let output = Arc::new(AtomicU8::new(output));
@@ -163,11 +164,11 @@ async fn reunited_connection_does_not_wait_for_discarded_bytes() {
     assert!(poll_once(read.close(CloseCode::NORMAL, "")).is_pending());
     let mut close = [0; 4];
     raw.read_exact(&mut close).await.unwrap();
-    assert_eq!(close, [0x88, 2, 3, 0xe8], "in front of the message");
+    assert_eq!(close, [0x88, 2, 3, 0xe8], "before the message");
     assert!(matches!(poll_once(write.flush()), Poll::Ready(Err(_))), "which never leaves");
     let mut server = read.reunite(write).unwrap();
     raw.write_all(&Frame::text("late").encode(Role::Client)).await.unwrap();
-    let late = tokio::time::timeout(Duration::from_secs(1), server.next()).await.expect("it is read");
+    let late = tokio::time::timeout(Duration::from_secs(1), server.next()).await.expect("read in time");
     assert_eq!(late.unwrap().unwrap(), Message::text("late"));
 }
 
@@ -177,7 +178,7 @@ async fn pongs_follow_a_message_of_a_dropped_send() {
     let server = WebSocket::from_negotiated(server, negotiate(None, None).server, Arc::default(), &[]);
     let (mut write, mut read) = server.split();
     assert!(poll_once(write.send(vec![0; 200_000])).is_pending());
-    // More than the reader may add to what waits.
+    // More than the reader may add to the waiting bytes.
     let pings: Vec<u8> = (0..40).flat_map(|_| Frame::ping([7; 125]).encode(Role::Client)).collect();
     raw.write_all(&pings).await.unwrap();
     let _reader = tokio::spawn(async move { while let Some(Ok(_)) = read.next().await {} });

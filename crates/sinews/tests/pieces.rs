@@ -1,4 +1,4 @@
-//! Messages read and written piece by piece, and into memory of the application's.
+//! Messages read and written in chunks, and received into the caller's memory.
 #![cfg(feature = "tokio")]
 
 mod common;
@@ -109,7 +109,7 @@ async fn rest_of_a_dropped_reader_is_skipped() {
     .await;
     assert_eq!(server.next().await.unwrap().unwrap(), Message::Ping("!".into()));
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("whole"));
-    // A reader that never came leaves nothing.
+    // A missing reader leaves no message behind.
     assert!(poll_once(server.next_reader()).is_pending());
     send(&[Frame::text("half").fin(false)], &mut raw).await;
     look_aside(&mut server).await;
@@ -126,7 +126,7 @@ async fn rest_of_a_dropped_reader_is_skipped() {
     assert_eq!(message.text(), Some("last"));
 }
 
-/// Who only sends looks for what came, now and then.
+/// A sender checks for input now and then.
 async fn look_aside<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut sinews::WebSocket<S>) {
     for _ in 0..2 {
         tokio::time::advance(std::time::Duration::from_millis(20)).await;
@@ -134,7 +134,7 @@ async fn look_aside<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut sinews::WebS
     }
 }
 
-/// Memory of a direct write to a disk: its address is a multiple of 4,096.
+/// Memory for a direct write to a disk: its address is a multiple of 4,096.
 fn aligned(memory: &mut [u8], len: usize) -> &mut [u8] {
     let skip = memory.as_ptr().align_offset(4096);
     &mut memory[skip..skip + len]
@@ -149,7 +149,7 @@ async fn message_is_received_into_caller_memory() {
             let mut memory = vec![0; (4 << 20) + 4096];
             let buffer = aligned(&mut memory, 4 << 20);
             let receiving = async {
-                // Dropped again and again: it goes on where it stood.
+                // Dropped repeatedly: it continues behind the bytes already received.
                 loop {
                     if let Poll::Ready(filled) = poll_once(server.recv_into(buffer)) {
                         break filled.unwrap().unwrap();
@@ -177,14 +177,14 @@ async fn rest_of_a_message_is_received_by_the_next_call() {
     loop {
         let filled = server.recv_into(&mut buffer).await.unwrap().unwrap();
         heard.extend_from_slice(&buffer[..filled.len]);
-        // Sending in between, which looks for what came, does no harm.
+        // A send in between, which checks for input, has no effect.
         server.send("go on").await.unwrap();
         if filled.last {
             break;
         }
     }
     assert!(heard == payload);
-    // The rest of one that is not wanted.
+    // The rest of an unwanted message.
     client.feed(payload).await.unwrap();
     client.feed("behind it").await.unwrap();
     client.flush().await.unwrap();
@@ -193,7 +193,7 @@ async fn rest_of_a_message_is_received_by_the_next_call() {
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("behind it"));
 }
 
-/// Against the contract, and yet no reason to claim bytes that are not there.
+/// A violation of the contract must not report bytes that were not received.
 #[tokio::test]
 async fn smaller_buffer_after_a_dropped_call_is_not_overrun() {
     let (mut client, mut server) = pair_with(&Config::default(), 1000, None);

@@ -1,4 +1,4 @@
-//! Proxies: HTTP CONNECT and SOCKS5, over small ones of our own.
+//! Proxies: HTTP CONNECT and SOCKS5, over small proxies of this test.
 #![cfg(all(feature = "tokio", feature = "url-connect"))]
 
 mod servers;
@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-/// An HTTP proxy that wants this `Proxy-Authorization`, and leads everybody to one server.
+/// An HTTP proxy that requires this `Proxy-Authorization`, and connects every client to one server.
 async fn http_proxy(
     to: SocketAddr,
     authorization: Option<&'static str>,
@@ -38,7 +38,7 @@ async fn http_proxy(
     (proxy, seen)
 }
 
-/// A SOCKS5 proxy that wants this name and password, and leads everybody to one server. Answers what was asked for.
+/// A SOCKS5 proxy that requires this name and password, and connects every client to one server. Returns the request.
 async fn socks5_proxy(
     to: SocketAddr,
     login: Option<&'static [u8]>,
@@ -84,8 +84,8 @@ async fn read(stream: &mut TcpStream, count: usize) -> Vec<u8> {
 }
 
 async fn relay(mut stream: TcpStream, to: SocketAddr) {
-    let mut server = TcpStream::connect(to).await.expect("it listens");
-    // However it ends: the client says what it saw.
+    let mut server = TcpStream::connect(to).await.expect("a listener");
+    // Regardless of its end: the client reports errors.
     let _ = copy_bidirectional(&mut stream, &mut server).await;
 }
 
@@ -185,7 +185,7 @@ async fn unusable_proxy_is_named_in_the_error() {
     assert!(matches!(error, ProxyError::Scheme), "{error:?}");
     assert_eq!(name, "https://proxy");
     let proxy = nobody().await;
-    let error = connect("ws://a/").proxy(format!("http://{proxy}")).await.expect_err("nobody listens");
+    let error = connect("ws://a/").proxy(format!("http://{proxy}")).await.expect_err("no listener");
     assert!(
         matches!(&error, ConnectError::Tcp { address, .. } if *address == proxy.to_string()),
         "{error:?}"
@@ -199,13 +199,13 @@ async fn no_proxy_connects_directly() {
     assert_echoes(&mut way.await.expect("connected")).await;
 }
 
-/// Starts itself anew, since the environment of a process is not to be changed while it runs.
+/// Starts itself as a child, since the environment of a process must not change while it runs.
 #[tokio::test]
 async fn environment_selects_a_proxy() {
     const NAME: &str = "environment_selects_a_proxy";
     if let Ok(proxy) = std::env::var("SINEWS_TEST_PROXY") {
         for way in [connect("ws://inside.invalid/"), connect("ws://a/").no_proxy().proxy_from_environment()] {
-            let error = way.await.expect_err("nobody listens");
+            let error = way.await.expect_err("no listener");
             assert!(matches!(&error, ConnectError::Tcp { address, .. } if *address == proxy), "{error:?}");
         }
         return;

@@ -28,8 +28,8 @@ async fn empty_buffer_waits_for_the_end_of_the_message() {
     send_raw(&mut raw, &[Frame::binary([7; 10]).fin(false)]).await;
     let mut buffer = [0; 10];
     let filled = server.recv_into(&mut buffer).await.unwrap().unwrap();
-    assert_eq!((filled.len, filled.last), (10, false), "the end has not come");
-    assert!(poll_once(server.recv_into(&mut [])).is_pending(), "nothing is known yet");
+    assert_eq!((filled.len, filled.last), (10, false), "the end is not received");
+    assert!(poll_once(server.recv_into(&mut [])).is_pending(), "the end is not known");
     send_raw(&mut raw, &[Frame::continuation(""), Frame::binary([8; 3])]).await;
     let filled = server.recv_into(&mut []).await.unwrap().unwrap();
     assert_eq!((filled.len, filled.last), (0, true));
@@ -49,7 +49,7 @@ async fn head_returns_the_length_before_the_payload_is_received() {
     raw.write_all(first).await.unwrap();
     let head = server.next_head().await.unwrap().unwrap();
     assert_eq!((head.kind, head.len, head.last), (Kind::Binary, payload.len(), true));
-    assert_eq!(server.next_head().await.unwrap().unwrap(), head, "another call tells the same");
+    assert_eq!(server.next_head().await.unwrap().unwrap(), head, "another call returns the same");
     let mut memory = vec![0; head.len];
     let receiving = server.recv_into(&mut memory);
     let (filled, sent) = tokio::join!(receiving, raw.write_all(rest));
@@ -76,7 +76,7 @@ async fn head_of_a_fragmented_message_returns_the_known_length() {
     let filled = server.recv_into(&mut buffer).await.unwrap().unwrap();
     assert_eq!((filled.len, filled.last), (5, false));
     let head = server.next_head().await.unwrap().unwrap();
-    assert_eq!((head.len, head.last), (1, true), "the rest of what did not fit");
+    assert_eq!((head.len, head.last), (1, true), "the rest that did not fit");
     let filled = server.recv_into(&mut buffer).await.unwrap().unwrap();
     assert_eq!((&buffer[..1], filled.len, filled.last), (&b"d"[..], 1, true));
 }
@@ -142,7 +142,7 @@ async fn reading_half_returns_message_heads() {
     assert!(read.next_head().await.is_none());
 }
 
-/// Receives a message into memory that grows as the heads tell; each call has room for what its head has told.
+/// Receives a message into memory that grows with the heads; each call has capacity for the length of its head.
 async fn receive_by_heads<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocket<S>) -> Vec<u8> {
     let mut message = Vec::new();
     loop {

@@ -24,7 +24,7 @@ async fn queued_messages_leave_in_one_write_and_dropped_handles_have_no_effect()
     for number in 0..50 {
         server.sender().try_send(format!("{number}")).expect("room");
     }
-    assert!(poll_once(server.next()).is_pending(), "who waits for messages sends");
+    assert!(poll_once(server.next()).is_pending(), "a waiting receive sends");
     assert_eq!(counts.writes(), 1);
     for number in 0..50 {
         assert_eq!(text(&mut client).await, number.to_string());
@@ -42,7 +42,7 @@ async fn flush_and_send_also_send_queued_messages() {
     sender.try_send("b").expect("room");
     server.send("c").await.expect("open");
     for expected in ["a", "b", "c"] {
-        // Those of a producer and those of the owner are in no order between them.
+        // Messages of a producer and of the owner are not ordered.
         assert!(["a", "b", "c"].contains(&&*text(&mut client).await), "{expected}");
     }
 }
@@ -65,7 +65,7 @@ async fn producers_wait_in_order_for_a_peer_that_does_not_read() {
     let (mut client, mut server) = pair_with(&config, 100, None);
     let sender = server.sender_with_capacity(4);
     let message = |number: u8| Message::binary(vec![number; 600]);
-    // Two pass the mark, four fill the queue.
+    // Two exceed the high-water mark, four fill the queue.
     let mut sent = 0;
     while sent < 2 {
         sender.try_send(message(sent)).expect("room");
@@ -78,9 +78,9 @@ async fn producers_wait_in_order_for_a_peer_that_does_not_read() {
         assert!(poll_once(server.next()).is_pending());
     }
     assert_eq!(sender.capacity(), 0);
-    let full = sender.try_send(message(sent)).expect_err("no room");
+    let full = sender.try_send(message(sent)).expect_err("full");
     assert!(full.is_full() && !full.is_closed());
-    assert_eq!(full.into_message(), message(6), "it comes back");
+    assert_eq!(full.into_message(), message(6), "the message is returned");
 
     let (mut first, mut second) = (Box::pin(sender.send(message(6))), Box::pin(sender.send(message(7))));
     assert!(poll_once(&mut first).is_pending() && poll_once(&mut second).is_pending());
@@ -145,7 +145,7 @@ async fn producers_get_the_cause_of_the_end() {
     assert_eq!(error.closed().and_then(|closed| closed.code()), Some(CloseCode::GOING_AWAY));
     assert_eq!(error.to_string(), "closed by the peer with 1001: restart");
     assert_eq!(error.into_message(), Message::from("late"));
-    assert!(server.sender().is_closed(), "a handle made late hears it too");
+    assert!(server.sender().is_closed(), "a later handle knows it too");
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 type Server = (WriteHalf<DuplexStream>, ReadHalf<DuplexStream>, DuplexStream);
 
-/// The halves of a server, against a peer that is only bytes; the link holds so many in each direction.
+/// The halves of a server, against a raw peer; the link has this capacity in each direction.
 fn halves_and_raw(config: &Config, capacity: usize) -> Server {
     let (raw, server) = tokio::io::duplex(capacity);
     let negotiated = negotiate(None, None).server;
@@ -29,7 +29,7 @@ async fn send_raw(raw: &mut DuplexStream, frame: Frame) {
     raw.write_all(&frame.encode(Role::Client)).await.unwrap();
 }
 
-/// What comes until nothing more does.
+/// The frames received until no more arrive.
 async fn frames(raw: &mut DuplexStream) -> Vec<RawFrame> {
     let (mut all, mut buffer) = (Vec::new(), [0; 4096]);
     while let Poll::Ready(Ok(count @ 1..)) = poll_once(raw.read(&mut buffer)) {
@@ -103,7 +103,7 @@ async fn pong_follows_the_message_in_flight_and_needs_no_writer() {
     send_raw(&mut raw, Frame::ping("hello")).await;
     assert!(matches!(poll_once(read.next()), Poll::Ready(Some(Ok(Message::Ping(_))))));
     assert!(poll_once(read.next()).is_pending());
-    // The writer is left alone from here on; the reader sends what it has left behind.
+    // The writer is idle from here on; the reader sends its remaining bytes.
     let reader = tokio::spawn(async move { read.next().await });
     let mut bytes = vec![0; 4 + 1000 + 7];
     raw.read_exact(&mut bytes).await.unwrap();
@@ -138,7 +138,7 @@ async fn writer_closes_and_reader_sees_the_end() {
     write.feed("last").await.unwrap();
     write.close(CloseCode::GOING_AWAY, "restart").await.unwrap();
     assert!(matches!(write.send("late").await, Err(Error::Misuse(Misuse::Closing))));
-    write.close(CloseCode::NORMAL, "again").await.expect("as good");
+    write.close(CloseCode::NORMAL, "again").await.expect("no error");
     assert_eq!(client.next().await.unwrap().unwrap(), Message::from("last"));
     assert!(client.next().await.unwrap().unwrap().is_close());
     assert!(read.next().await.unwrap().unwrap().is_close());
@@ -164,7 +164,7 @@ async fn reader_closes_and_writer_gets_an_error() {
     let closed = read.close(CloseCode::NORMAL, "done").await.unwrap();
     assert_eq!(closed.cause(), Cause::Local);
     assert!(matches!(write.send("late").await, Err(Error::Closed(_))));
-    write.close(CloseCode::NORMAL, "").await.expect("as good");
+    write.close(CloseCode::NORMAL, "").await.expect("no error");
     assert_eq!(
         peer.await.unwrap().closed().map(|closed| closed.reason().to_owned()).as_deref(),
         Some("done")
@@ -178,7 +178,7 @@ async fn one_close_of_either_half_leaves_and_nothing_follows() {
         let mut rng = Rng::new(seed);
         let mut closed = false;
         for _ in 0..6 {
-            // Polled by hand, a task that never yields would run out of budget.
+            // Polled by hand, a task that never yields would use up its budget.
             tokio::task::yield_now().await;
             match rng.below(5) {
                 0 => closed |= poll_once(write.close(CloseCode::NORMAL, "writer")).is_ready(),
@@ -210,10 +210,10 @@ async fn one_close_of_either_half_leaves_and_nothing_follows() {
 #[tokio::test(start_paused = true)]
 async fn write_timeout_ends_the_connection_for_both_halves() {
     let (mut write, mut read, _raw) = halves_and_raw(&Config::default(), 100);
-    let error = write.send(Message::binary(vec![0; 1000])).await.expect_err("nobody reads");
+    let error = write.send(Message::binary(vec![0; 1000])).await.expect_err("the peer does not read");
     let expired = Some(Cause::Expired(Expired::Write));
     assert!(matches!(&error, Error::Closed(closed) if Some(closed.cause()) == expired), "{error}");
-    let error = read.next().await.expect("told once").expect_err("over");
+    let error = read.next().await.expect("returned once").expect_err("ended");
     assert!(matches!(&error, Error::Closed(closed) if Some(closed.cause()) == expired), "{error}");
     assert!(read.next().await.is_none());
 }
@@ -222,7 +222,7 @@ async fn write_timeout_ends_the_connection_for_both_halves() {
 async fn write_timeout_expires_while_only_the_reader_waits() {
     let (mut write, mut read, _raw) = halves_and_raw(&Config::default(), 100);
     assert!(poll_once(write.send(Message::binary(vec![0; 1000]))).is_pending());
-    let error = read.next().await.expect("told once").expect_err("over");
+    let error = read.next().await.expect("returned once").expect_err("ended");
     let expired = Cause::Expired(Expired::Write);
     assert!(matches!(&error, Error::Closed(closed) if closed.cause() == expired), "{error}");
     assert!(matches!(write.send("late").await, Err(Error::Closed(_))));
@@ -232,7 +232,7 @@ async fn write_timeout_expires_while_only_the_reader_waits() {
 async fn reader_pings_a_silent_peer_and_times_out() {
     let (mut write, mut read, mut raw) = halves_and_raw(&Config::default(), 1 << 16);
     write.send("hello").await.unwrap();
-    let error = read.next().await.expect("told once").expect_err("over");
+    let error = read.next().await.expect("returned once").expect_err("ended");
     let expired = Cause::Expired(Expired::Pong);
     assert!(matches!(&error, Error::Closed(closed) if closed.cause() == expired), "{error}");
     assert_eq!(opcodes(&frames(&mut raw).await), [1, 9, 8]);
@@ -244,7 +244,7 @@ async fn waiting_writer_gets_an_error_at_the_end_of_the_connection() {
     let writer = tokio::spawn(async move { write.send(Message::binary(vec![0; 1000])).await });
     tokio::task::yield_now().await;
     drop(raw);
-    assert!(read.next().await.expect("told once").is_err());
+    assert!(read.next().await.expect("returned once").is_err());
     assert!(writer.await.unwrap().is_err());
 }
 
@@ -312,7 +312,7 @@ async fn split_and_reunite_at_any_time_preserve_messages() {
     }
 }
 
-/// Both halves on tasks of their own, each future dropped now and then.
+/// Both halves on tasks of their own; each future is dropped now and then.
 async fn echo_in_halves<T: Split + 'static>(write: WriteHalf<T>, read: ReadHalf<T>, seed: u64)
 where
     WriteHalf<T>: Send,
@@ -538,7 +538,7 @@ async fn reading_half_receives_into_caller_memory() {
         let receiving = async {
             let mut buffer = vec![0; 300_000];
             let filled = loop {
-                // Dropped again and again, while the writer looks for what came.
+                // Dropped repeatedly, while the writer checks for input.
                 if let Poll::Ready(filled) = poll_once(read.recv_into(&mut buffer)) {
                     break filled.unwrap().unwrap();
                 }

@@ -51,7 +51,7 @@ fn acceptor(
         .expect("versions")
         .with_no_client_auth()
         .with_single_cert(vec![certificate], key)
-        .expect("a key that fits");
+        .expect("a matching key");
     config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
     tokio_rustls::TlsAcceptor::from(Arc::new(config))
 }
@@ -125,7 +125,7 @@ async fn server_name_can_differ_from_the_url() {
 async fn default_roots_reject_a_self_signed_certificate() {
     let (address, _) = tls_server(&[]).await;
     let error = fault(connect(url(address)).await.expect_err("made for the test"));
-    // A machine without roots trusts nobody either.
+    // A machine without roots trusts no certificate either.
     assert!(matches!(error, TlsError::Handshake(_) | TlsError::NoRoots), "{error:?}");
 }
 
@@ -189,7 +189,7 @@ async fn authority_certificate_as_server_certificate_names_the_cause() {
     assert!(text.contains("basicConstraints"), "{text}");
 }
 
-/// Sends in one task and receives in another, and then with both halves together.
+/// Sends in one task and receives in another, and then echoes with both halves joined.
 async fn assert_halves_move<S>(ws: WebSocket<S>)
 where
     S: Split<Stream = S, Read: Send, Write: Send> + AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -208,7 +208,7 @@ where
     assert_echoes(&mut read.reunite(write).expect("one connection")).await;
 }
 
-/// Echoes by halves, of which each is in a task of its own.
+/// Echoes by halves, each in a task of its own.
 #[cfg(any(feature = "hyper", feature = "native-tls"))]
 async fn echo_in_halves<S>(ws: WebSocket<S>)
 where
@@ -234,7 +234,7 @@ async fn connection_over_tls_splits_and_its_halves_move_to_other_tasks() {
     assert_halves_move(connect(url(address)).tls(trusting(certificate)).await.expect("connected")).await;
 }
 
-/// axum's WebSocket is of the same type.
+/// axum's WebSocket has the same type.
 #[cfg(feature = "hyper")]
 #[tokio::test]
 async fn websocket_of_hyper_over_tls_splits_and_its_halves_move_to_other_tasks() {
@@ -323,7 +323,7 @@ async fn tls_works_through_a_tunnel() {
         let head = read_head(&mut stream).await;
         assert!(head.starts_with("CONNECT localhost:443 "), "{head}");
         stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.expect("the client reads");
-        let mut server = TcpStream::connect(address).await.expect("it listens");
+        let mut server = TcpStream::connect(address).await.expect("a listener");
         let _ = copy_bidirectional(&mut stream, &mut server).await;
     })
     .await;

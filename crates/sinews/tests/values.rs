@@ -1,4 +1,4 @@
-//! Values as callers build, match and convert them.
+//! Values as callers construct, match and convert them.
 
 use sinews::{CloseCode, CloseFrame, Message};
 

@@ -1,4 +1,4 @@
-//! Messages of several pieces, and memory of the application's own type, without a copy.
+//! Messages of several buffers, and memory of the application's own type, without a copy.
 #![cfg(feature = "tokio")]
 
 mod common;
@@ -14,7 +14,7 @@ use sinews::{Bytes, Config, Kind, Message, WebSocket};
 use sinews_testkit::{Rng, negotiate};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
-/// A stream that notes where what it takes lies.
+/// A stream that records the addresses of the sent bytes.
 struct Noting {
     io: DuplexStream,
     lies: Arc<Mutex<Vec<usize>>>,
@@ -58,7 +58,7 @@ impl AsyncWrite for Noting {
     }
 }
 
-/// A server whose stream notes, its notes, and a client.
+/// A server with a recording stream, the records, and a client.
 fn noting_pair() -> (WebSocket<Noting>, Arc<Mutex<Vec<usize>>>, WebSocket<DuplexStream>) {
     let agreed = negotiate(None, None);
     let (io, far) = tokio::io::duplex(1 << 20);
@@ -71,7 +71,7 @@ fn noting_pair() -> (WebSocket<Noting>, Arc<Mutex<Vec<usize>>>, WebSocket<Duplex
     )
 }
 
-/// Memory of an application's own type, which tells when it is freed.
+/// Memory of an application's own type, which records when it is freed.
 struct Own {
     memory: Vec<u8>,
     is_freed: Arc<AtomicBool>,

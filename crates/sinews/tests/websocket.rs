@@ -1,4 +1,4 @@
-//! A connection on Tokio: what leaves when, what survives cancellation, how it ends.
+//! A connection on Tokio: when bytes leave, cancellation, and the end.
 #![cfg(feature = "tokio")]
 
 mod common;
@@ -39,7 +39,7 @@ async fn messages_of_each_kind_arrive_unchanged() {
     for message in &sent {
         assert_eq!(server.next().await.unwrap().unwrap(), *message);
     }
-    assert_eq!(client.next().await.unwrap().unwrap(), Message::Pong(vec![1, 2, 3].into()), "the answer");
+    assert_eq!(client.next().await.unwrap().unwrap(), Message::Pong(vec![1, 2, 3].into()), "the pong");
 }
 
 #[tokio::test]
@@ -59,20 +59,20 @@ async fn replies_to_a_burst_leave_in_one_write() {
         client.feed(text(n)).await.unwrap();
     }
     client.flush().await.unwrap();
-    assert_eq!(client.get_ref().counts().writes(), 1, "so does what was fed");
+    assert_eq!(client.get_ref().counts().writes(), 1, "so do fed messages");
     for n in 0..50 {
         let message = server.next().await.unwrap().unwrap();
         assert_eq!(message, text(n));
         server.send(message).await.unwrap();
     }
-    // Without another call of `next`: the last answer knows that it is the last.
+    // Without another call of `next`: the last reply knows that it is the last.
     assert_eq!(server.get_ref().counts().writes(), 1);
     for n in 0..50 {
         assert_eq!(client.next().await.unwrap().unwrap(), text(n));
     }
 }
 
-/// What comes behind the last whole message of a burst is only part of one: nobody waits for it.
+/// Behind the last whole message of a burst is part of another: replies do not wait for it.
 #[tokio::test]
 async fn incomplete_message_does_not_delay_replies() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
@@ -96,7 +96,7 @@ async fn slow_handler_does_not_delay_replies_to_a_burst() {
     client.flush().await.unwrap();
     for n in 0..3 {
         let message = server.next().await.unwrap().unwrap();
-        // The answer to the one before has left when this one is handed out.
+        // The previous reply has left when this message is returned.
         assert_eq!(server.get_ref().counts().writes(), n);
         server.send(message).await.unwrap();
         tokio::time::advance(Duration::from_millis(5)).await;
@@ -104,7 +104,7 @@ async fn slow_handler_does_not_delay_replies_to_a_burst() {
     assert_eq!(server.get_ref().counts().writes(), 3);
 }
 
-/// Who has read the first message of a burst and then only sends is waited for by nobody.
+/// Replies do not wait for a caller that reads the first message of a burst and then only sends.
 #[tokio::test(start_paused = true)]
 async fn several_replies_to_one_message_are_not_delayed() {
     let (mut client, mut server) = pair();
@@ -130,7 +130,7 @@ async fn queued_messages_leave_when_the_reader_waits() {
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("tried"));
 }
 
-/// `next` is dropped at every byte of what comes.
+/// `next` is dropped at every byte of the input.
 #[tokio::test]
 async fn dropped_next_loses_nothing() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
@@ -152,7 +152,7 @@ async fn dropped_next_loses_nothing() {
     assert_eq!(heard, expected);
 }
 
-/// `send` is dropped wherever the link is full, in the middle of frames too.
+/// `send` is dropped whenever the link is full, also in the middle of frames.
 #[tokio::test]
 async fn dropped_send_sends_whole_messages_or_nothing() {
     for seed in 0..20 {
@@ -166,7 +166,8 @@ async fn dropped_send_sends_whole_messages_or_nothing() {
                     sending.unwrap();
                     sent += 1;
                 }
-                // Dropped: it may have been queued. The next one has another number, so that the order tells.
+                // Dropped: it may have been queued. The next message has another number, so that the order is
+                // visible.
                 Poll::Pending => sent += 1,
             }
             while let Poll::Ready(message) = poll_once(server.next()) {
@@ -261,7 +262,7 @@ async fn sender_without_receives_answers_pings_and_closes() {
     raw.read_exact(&mut bytes).await.unwrap();
     let (frames, _) = split_frames(&bytes);
     assert_eq!(frames.iter().map(|frame| frame.opcode).collect::<Vec<_>>(), [1, 1, 10]);
-    // What is not ours to handle is still there.
+    // An event for the application is still available.
     assert_eq!(server.next().await.unwrap().unwrap(), Message::Ping("are you there".into()));
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("later"));
     assert!(server.next().await.unwrap().unwrap().is_close());
@@ -294,7 +295,7 @@ async fn close_of_the_peer_is_returned_answered_and_recorded() {
         let error = server.send("nobody listens").await.unwrap_err();
         assert_eq!((error.at_fault(), error.close_code().unwrap().as_u16()), (AtFault::Nobody, 4000));
         assert!(server.next().await.is_none());
-        assert!(server.next().await.is_none(), "and stays so");
+        assert!(server.next().await.is_none(), "permanently");
         server
     });
     assert!(client.next().await.unwrap().unwrap().is_close());
@@ -394,7 +395,7 @@ async fn slow_progress_of_the_peer_restarts_write_timeout() {
     let slow = async {
         let mut taken = [0; 1000];
         for _ in 0..15 {
-            // Longer than the write timeout in all, but not at once.
+            // Longer than the write timeout in total, but with progress.
             tokio::time::sleep(Duration::from_secs(20)).await;
             client.get_mut().read_exact(&mut taken).await.unwrap();
         }
@@ -418,13 +419,13 @@ async fn earlier_deadline_is_executed_during_a_stalled_send() {
     };
     let silent = async {
         tokio::time::sleep(Duration::from_secs(5)).await;
-        // It takes what it is sent, and answers nothing.
+        // It reads all bytes, and sends no reply.
         let mut taken = vec![0; 3004 + 6];
         client.get_mut().read_exact(&mut taken).await.unwrap();
         (taken[3004], began.elapsed().as_secs())
     };
     tokio::select! {
-        _ = driving => panic!("nothing ends"),
+        _ = driving => panic!("the connection stays open"),
         (head, elapsed) = silent => assert_eq!((head, elapsed), (0x89, 15), "a ping"),
     }
 }
@@ -443,10 +444,10 @@ async fn try_send_applies_the_overflow_policy() {
     assert!(overflow(&error), "{error}");
     let error = server.send("too late").await.unwrap_err();
     assert!(overflow(&error), "{error}");
-    // Who waits for messages hears it now, though the peer takes nothing.
+    // A receive call returns the error now, although the peer reads nothing.
     let Poll::Ready(Some(Err(error))) = poll_once(server.next()) else { panic!("an error") };
     assert!(overflow(&error), "{error}");
-    assert!(poll_once(server.next()).is_pending(), "then what waits is sent, for as long as it may take");
+    assert!(poll_once(server.next()).is_pending(), "then queued bytes are sent, until the write timeout");
 }
 
 #[tokio::test]
@@ -462,7 +463,7 @@ async fn publish_frames_once_and_drops_the_oldest() {
     while let Poll::Ready(message) = poll_once(client.next_data()) {
         heard.push(message.unwrap().unwrap().as_text().unwrap()[..1].to_owned());
     }
-    assert_eq!(heard, ["8", "9"], "the newest that fit");
+    assert_eq!(heard, ["8", "9"], "the newest messages that fit");
 }
 
 #[tokio::test]
@@ -491,7 +492,7 @@ async fn websocket_is_a_stream_and_a_sink() {
     let _ = server.await.unwrap();
 }
 
-/// Bytes that came with the handshake are the beginning of the stream.
+/// Bytes received with the handshake are the beginning of the stream.
 #[tokio::test]
 async fn bytes_behind_the_handshake_are_delivered_first() {
     let (_raw, server) = tokio::io::duplex(1024);
