@@ -392,7 +392,7 @@ pub(crate) trait Driver {
         self.poll_timer(cx)
     }
 
-    /// Begins the closing handshake behind what is queued.
+    /// Begins the closing handshake behind queued messages.
     fn start_close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
         self.link().now = Self::clock();
         self.link().close(code, reason)

@@ -5,7 +5,7 @@
 //! [limits and their defaults](guide::limits). [`guide::migration`] maps the APIs of other libraries to this one.
 //!
 //! Out of scope: a server with routes (use axum or hyper), a client that reconnects by itself (only the application
-//! knows what to resume; a [`Connect`] can be cloned and awaited again), and protocols on top of WebSocket.
+//! knows the state to resume; a [`Connect`] can be cloned and awaited again), and protocols on top of WebSocket.
 //!
 //! # A server and a client
 //!
@@ -104,7 +104,7 @@
 //! | [`next`](WebSocket::next) and every other receive method, when no message is available | everything, before it waits |
 //! | the same, amid messages received together, from 1 ms after their arrival | everything. Checked with the first message after a reply, then with every 8th: reading the clock per message would slow a fast application |
 //! | messages of a [`Sender`] | in one write with the other queued messages, while the connection is awaited in `next`, `send` or `flush` |
-//! | `send` of the writing half of a [`split`](WebSocket::split) | at once: the half does not know what the reader has still to read. Use `feed` and `flush` to coalesce |
+//! | `send` of the writing half of a [`split`](WebSocket::split) | at once: the half does not know the unread input of the reader. Use `feed` and `flush` to coalesce |
 //! | the pong for a ping | before `next` returns the ping; if messages received with it are unread, with the replies to them |
 //! | the reply to a Close | before `next` returns the Close |
 //! | data of a [`writer`](WebSocket::writer) | past `high_water`, with its `flush`, or with the end of the message |

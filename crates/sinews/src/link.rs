@@ -53,7 +53,7 @@ pub(crate) struct Link {
     pieces: bool,
     /// The rest of a message in pieces is skipped, since its reader was dropped.
     skipping: bool,
-    /// The received part of a message in pieces without a reader; or, whole, a message that is lent.
+    /// The received part of a message in pieces without a reader; or a whole borrowed message.
     gathered: Vec<u8>,
     subprotocol: Option<Box<str>>,
     /// A pong is queued. It is sent without waiting for a reply of the application.
@@ -97,7 +97,7 @@ struct End {
     told: bool,
 }
 
-/// A message that is lent.
+/// A borrowed message.
 #[derive(Debug)]
 pub(crate) struct Lent {
     kind: Kind,
@@ -352,7 +352,7 @@ impl Link {
         }
         let mut gathered = std::mem::take(&mut self.gathered);
         if first {
-            // A message that was lent whole may still be in the buffer.
+            // A borrowed whole message may still be in the buffer.
             gathered.clear();
         }
         gathered.extend_from_slice(self.lend(at));
@@ -597,7 +597,7 @@ impl Link {
         self.send_with(|tx| tx.send_fragment(kind, piece, last))
     }
 
-    /// Begins the closing handshake behind what is queued.
+    /// Begins the closing handshake behind queued messages.
     pub(crate) fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
         if !self.end.sending {
             self.collect_last();

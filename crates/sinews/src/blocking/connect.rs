@@ -26,7 +26,7 @@ pub struct Blocking;
 /// ```
 /// use sinews::{ConnectError, blocking};
 ///
-/// // A stream that says nothing and takes everything.
+/// // A stream without input that accepts all output.
 /// let stream = std::io::Cursor::new(Vec::new());
 /// let opened = blocking::connect("ws://example.com/").subprotocol("v1").over(stream).open();
 /// assert!(matches!(opened, Err(ConnectError::Transport { .. })));

@@ -36,9 +36,9 @@ impl<S> WebSocket<S> {
         self
     }
 
-    /// Sets the function that ends the sending side of the stream, once all bytes have left: `|tcp|
-    /// tcp.shutdown(Shutdown::Write)`, for TLS also its `close_notify`. After that, input is read until the peer ends
-    /// its side.
+    /// Sets the function that ends the sending side of the stream, once all bytes have left, for example `|tcp|
+    /// tcp.shutdown(Shutdown::Write)`; for TLS it also sends `close_notify`. After that, input is read until the peer
+    /// ends its side.
     ///
     /// Default: none, since `Write` has no such function; [`connect`](super::connect) sets it for its own sockets.
     /// Without it, a server's connection has ended as soon as its Close has left: drop it, which ends the stream. If
@@ -116,7 +116,7 @@ impl<S> WebSocket<S> {
 }
 
 impl<S: Read + Write> WebSocket<S> {
-    /// The next text or binary message where it lies, without a copy; pings, pongs and Close are skipped. `None` when
+    /// Borrows the next text or binary message from the receive buffer; pings, pongs and Close are skipped. `None` when
     /// the connection has ended in order.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ pub(crate) fn next(from: &Target, response: &Response, downgrade: bool) -> Resul
     if from.secure && !to.secure && !downgrade {
         return Err(refused(RedirectError::Downgrade));
     }
-    // A server cannot choose the credentials: those of `from` are kept within its origin.
+    // A server cannot choose the credentials: the credentials of `from` are kept within its origin.
     to.credentials = from.credentials.clone().filter(|_| to.is_same_origin(from));
     Ok(to)
 }

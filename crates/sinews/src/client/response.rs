@@ -57,7 +57,7 @@ impl Response {
         &self.headers
     }
 
-    /// The subprotocol that the server chose among those offered.
+    /// The subprotocol that the server selected.
     #[must_use]
     pub fn subprotocol(&self) -> Option<&str> {
         self.subprotocol.as_deref()

@@ -35,7 +35,7 @@ impl Runtime for Compio {}
 /// # let (one, other) = std::os::unix::net::UnixStream::pair()?;
 /// # let stream = compio::net::UnixStream::from_std(one)?;
 /// # drop(other);
-/// let error = sinews::compio::connect("ws://example.com/").over(stream).await.expect_err("nobody is there");
+/// let error = sinews::compio::connect("ws://example.com/").over(stream).await.expect_err("no server");
 /// assert!(error.to_string().starts_with("WebSocket handshake with example.com:80: "));
 /// # std::io::Result::Ok(())
 /// # })?;

@@ -252,7 +252,7 @@ impl<S: Transport> MessageReader<'_, S> {
         self.reading.kind
     }
 
-    /// The next chunk where it lies, never empty; `None` at the end of the message.
+    /// Borrows the next chunk from the receive buffer, never empty; `None` at the end of the message.
     ///
     /// Cancel-safe.
     ///

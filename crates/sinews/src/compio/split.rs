@@ -180,7 +180,7 @@ impl<S: Transport> Half<'_, S> {
 }
 
 impl<S: Transport> ReadHalf<S> {
-    /// The next message, as [`WebSocket::next`].
+    /// Receives the next message, as [`WebSocket::next`].
     ///
     /// Cancel-safe.
     ///
@@ -190,7 +190,7 @@ impl<S: Transport> ReadHalf<S> {
         poll_fn(|cx| self.poll_message(cx)).await
     }
 
-    /// The next text or binary message; pings, pongs and Close are skipped, since the library answers them.
+    /// Receives the next text or binary message; pings, pongs and Close are skipped, since the library answers them.
     ///
     /// Cancel-safe.
     ///

@@ -1,8 +1,8 @@
 //! TLS as a layer between the connection and its transport.
 //!
-//! rustls works on bytes and knows no transport; so no compio type needs a bridge, and no copy is made beyond those
-//! of rustls. Both directions share the session, which is borrowed only between two operations: a receive in flight
-//! does not delay a send.
+//! rustls works on bytes and knows no transport; so no compio type needs a bridge, and rustls itself makes the only
+//! copies. Both directions share the session, which is borrowed only between two operations: a receive in flight does
+//! not delay a send.
 
 #![allow(private_interfaces, unnameable_types, reason = "the other side of a sealed trait")]
 

@@ -56,7 +56,7 @@ impl<S: Transport> WebSocket<S> {
         self
     }
 
-    /// The next message; `None` when the connection has ended in order; [`closed`](Self::closed) then returns the
+    /// Receives the next message, or `None` when the connection has ended in order; [`closed`](Self::closed) then returns the
     /// details.
     ///
     /// Cancel-safe: a future that is dropped loses nothing.
@@ -67,7 +67,7 @@ impl<S: Transport> WebSocket<S> {
         poll_fn(|cx| self.poll_message(cx)).await
     }
 
-    /// The next text or binary message; pings, pongs and Close are skipped, since the library answers them.
+    /// Receives the next text or binary message; pings, pongs and Close are skipped, since the library answers them.
     ///
     /// Cancel-safe.
     ///
@@ -87,7 +87,7 @@ impl<S: Transport> WebSocket<S> {
         self.drive.poll_message(cx)
     }
 
-    /// The next text or binary message where it lies, without a copy; pings, pongs and Close are skipped.
+    /// Borrows the next text or binary message from the receive buffer; pings, pongs and Close are skipped.
     ///
     /// Cancel-safe.
     ///

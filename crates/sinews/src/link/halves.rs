@@ -312,14 +312,14 @@ impl Link {
         self.session.start_send()
     }
 
-    /// Accounts part of the lent bytes as sent.
+    /// Accounts part of the bytes with the transport as sent.
     pub(crate) fn send_went_on(&mut self, count: usize) {
         if count > 0 {
             self.session.progressed(count, self.now);
         }
     }
 
-    /// Takes back lent bytes that have left.
+    /// Takes back bytes that have left.
     pub(crate) fn send_home(&mut self, chain: Box<Chain>) {
         let now = self.now;
         resources::with(|shared| self.session.finish_send(chain, shared, now));

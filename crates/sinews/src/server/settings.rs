@@ -102,9 +102,9 @@ impl Settings {
 /// Defines the setters that each interface has, over its `settings_mut`.
 macro_rules! setters {
     ($subprotocols:ident) => {
-        /// Supports these subprotocols in order of preference, behind those of earlier calls. Selects the first that
-        /// the client offers; a client that offers none of them gets a connection without a subprotocol. Default:
-        /// none.
+        /// Supports these subprotocols in order of preference, with lower preference than earlier calls. Selects the
+        /// first that the client offers; a client that offers none of them gets a connection without a subprotocol.
+        /// Default: none.
         pub fn $subprotocols<I: IntoIterator<Item: Into<String>>>(mut self, names: I) -> Self {
             self.settings_mut().add_subprotocols(names);
             self

@@ -33,7 +33,7 @@ impl Runtime for Tokio {}
 /// # async fn main() {
 /// let (stream, server) = tokio::io::duplex(4096);
 /// drop(server);
-/// let error = sinews::connect("ws://example.com/").over(stream).await.expect_err("nobody is there");
+/// let error = sinews::connect("ws://example.com/").over(stream).await.expect_err("no server");
 /// assert!(error.to_string().starts_with("WebSocket handshake with example.com:80: "));
 /// # }
 /// ```

@@ -51,7 +51,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self
     }
 
-    /// The next message; `None` when the connection has ended in order; [`closed`](Self::closed) then returns the
+    /// Receives the next message, or `None` when the connection has ended in order; [`closed`](Self::closed) then returns the
     /// details.
     ///
     /// Cancel-safe: a future that is dropped loses nothing.
@@ -62,7 +62,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         poll_fn(|cx| self.poll_message(cx)).await
     }
 
-    /// The next text or binary message; pings, pongs and Close are skipped, since the library answers them.
+    /// Receives the next text or binary message; pings, pongs and Close are skipped, since the library answers them.
     ///
     /// Cancel-safe.
     ///
@@ -83,7 +83,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self.drive.poll_message(cx)
     }
 
-    /// The next text or binary message where it lies, without a copy; pings, pongs and Close are skipped.
+    /// Borrows the next text or binary message from the receive buffer; pings, pongs and Close are skipped.
     ///
     /// Cancel-safe.
     ///

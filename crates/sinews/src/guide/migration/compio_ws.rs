@@ -45,7 +45,7 @@
 //! | a message assembled from several buffers | `send_vectored(kind, (head, (payload,)))`, which returns the buffers |
 //! | a connection shared by two tasks | `split()` |
 //!
-//! Messages and errors of compio-ws are those of tungstenite: see [that table](super::tungstenite#types).
+//! compio-ws uses the messages and errors of tungstenite: see [that table](super::tungstenite#types).
 //! `sinews::compio` documents the required version of compio and the setup of the runtime.
 //!
 //! For another synchronous library on compio there is `sinews::compio::SyncBridge`.

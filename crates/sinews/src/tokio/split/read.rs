@@ -95,7 +95,7 @@ impl<T: Split> ReadHalf<T> {
         *drive
     }
 
-    /// The next message; `None` when the connection has ended in order.
+    /// Receives the next message, or `None` when the connection has ended in order.
     ///
     /// Cancel-safe: a future that is dropped loses nothing.
     ///
@@ -105,7 +105,7 @@ impl<T: Split> ReadHalf<T> {
         poll_fn(|cx| self.poll_message(cx)).await
     }
 
-    /// The next text or binary message; pings, pongs and Close are skipped, since the library answers them.
+    /// Receives the next text or binary message; pings, pongs and Close are skipped, since the library answers them.
     ///
     /// Cancel-safe.
     ///
@@ -125,7 +125,7 @@ impl<T: Split> ReadHalf<T> {
         Poll::Ready(own.map(Ok).or_else(|| self.last_words().map(Err)))
     }
 
-    /// The next text or binary message where it lies, without a copy; pings, pongs and Close are skipped.
+    /// Borrows the next text or binary message from the receive buffer; pings, pongs and Close are skipped.
     ///
     /// Cancel-safe.
     ///
