@@ -94,7 +94,7 @@
 //! A connection has no task of its own: bytes move while one of its methods is awaited, and then in both directions.
 //! **While no method of a connection is awaited, nothing moves**: no reply, no pong, no deadline.
 //!
-//! | bytes | leave |
+//! | source | bytes that leave, and when |
 //! |---|---|
 //! | [`send`](WebSocket::send), when all received messages are read | at once: it returns when the transport has taken everything that was queued |
 //! | [`send`](WebSocket::send), while messages received together are still unread | with the reply to the last of them, in one write for all. It returns at once |
@@ -146,7 +146,7 @@
 //! ```
 //!
 //! A task that only receives also answers pings and sends queued messages. A task that only sends also receives:
-//! every second `send` or `flush` at the latest, if the last receive is 10 ms ago, reads input, answers pings and a
+//! every second `send` or `flush` at the latest reads input, if none was read for 10 ms. It answers pings and a
 //! Close, and keeps the first text or binary message for `next`. It reads nothing behind that message, since memory
 //! would be unbounded: call `next` too where a peer sends more than pings. The halves of a split behave the same:
 //! neither half depends on the other to make progress.

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use crate::message::Message;
 
-/// A handle by which any task may send on a connection that another task drives. A clone is a reference count.
+/// A handle by which any task may send on a connection that another task drives. Cloning increments a reference count.
 ///
 /// All handles of a connection share a queue of [`Sender::CAPACITY`] messages, or of the capacity that the
 /// connection's owner has set. The task that drives the connection, by waiting for messages or by sending, empties

@@ -83,9 +83,9 @@
 //!     // Single issuer with deferred completions: less work for the kernel. Off by default; Linux 6.1.
 //!     .single_issuer(true)
 //!     .defer_taskrun(true)
-//!     // Buffers for all connections of the thread that receive in one turn. Default 8 of 8 KiB: a ninth connection
-//!     // has to receive twice. 256 of 16 KiB are 4 MiB for each thread at the most; 64 of 4 KiB are 256 KiB, and enough
-//!     // where a thread has few connections at work at a time, or messages are small.
+//!     // Buffers for all connections of the thread that receive in one turn. Default 8 of 8 KiB: a ninth
+//!     // connection has to receive twice. 256 of 16 KiB are at most 4 MiB for each thread; 64 of 4 KiB are 256 KiB,
+//!     // and enough where few connections of a thread are active at a time, or messages are small.
 //!     .buffer_pool_size(NonZero::<u16>::MIN.saturating_add(255))
 //!     .buffer_pool_buffer_len(16 << 10);
 //! # if let Ok(runtime) =

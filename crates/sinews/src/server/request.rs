@@ -9,7 +9,7 @@ use percent_encoding::percent_decode_str;
 use sinews_proto::handshake::RequestView;
 use sinews_proto::http::{RequestHead, Version};
 
-/// The request for a WebSocket, as the client sent it. A clone is a reference count.
+/// The request for a WebSocket, as the client sent it. Cloning increments a reference count.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {

@@ -51,8 +51,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self
     }
 
-    /// Receives the next message, or `None` when the connection has ended in order; [`closed`](Self::closed) then returns the
-    /// details.
+    /// Receives the next message, or `None` when the connection has ended in order; [`closed`](Self::closed) then
+    /// returns the details.
     ///
     /// Cancel-safe: a future that is dropped loses nothing.
     ///
