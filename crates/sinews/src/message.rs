@@ -6,8 +6,7 @@ use bytes::Bytes;
 use sinews_proto::{CloseCode, Kind};
 use sinews_simd::Utf8Bytes;
 
-/// A message (RFC 6455 section 5.6), or a control frame as `WebSocket::next` returns it. A clone is a reference
-/// count.
+/// A message (RFC 6455 section 5.6), or a control frame as `WebSocket::next` returns it. Clones share the payload.
 #[derive(Clone, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "the RFC defines no other messages, and callers match")]
 pub enum Message {

@@ -527,7 +527,7 @@ fn deadlines_are_executed_when_reads_time_out() {
     let config = Config::default().with_write_timeout(moment).with_idle_timeout(Some(long));
     let (mut client, mut server) = pair(&config, 5, None);
     client.try_send("more than fits").expect("queued");
-    let stalled = insist(|| Some(client.flush())).expect("told");
+    let stalled = insist(|| Some(client.flush())).expect("returned");
     assert!(
         matches!(stalled, Err(Error::Closed(closed)) if closed.cause() == Cause::Expired(Expired::Write))
     );
@@ -536,7 +536,7 @@ fn deadlines_are_executed_when_reads_time_out() {
     // No reply to our Close, and no end.
     let config = Config::default().with_close_timeout(moment);
     let (mut client, _, _) = against_bytes(Role::Client, &config);
-    let closed = insist(|| Some(client.close(CloseCode::NORMAL, ""))).expect("told");
+    let closed = insist(|| Some(client.close(CloseCode::NORMAL, ""))).expect("returned");
     assert!(
         matches!(&closed, Err(Error::Closed(closed)) if closed.cause() == Cause::Expired(Expired::Close)),
         "{closed:?}"

@@ -150,7 +150,7 @@ async fn upgrade_works_with_each_server_type() {
         let (mut client, head) = connect(client, request).await;
         assert!(head.contains("x-room: 7"), "added headers are sent: {head}");
 
-        let mut server = told.await.expect("told").expect("upgraded");
+        let mut server = told.await.expect("returned").expect("upgraded");
         assert_eq!(server.subprotocol(), Some("v1"));
         assert_eq!(server.get_ref().tcp().is_some(), how != Serve::Wrapped, "{how:?}");
         if let Some(tcp) = server.get_ref().tcp() {
@@ -182,7 +182,7 @@ async fn frames_behind_the_request_are_not_lost() {
         let mut bytes = REQUEST.as_bytes().to_vec();
         bytes.extend_from_slice(b"\x81\x85\x00\x00\x00\x00hello\x88\x80\x00\x00\x00\x00");
         client.write_all(&bytes).await.expect("sent");
-        let mut server = told.await.expect("told").expect("upgraded");
+        let mut server = told.await.expect("returned").expect("upgraded");
         let first = server.next().await.expect("a message").expect("in order");
         assert_eq!(first, Message::text("hello"), "{how:?}");
     }
@@ -201,7 +201,7 @@ async fn invalid_requests_get_the_matching_status() {
     for (bytes, status) in cases {
         let (mut client, told) = serve(Serve::Http1, Upgrade::new()).await;
         client.write_all(bytes.as_bytes()).await.expect("sent");
-        let error = told.await.expect("told").expect_err("refused");
+        let error = told.await.expect("returned").expect_err("refused");
         assert_eq!(error.status(), Some(status), "{bytes}");
         // The connection ends, since the client may have sent frames.
         let mut answer = String::new();
@@ -217,11 +217,11 @@ async fn connection_without_upgrades_and_invalid_settings_are_a_500() {
     let (mut client, told) = serve(Serve::WithoutUpgrades, Upgrade::new()).await;
     client.write_all(REQUEST.as_bytes()).await.expect("sent");
     // hyper returns a future that fails, or none.
-    assert!(told.await.expect("told").is_err());
+    assert!(told.await.expect("returned").is_err());
 
     let (mut client, told) = serve(Serve::Http1, Upgrade::new().subprotocols(["no token"])).await;
     client.write_all(REQUEST.as_bytes()).await.expect("sent");
-    let error = told.await.expect("told").expect_err("misuse");
+    let error = told.await.expect("returned").expect_err("misuse");
     assert!(matches!(error, AcceptError::Misuse(_)) && error.status() == Some(500), "{error:?}");
 
     let idle = Config::default().with_idle_timeout(Some(Duration::ZERO));

@@ -292,7 +292,7 @@ async fn close_of_the_peer_is_returned_answered_and_recorded() {
         assert_eq!(server.next().await.unwrap().unwrap(), Message::text("last"));
         let Message::Close(Some(frame)) = server.next().await.unwrap().unwrap() else { panic!("a Close") };
         assert_eq!((frame.code().as_u16(), frame.reason()), (4000, "bye"));
-        let error = server.send("nobody listens").await.unwrap_err();
+        let error = server.send("too late").await.unwrap_err();
         assert_eq!((error.at_fault(), error.close_code().unwrap().as_u16()), (AtFault::Nobody, 4000));
         assert!(server.next().await.is_none());
         assert!(server.next().await.is_none(), "permanently");
@@ -324,7 +324,7 @@ async fn end_without_a_close_is_an_error_once() {
     );
     assert_eq!(error.at_fault(), AtFault::Transport);
     assert!(client.next().await.is_none());
-    assert!(client.send("nobody is there").await.is_err());
+    assert!(client.send("too late").await.is_err());
 }
 
 #[tokio::test]

@@ -144,8 +144,8 @@ impl<S: Read + Write> WebSocket<S> {
     ///
     /// # Errors
     /// See [`Error`]. The kind [`WouldBlock`](io::ErrorKind::WouldBlock) means that the message was *not* queued,
-    /// since too many bytes are: send it again. Where the stream has timeouts, keep a clone, which is a reference
-    /// count.
+    /// since too many bytes are: send it again. Where the stream has timeouts, keep a clone, which shares the
+    /// payload.
     pub fn send(&mut self, message: impl Into<Message>) -> Result<(), Error> {
         self.queue(|link| link.queue(message.into()))
     }
