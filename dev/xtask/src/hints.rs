@@ -16,7 +16,7 @@ const SPLIT: &str =
 ";
 
 /// What the compiler has to say about it.
-const SPLIT_HINTS: [&str; 2] = ["`split` does not know the sides of", "call `split_locked()` instead"];
+const SPLIT_HINTS: [&str; 2] = ["`split` does not support", "call `split_locked()` instead"];
 
 /// Compiles each program against the library with the feature `tokio` alone.
 pub(crate) fn check() -> Outcome {
