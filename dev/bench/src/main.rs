@@ -2,7 +2,7 @@
 //! libraries.
 //!
 //! Several servers answer the same load in turns. The figure is the server's CPU time per message, from the
-//! scheduler's own books, and the ratios between the servers, taken within one round.
+//! scheduler's statistics, and the ratios between the servers, taken within one round.
 //!
 //! ```text
 //!            core 1                                     core 0
@@ -12,10 +12,10 @@
 //!   └─────────────────────────┘  echoes           └────────────────────┘
 //! ```
 //!
-//! The plain echoes, one on mio and one on io_uring, are limits: the least that a server can do. They are sent
-//! the same bytes, masked frames and all, and return them as they are; WebSocket servers return frames without
-//! mask. Other libraries are in `sinews-peers`, a package of its own. `docs/performance.md` has results and
-//! what they do not show.
+//! The plain echoes, one on mio and one on io_uring, are limits: the minimum work of a server. They receive the
+//! same bytes, including masked frames, and return them unchanged; WebSocket servers return frames without mask.
+//! Other libraries are in the separate package `sinews-peers`. `docs/performance.md` has the results and their
+//! limits.
 #![deny(unsafe_code)]
 
 mod args;

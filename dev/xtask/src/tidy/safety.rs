@@ -1,4 +1,4 @@
-//! Where unsafe code may be, and that it says why it is sound.
+//! Restricts unsafe code to listed files and requires a safety comment.
 
 use crate::tidy::Violation;
 use crate::tidy::source::{Source, Token};
@@ -43,7 +43,8 @@ pub(super) fn forbidden(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// Every unsafe block and implementation has a comment that names the condition and who ensures it.
+/// Requires a comment on every unsafe block and implementation, with the condition and the code that ensures
+/// it.
 pub(super) fn explained(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     for source in &tree.sources {
@@ -57,7 +58,7 @@ pub(super) fn explained(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// The folder of the crate whose root this file is.
+/// Returns the folder of the crate with this root file.
 fn crate_of_root(path: &str) -> Option<&str> {
     let (dir, file) = path.rsplit_once("/src/")?;
     let is_program = file.strip_prefix("bin/").is_some_and(|name| !name.contains('/'));
@@ -76,8 +77,8 @@ fn forbids(tokens: &[Token]) -> bool {
     })
 }
 
-/// Looks upwards from the line to the comment above the statement: past lines of the same
-/// statement and attributes, but not past the end of another one.
+/// Looks upwards from the line to the comment above the statement: past lines of the same statement and
+/// attributes, but not past the end of another statement.
 fn is_explained(source: &Source, line: usize) -> bool {
     let above: Vec<&str> = source.text.lines().take(line).collect();
     for (index, text) in above.iter().rev().map(|text| text.trim()).enumerate() {

@@ -1,4 +1,4 @@
-//! The files of the repository as the rules see them.
+//! The files of the repository as input of the rules.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::tidy::Violation;
 use crate::tidy::source::Source;
 
-/// Folders that hold nothing written here: builds, installations, what fuzzing found.
+/// Folders without source files: builds, installations, findings of fuzzing.
 const SKIPPED: [&str; 7] = [".git", ".cache", "target", "node_modules", "corpus", "artifacts", "__pycache__"];
 
 pub(super) struct Tree {
@@ -19,7 +19,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Every file below `root`, committed or not: what is about to be committed counts.
+    /// Reads every file below `root`, committed or not, so that uncommitted files count.
     pub(super) fn read(root: &Path) -> Result<Self, String> {
         let mut files = Vec::new();
         collect(root, "", &mut files)?;
@@ -89,7 +89,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_rust_is_found() {
+    fn unparsable_rust_file_is_found() {
         let found = unreadable(&tree(&[("a.rs", "fn a() {\n    (\n}\n"), ("b.rs", "fn b() {}")]));
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].path, "a.rs");
