@@ -189,7 +189,7 @@ impl Run<'_> {
         self.on_server(server, &url)
     }
 
-    /// The server is reached by its address, so the suite does not verify its certificate.
+    /// The suite does not verify the server's certificate.
     fn on_backend_tls(&self, backend: Backend, binary: &Path) -> Outcome {
         let certificate = Certificate::make(&self.out)?;
         let log = self.out.join("server.log");

@@ -99,7 +99,7 @@ impl Server {
         Usage::parse(&stat, &status)
     }
 
-    /// Waits until the server is ready; `ready` returns the listen address.
+    /// Waits until the server is ready; `is_ready` returns the listen address.
     fn wait_until(
         mut self,
         log: &Path,
