@@ -1,4 +1,4 @@
-//! The HTTP cases as a table; `cargo xtask conformance --target http` asks servers.
+//! The HTTP cases as a table; `cargo xtask conformance --target http` runs them against servers.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ fn the_table_is_complete() {
     }
 }
 
-/// What is sent is what the name says: a body is as long as its length.
+/// The requests match their names: a body is as long as its declared length.
 #[test]
 fn bodies_that_are_echoed_are_sent() {
     for (_, case) in cases() {

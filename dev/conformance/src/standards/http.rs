@@ -1,4 +1,4 @@
-//! What the standards say of HTTP/1.1, beside the upgrade.
+//! Rules of HTTP/1.1 beside the upgrade.
 
 use super::Held::{By, Not};
 use super::rules::{HEADS, HTTP};
@@ -33,7 +33,7 @@ pub(super) const HTTP_1: &[Line] = &[
     ),
     line(
         "9112 3.2",
-        "`Host` exactly once; a target in absolute form says whom",
+        "`Host` exactly once; a target in absolute form names the host",
         By(&[(ATTACKS, "whom_a_request_is_for_is_said_once")]),
     ),
     line(

@@ -9,23 +9,23 @@ mod rules;
 
 use std::fmt::Write as _;
 
-/// A rule, or a fault that others had.
+/// A rule, or a fault of another project.
 #[derive(Clone, Copy, Debug)]
 pub struct Line {
-    /// Where it stands: an RFC and its section, a class and a number.
+    /// Its source: an RFC and its section, a class and a number.
     pub id: &'static str,
-    /// What it says.
+    /// Its text.
     pub text: &'static str,
-    /// What holds us to it.
+    /// Its verification.
     pub held: Held,
 }
 
-/// What holds us to a line.
+/// Verification of a line.
 #[derive(Clone, Copy, Debug)]
 pub enum Held {
     /// Tests, each a file and the name of a function in it.
     By(&'static [(&'static str, &'static str)]),
-    /// Nothing yet, or nothing that a test could, and why.
+    /// Not verified, with the reason.
     Not(&'static str),
 }
 
@@ -37,7 +37,7 @@ pub const SECTIONS: [(&str, &[Line]); 10] = [
     ("HTTP upgrade (RFC 9110 section 7.8, RFC 9112, RFC 9931)", rules::HTTP_UPGRADE),
     ("HTTP/1.1 (RFC 9110, RFC 9112)", http::HTTP_1),
     ("Other standards", rules::OTHERS),
-    ("What servers most often get wrong", rules::OFTEN_WRONG),
+    ("Frequent faults of servers", rules::OFTEN_WRONG),
     ("Wrong answers of running servers and libraries", faults::PROBED),
     ("Defaults", faults::DEFAULTS),
     ("Real faults, by class", faults::CLASSES),
