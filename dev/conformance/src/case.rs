@@ -155,14 +155,16 @@ impl Case {
     /// Runs the case in both roles, cut in all the usual ways, against a session and a bare connection
     /// machine.
     ///
-    /// # Panics If a machine deviates from the case.
+    /// # Panics
+    /// If a machine deviates from the case.
     pub fn run_everywhere(&self) {
         self.run_under(&Config::default(), None);
     }
 
     /// Like [`run_everywhere`](Self::run_everywhere), with compression of either mode negotiated.
     ///
-    /// # Panics If a machine deviates from the case.
+    /// # Panics
+    /// If a machine deviates from the case.
     pub fn run_everywhere_deflated(&self) {
         for mode in [DeflateMode::Shared, DeflateMode::Dedicated] {
             self.run_under(&Config::default(), Some(DeflateConfig::new().with_mode(mode)));
@@ -172,7 +174,8 @@ impl Case {
     /// Like [`run_everywhere`](Self::run_everywhere), under other limits, and with compression if both ends
     /// want it.
     ///
-    /// # Panics If a machine deviates from the case.
+    /// # Panics
+    /// If a machine deviates from the case.
     pub fn run_under(&self, config: &Config, deflate: Option<DeflateConfig>) {
         for role in [Role::Server, Role::Client] {
             let negotiated = negotiate(deflate.clone(), deflate.clone()).of(role);
@@ -186,7 +189,8 @@ impl Case {
 
     /// Runs the case against a session; returns the number of bytes it sent.
     ///
-    /// # Panics If the machine deviates from the case.
+    /// # Panics
+    /// If the machine deviates from the case.
     pub fn run(&self, setup: &Setup) -> usize {
         let probe = Probe::session(setup.negotiated, setup.config.clone());
         self.run_on(probe.taking(setup.takes), setup)
@@ -194,7 +198,8 @@ impl Case {
 
     /// Runs the case against a bare connection machine; returns the number of bytes it sent.
     ///
-    /// # Panics If the machine deviates from the case.
+    /// # Panics
+    /// If the machine deviates from the case.
     pub fn run_bare(&self, setup: &Setup) -> usize {
         let probe = Probe::connection(setup.negotiated, setup.config.clone());
         self.run_on(probe.taking(setup.takes), setup)

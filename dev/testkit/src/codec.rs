@@ -78,7 +78,8 @@ impl Codec {
 
     /// Decompresses the payload of a message's frames, to at most `most` bytes.
     ///
-    /// # Errors The payload is not deflate data, or exceeds the limit.
+    /// # Errors
+    /// The payload is not deflate data, or exceeds the limit.
     pub fn decompress(&mut self, payload: &[u8], most: usize) -> Result<Vec<u8>, String> {
         let input = [payload, &TAIL].concat();
         let mut rest = &input[..];

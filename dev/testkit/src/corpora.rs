@@ -112,7 +112,8 @@ pub const LENGTHS_ABSURD: [u64; 5] = [1 << 62, (1 << 63) - 1, 1 << 63, (1 << 63)
 
 /// Parses byte strings in hexadecimal, separated by spaces.
 ///
-/// # Panics If the text is not hexadecimal.
+/// # Panics
+/// If the text is not hexadecimal.
 #[must_use]
 pub fn hex(text: &str) -> Vec<Vec<u8>> {
     let byte = |pair: &[u8]| {

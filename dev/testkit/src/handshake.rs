@@ -29,7 +29,8 @@ impl Agreed {
 
 /// Performs a handshake between our client and our server, each with or without compression.
 ///
-/// # Panics If the handshake fails.
+/// # Panics
+/// If the handshake fails.
 #[must_use]
 pub fn negotiate(client: Option<DeflateConfig>, server: Option<DeflateConfig>) -> Agreed {
     let mut request = ClientRequest::new("example.com", "/").expect("a sound host and path");
@@ -54,7 +55,8 @@ pub fn negotiate_plain(role: Role) -> Negotiated {
 
 /// Returns the ticket of a server for a client's offer of extensions, and the extensions of the answer.
 ///
-/// # Errors The rejection.
+/// # Errors
+/// The rejection.
 pub fn negotiate_offer(offer: &str, config: DeflateConfig) -> Result<(Negotiated, Option<String>), Refusal> {
     let request = request_with_offer(offer);
     let limits = HeadLimits::new();
@@ -76,7 +78,8 @@ pub fn request_with_offer(offer: &str) -> String {
 
 /// Runs a client with this compression on an answer with these header lines after the three mandatory lines.
 ///
-/// # Errors The client's reason for the failure.
+/// # Errors
+/// The client's reason for the failure.
 pub fn read_answer(config: Option<DeflateConfig>, lines: &str) -> Result<Established, ClientError> {
     let mut request = ClientRequest::new("example.com", "/").expect("a sound host and path");
     if let Some(config) = config {

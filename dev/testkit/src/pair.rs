@@ -97,7 +97,8 @@ impl<C: Machine, S: Machine> Pair<C, S> {
     /// Advances the clock until both ends are idle: no bytes move and no timer is set. With a keepalive this
     /// happens only after an end has closed.
     ///
-    /// # Panics After a thousand deadlines.
+    /// # Panics
+    /// After a thousand deadlines.
     pub fn drive(&mut self) {
         self.settle();
         for _ in 0..1000 {

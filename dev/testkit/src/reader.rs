@@ -120,7 +120,8 @@ impl Reader {
 
     /// Parses further bytes.
     ///
-    /// # Errors The protocol violation of the sender.
+    /// # Errors
+    /// The protocol violation of the sender.
     pub fn read(&mut self, bytes: &[u8]) -> Result<Vec<Reply>, String> {
         if self.closed && !bytes.is_empty() {
             return Err(format!("{} bytes behind the Close", bytes.len()));

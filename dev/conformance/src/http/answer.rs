@@ -12,7 +12,8 @@ pub struct Answered {
 
 /// Takes one answer from the front of the bytes; `None` if it is incomplete. Also returns its length.
 ///
-/// # Errors The violation of RFC 9112: bytes that are not allowed in a head, or an ambiguous end of the body.
+/// # Errors
+/// The violation of RFC 9112: bytes that are not allowed in a head, or an ambiguous end of the body.
 pub fn read(bytes: &[u8], of_head: bool) -> Result<Option<(Answered, usize)>, String> {
     let Some(head_len) = bytes.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4) else {
         return Ok(None);
@@ -86,7 +87,8 @@ impl Answered {
 
     /// Checks the answer against the expected answer, with `last` for the last answer on its connection.
     ///
-    /// # Errors The difference.
+    /// # Errors
+    /// The difference.
     pub fn check(&self, expected: &Answer, last: bool) -> Result<(), String> {
         if self.status != expected.status {
             return Err(format!("{} in place of {}", self.status, expected.status));
