@@ -199,7 +199,7 @@ fn has_a_night(w: &mut World<'_>) -> Result<(), Failure> {
         w.session.devtools("Emulation.setEmulatedMedia", &feature)?;
         let found = w.session.script(BRIGHTNESS, &[])?;
         let all: Vec<f64> = found.as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
-        let [paper, ink @ ..] = &all[..] else { return Err(Failure::new(format!("no colours: {found}"))) };
+        let [paper, ink @ ..] = &all[..] else { return Err(Failure::new(format!("no colors: {found}"))) };
         let seen = ink.len() == 3 && ink.iter().all(|ink| (ink - paper).abs() > 90.0);
         ensure(seen && (*paper > 128.0) == paper_is_bright, || format!("{scheme}: {found}"))?;
     }

@@ -402,7 +402,7 @@ pub(super) const CLASSES: &[Line] = &[
     ),
     line(
         "F",
-        "Uninitialised memory in a Close",
+        "Uninitialized memory in a Close",
         By(&[(PROBES, "our_own_control_frames_are_never_too_long"), (AUTOBAHN, "section_7_closing")]),
     ),
     line(
