@@ -117,7 +117,7 @@ fn empty_continuations_are_counted() {
 }
 
 #[test]
-fn fragments_are_counted_and_those_of_the_suite_pass() {
+fn fragments_are_counted_and_the_suite_stays_below_the_limit() {
     let config = Config::default().with_max_fragments(10);
     let mut case = Case::new("ten").send(Frame::text("x").fin(false));
     for _ in 0..8 {
@@ -132,7 +132,7 @@ fn fragments_are_counted_and_those_of_the_suite_pass() {
 
 /// A fragment collector must not escape the limit, nor may an incomplete frame.
 #[test]
-fn fragments_and_incomplete_frames_count_towards_the_message_limit() {
+fn fragments_and_incomplete_frames_count_toward_the_message_limit() {
     let config = Config::default().with_max_frame(1000).with_max_message(1000);
     let start = Case::new("fragments").send(Frame::binary([0; 600]).fin(false));
     let head = Frame::continuation("").length(Length::Bits16).declares(401);

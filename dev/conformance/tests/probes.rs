@@ -38,7 +38,7 @@ fn without(line: &str) -> String {
 }
 
 #[test]
-fn a_key_alone_is_no_request_for_a_websocket() {
+fn a_key_alone_is_not_a_websocket_request() {
     assert_eq!(status(SOUND), 101);
     let key_only =
         "GET / HTTP/1.1\r\nHost: example.com\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
@@ -67,7 +67,7 @@ fn twenty_four_characters_are_not_yet_a_key() {
 }
 
 #[test]
-fn offers_that_cannot_be_met_are_declined_and_the_next_is_taken() {
+fn unsupported_offers_are_declined_and_the_next_is_accepted() {
     for offer in [
         "permessage-deflate; unknown",
         "permessage-deflate; server_max_window_bits=16",

@@ -311,7 +311,7 @@ fn a_send_may_stop_at_every_byte() {
 
 /// A message cut at every byte, once: two segments have the same result as one.
 #[test]
-fn two_segments_cut_at_every_byte_are_the_whole() {
+fn two_segments_cut_at_every_byte_equal_the_whole() {
     for deflate in negotiations() {
         for (role, peer) in ROLES {
             let negotiated = negotiate(deflate.clone(), deflate.clone()).of(role);

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_one_word_of_the_shell() {
+    fn paths_are_quoted_for_the_shell() {
         assert_eq!(quoted(Path::new("/a b/it's")), "'/a b/it'\\''s'");
     }
 }

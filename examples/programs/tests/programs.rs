@@ -141,7 +141,7 @@ async fn assert_goes_through_all_cases(program: &str) {
 }
 
 #[tokio::test]
-async fn the_autobahn_client_goes_through_all_cases() {
+async fn the_autobahn_client_runs_all_cases() {
     assert_goes_through_all_cases(env!("CARGO_BIN_EXE_autobahn-client")).await;
 }
 

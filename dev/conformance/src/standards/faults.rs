@@ -15,7 +15,7 @@ pub(super) const PROBED: &[Line] = &[
     line(
         "server",
         "A key without Upgrade, Connection or version: 101",
-        By(&[(PROBES, "a_key_alone_is_no_request_for_a_websocket")]),
+        By(&[(PROBES, "a_key_alone_is_not_a_websocket_request")]),
     ),
     line("server", "Version 8: 101", By(&[(PROBES, "version_8_is_rejected_with_the_supported_version")])),
     line(
@@ -26,7 +26,7 @@ pub(super) const PROBED: &[Line] = &[
     line(
         "server",
         "An unknown deflate parameter, a window of 16 or 8: accepted, and ignored",
-        By(&[(PROBES, "offers_that_cannot_be_met_are_declined_and_the_next_is_taken")]),
+        By(&[(PROBES, "unsupported_offers_are_declined_and_the_next_is_accepted")]),
     ),
     line(
         "server",
@@ -82,7 +82,7 @@ pub(super) const PROBED: &[Line] = &[
         "server",
         "Right there too: no Host, RSV1 without extension, text inside text, a bare continuation",
         By(&[
-            (PROBES, "a_key_alone_is_no_request_for_a_websocket"),
+            (PROBES, "a_key_alone_is_not_a_websocket_request"),
             (PROBES, "the_compression_bit_means_nothing_without_the_extension"),
             (PROBES, "a_continuation_without_a_message_fails"),
         ]),
@@ -109,7 +109,7 @@ pub(super) const PROBED: &[Line] = &[
     line(
         "library",
         "A fragment collector that ignores the message limit",
-        By(&[(FAULTS, "fragments_and_incomplete_frames_count_towards_the_message_limit")]),
+        By(&[(FAULTS, "fragments_and_incomplete_frames_count_toward_the_message_limit")]),
     ),
     line("library", "UTF-8 unchecked unless asked for", By(&[(AUTOBAHN, "section_6_utf8")])),
     line(
@@ -237,7 +237,7 @@ pub(super) const CLASSES: &[Line] = &[
         "A million empty continuations, tiny fragments",
         By(&[
             (FAULTS, "empty_continuations_are_counted"),
-            (FAULTS, "fragments_are_counted_and_those_of_the_suite_pass"),
+            (FAULTS, "fragments_are_counted_and_the_suite_stays_below_the_limit"),
             (MEMORY, "many_small_parts_cost_no_memory"),
         ]),
     ),
@@ -252,7 +252,7 @@ pub(super) const CLASSES: &[Line] = &[
     line(
         "B",
         "An incomplete frame that escapes the limit",
-        By(&[(FAULTS, "fragments_and_incomplete_frames_count_towards_the_message_limit")]),
+        By(&[(FAULTS, "fragments_and_incomplete_frames_count_toward_the_message_limit")]),
     ),
     line(
         "B",

@@ -272,7 +272,7 @@ pub(super) const RFC_6455: &[Line] = &[
         By(&[
             (PROBES, "each_failure_sends_the_close_that_names_it"),
             (PROBES, "frames_and_messages_of_the_limit_pass"),
-            (FAULTS, "fragments_and_incomplete_frames_count_towards_the_message_limit"),
+            (FAULTS, "fragments_and_incomplete_frames_count_toward_the_message_limit"),
         ]),
     ),
 ];
@@ -284,7 +284,7 @@ pub(super) const RFC_7692: &[Line] = &[
         By(&[
             (OFFERS, "bad_offers_are_declined_and_nothing_else_happens"),
             (OFFERS, "the_first_offer_that_can_be_met_is_taken"),
-            (PROBES, "offers_that_cannot_be_met_are_declined_and_the_next_is_taken"),
+            (PROBES, "unsupported_offers_are_declined_and_the_next_is_accepted"),
         ]),
     ),
     line(
@@ -352,7 +352,7 @@ pub(super) const RFC_7692: &[Line] = &[
         "7.1.2.1",
         "A window of 8, which zlib cannot produce, is declined as an offer and never asked for",
         By(&[
-            (PROBES, "offers_that_cannot_be_met_are_declined_and_the_next_is_taken"),
+            (PROBES, "unsupported_offers_are_declined_and_the_next_is_accepted"),
             (CLIENT, "the_client_never_offers_a_window_of_8"),
         ]),
     ),
@@ -528,7 +528,7 @@ pub(super) const OFTEN_WRONG: &[Line] = &[
     line(
         "12",
         "UTF-8 checked frame by frame",
-        By(&[(AUTOBAHN, "section_6_utf8"), (PROPERTIES, "two_segments_cut_at_every_byte_are_the_whole")]),
+        By(&[(AUTOBAHN, "section_6_utf8"), (PROPERTIES, "two_segments_cut_at_every_byte_equal_the_whole")]),
     ),
     line("13", "Upgrade on a request with a body", By(&[(SERVER, "a_request_with_a_body_is_400")])),
 ];
