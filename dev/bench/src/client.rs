@@ -149,7 +149,7 @@ impl Connection {
             };
             let expected = &batch.reply[self.received..];
             if bytes > expected.len() {
-                return Err("the target sent more than it was asked for".into());
+                return Err("the target sent more bytes than expected".into());
             }
             if CHECK && buffer[..bytes] != expected[..bytes] {
                 return Err("the echo differs from the sent bytes".into());

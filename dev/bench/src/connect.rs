@@ -77,7 +77,7 @@ pub(crate) fn shake_hands(
             if done.consumed() == answer.len() {
                 return Ok(done.negotiated());
             }
-            return Err("the target sent frames before it was asked anything".into());
+            return Err("the target sent frames before the first request".into());
         }
     }
 }

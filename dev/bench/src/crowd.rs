@@ -102,7 +102,7 @@ impl Members {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let said = BufReader::new(child.stdout.take().ok_or("the standard output was asked for")?);
+        let said = BufReader::new(child.stdout.take().ok_or("standard output is piped")?);
         let mut members = Self { child, said };
         members.have_it()?;
         Ok(members)

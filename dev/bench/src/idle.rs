@@ -89,7 +89,7 @@ impl Clients {
             .stdout(Stdio::piped())
             .spawn()?;
         let mut clients = Self(child);
-        let stdout = clients.0.stdout.take().ok_or("the standard output was asked for")?;
+        let stdout = clients.0.stdout.take().ok_or("standard output is piped")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
         if line == clients::READY {

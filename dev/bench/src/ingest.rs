@@ -218,7 +218,9 @@ impl Bench<'_> {
         let events = next()? - events;
         // wrk exits at its deadline, and does not count the requests in flight.
         if !(posted.answered..=posted.answered + connections as u64).contains(&events) {
-            return Err(format!("{} were acknowledged, and {events} are there", posted.answered).into());
+            return Err(
+                format!("{} events were acknowledged, but the topic has {events}", posted.answered).into()
+            );
         }
         let each = |ns: u64| ns as f64 / events as f64;
         Ok(Measured {

@@ -42,7 +42,7 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| format!("taskset (of util-linux) is needed: {error}"))?;
-        let stdout = child.stdout.take().ok_or("the standard output was asked for")?;
+        let stdout = child.stdout.take().ok_or("standard output is piped")?;
         let (said, heard) = mpsc::channel();
         thread::spawn(move || {
             // Reads to the end, so that no write of the server meets a closed pipe.
@@ -55,7 +55,7 @@ impl Server {
             Err(_) => {
                 child.kill()?;
                 child.wait()?;
-                Err(format!("{} did not say where it listens", program.display()).into())
+                Err(format!("{} did not print its listen address", program.display()).into())
             }
         }
     }

@@ -89,7 +89,7 @@ fn hears_others(w: &mut World<'_>) -> Result<(), Failure> {
     w.until_noted("bytes Uint8Array 0,128,255")?;
     w.until_noted("after bytes")?;
     let again = w.notes()?.iter().filter(|note| note.starts_with("bytes ")).count();
-    if again == 1 { Ok(()) } else { Err(Failure::new("it was heard after unsubscribing")) }
+    if again == 1 { Ok(()) } else { Err(Failure::new("a message arrived after unsubscribing")) }
 }
 
 fn refusals_are_told(w: &mut World<'_>) -> Result<(), Failure> {
@@ -177,7 +177,7 @@ fn kept_topic_is_resumed(w: &mut World<'_>) -> Result<(), Failure> {
     w.run("note('history ' + (await client.history('kept.room', 2)).map(({ data }) => data));")?;
     w.until_noted("history 3,4")?;
     let gaps = w.notes()?.iter().filter(|note| *note == "a gap").count();
-    if gaps == 0 { Ok(()) } else { Err(Failure::new("a gap was told where there was none")) }
+    if gaps == 0 { Ok(()) } else { Err(Failure::new("a gap was reported although no message was lost")) }
 }
 
 fn waits_grow(w: &mut World<'_>) -> Result<(), Failure> {

@@ -72,7 +72,7 @@ impl Drop for Page {
 fn asks_nobody(w: &mut World<'_>) -> Result<(), Failure> {
     let asked = "return performance.getEntriesByType('resource').map((entry) => entry.name)";
     let asked = w.session.script(asked, &[])?;
-    ensure(asked == json!([]), || format!("it asks for {asked}"))?;
+    ensure(asked == json!([]), || format!("the page requests {asked}"))?;
     let scripts = w.session.script("return document.querySelectorAll('script, link, iframe').length", &[])?;
     ensure(scripts == 0, || format!("{scripts} scripts, links or frames"))?;
     let title = w.session.text("h1")?;

@@ -92,7 +92,7 @@ fn topic_survives(w: &mut World<'_>) -> Result<(), Failure> {
     let heard = w.session.script("return heard.join('|')", &[])?;
     ensure(heard == "1 one|2 round 0|3 round 1|4 round 2", || format!("it heard {heard}"))?;
     let gap = notes::all(&w.session)?.iter().any(|note| note == "gap");
-    ensure(!gap, || "it was told of a gap".to_owned())
+    ensure(!gap, || "a gap was reported".to_owned())
 }
 
 fn client_appends_and_reads(w: &mut World<'_>) -> Result<(), Failure> {
@@ -138,7 +138,7 @@ fn consumption_survives(w: &mut World<'_>) -> Result<(), Failure> {
     let records = w.session.script("return records.join('|')", &[])?;
     ensure(records == "2 two|3 crash 0|4 crash 1|5 crash 2", || format!("it heard {records}"))?;
     let gap = notes::all(&w.session)?.iter().any(|note| note == "gap of a stream");
-    ensure(!gap, || "it was told of a gap".to_owned())
+    ensure(!gap, || "a gap was reported".to_owned())
 }
 
 fn group_goes_on(w: &mut World<'_>) -> Result<(), Failure> {

@@ -110,7 +110,7 @@ fn frames_behind_either_head_in_the_same_segment_are_kept() {
     accepted.write_response(&[], &mut answer).expect("HTTP/1.1");
     answer.extend(Frame::text("early").encode(Role::Server));
     let ClientStep::Done(done) = client.read_response(&answer).expect("a sound answer") else {
-        panic!("the whole answer is there");
+        panic!("the answer is complete");
     };
     let mut probe = Probe::session(done.negotiated(), Config::default());
     probe.send(&answer[done.consumed()..], Chunks::Whole);

@@ -16,7 +16,7 @@ use crate::verdict::Verdict;
 /// Crowds of clients connect and disconnect. The server must answer clients within its capacity, at once or
 /// after other clients have left.
 pub(crate) fn run(setup: &Setup<'_>, rng: &mut Rng, verdict: &mut Verdict) -> Result<(), Fault> {
-    println!("\n{CROWD} clients want a server of {DESCRIPTORS} descriptors, {ROUNDS} times");
+    println!("\n{CROWD} clients connect to a server with {DESCRIPTORS} descriptors, {ROUNDS} times");
     let server = Server::start(setup)?;
     let world = World::new(server.address, CROWD);
     let before = server.sample()?;

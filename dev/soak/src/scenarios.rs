@@ -276,7 +276,7 @@ pub(crate) fn deserter(world: &World, rng: &mut Rng) -> Result<(), Fault> {
             Err(_) => return Ok(()),
         }
     }
-    Err(format!("{sent} bytes sent, nothing read, and the server holds on to us").into())
+    Err(format!("{sent} bytes sent, nothing read, and the server keeps the connection open").into())
 }
 
 /// More than the buffers between two sockets of a loopback (6 to 32 MiB where they may grow; ours do not, and
@@ -315,7 +315,7 @@ fn slow_subscriber(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     let mut next = 0;
     while let Ok(Some(Reply::Message(_, payload))) = subscriber.next() {
         if payload[..8] != *format!("{next:08}").as_bytes() || payload[8..] != body {
-            return Err(format!("message {next} is another one").into());
+            return Err(format!("message {next} differs from the published message").into());
         }
         world.tally.right(&payload);
         next += 1;

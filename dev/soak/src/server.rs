@@ -45,7 +45,7 @@ impl Server {
             .stdout(Stdio::piped())
             .stderr(File::create(&setup.log)?)
             .spawn()?;
-        let mut table = BufReader::new(child.stdout.take().ok_or("the standard output was asked for")?);
+        let mut table = BufReader::new(child.stdout.take().ok_or("standard output is piped")?);
         let mut text = String::new();
         while !text.contains("Ctrl-C stops.") {
             if table.read_line(&mut text)? == 0 {
@@ -189,7 +189,7 @@ impl Sample {
             descriptors: descriptors(&process)?,
             threads: own.len(),
             kernel_threads: kernel.len(),
-            memory_kib: anonymous_kib(&rollup).ok_or("smaps_rollup says nothing of anonymous memory")?,
+            memory_kib: anonymous_kib(&rollup).ok_or("smaps_rollup has no count of anonymous memory")?,
         })
     }
 

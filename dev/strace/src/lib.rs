@@ -58,7 +58,7 @@ impl Strace {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(how_to_get_it)?;
-        let stderr = child.stderr.take().ok_or_else(|| io::Error::other("its words were asked for"))?;
+        let stderr = child.stderr.take().ok_or_else(|| io::Error::other("standard error is piped"))?;
         let mut strace = Self { child, words: BufReader::new(stderr), log: log.to_owned() };
         let mut line = String::new();
         strace.words.read_line(&mut line)?;
@@ -162,7 +162,7 @@ fn number(result: &str) -> Option<u64> {
 /// The process does not exist, or `/proc` is missing.
 pub fn page_faults(process: u32) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-    minor_faults(&stat).ok_or_else(|| io::Error::other("/proc/PID/stat is not as proc(5) says"))
+    minor_faults(&stat).ok_or_else(|| io::Error::other("/proc/PID/stat does not match proc(5)"))
 }
 
 /// The tenth field of proc(5); the second is a name in parentheses, which may contain any character.

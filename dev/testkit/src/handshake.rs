@@ -43,7 +43,7 @@ pub fn negotiate(client: Option<DeflateConfig>, server: Option<DeflateConfig>) -
     let (answer, server) = answer(&bytes, server).expect("our server takes our client");
     match handshake.read_response(&answer).expect("our client takes our server's answer") {
         ClientStep::Done(done) => Agreed { client: done.negotiated(), server },
-        ClientStep::NeedMore => panic!("the whole answer was given"),
+        ClientStep::NeedMore => panic!("the answer is complete"),
     }
 }
 
@@ -93,7 +93,7 @@ pub fn read_answer(config: Option<DeflateConfig>, lines: &str) -> Result<Establi
     );
     match handshake.read_response(answer.as_bytes())? {
         ClientStep::Done(done) => Ok(done),
-        ClientStep::NeedMore => panic!("the whole answer was given"),
+        ClientStep::NeedMore => panic!("the answer is complete"),
     }
 }
 

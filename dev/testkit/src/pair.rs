@@ -107,7 +107,7 @@ impl<C: Machine, S: Machine> Pair<C, S> {
                 None => return,
             }
         }
-        panic!("the ends do not come to rest");
+        panic!("the ends do not become idle");
     }
 
     fn deadline(&self) -> Option<Time> {

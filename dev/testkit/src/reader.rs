@@ -185,7 +185,7 @@ impl Reader {
             return Err("a compression bit out of place".to_owned());
         }
         let (kind, compressed, mut payload) = match (frame.opcode, self.open.take()) {
-            (0, None) => return Err("a continuation of nothing".to_owned()),
+            (0, None) => return Err("a continuation without a message".to_owned()),
             (0, Some(open)) => open,
             (_, Some(_)) => return Err("a message inside a message".to_owned()),
             (1, None) => (Kind::Text, compressed, Vec::new()),

@@ -115,7 +115,7 @@ fn settle(name: &str, api: &Api, bless: bool) -> Outcome {
             );
             Ok(Count::SKIPPED)
         }
-        None => Err(format!("{} is no list; cargo xtask api --bless", path.display())),
+        None => Err(format!("{} is not a list; run cargo xtask api --bless", path.display())),
     }
 }
 

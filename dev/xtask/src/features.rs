@@ -111,7 +111,7 @@ fn features() -> Result<Features, String> {
     let mut command = process::cargo();
     command.args(["metadata", "--no-deps", "--format-version", "1"]);
     let text = process::output_of(&mut command).ok_or("cargo metadata failed")?;
-    parse(&text).ok_or_else(|| format!("cargo metadata knows no features of {LIBRARY}"))
+    parse(&text).ok_or_else(|| format!("cargo metadata has no features of {LIBRARY}"))
 }
 
 fn parse(metadata: &str) -> Option<Features> {

@@ -115,10 +115,10 @@ impl Feed {
     fn start(&self, request: &Request) -> Result<u64, Reject> {
         let log = self.log();
         let Some(last) = request.header("last-event-id") else { return Ok(log.first) };
-        let last: u64 = last.parse().map_err(|_| Reject::new(400).body("Last-Event-ID is no number"))?;
+        let last: u64 = last.parse().map_err(|_| Reject::new(400).body("Last-Event-ID is not a number"))?;
         let next = last.saturating_add(1);
         if next < log.first || next > log.next() {
-            return Err(Reject::new(410).body("the log does not reach back to there"));
+            return Err(Reject::new(410).body("the event is no longer in the log"));
         }
         Ok(next)
     }

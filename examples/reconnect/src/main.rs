@@ -99,8 +99,8 @@ async fn serve(listener: TcpListener, feed: Arc<Feed>, lifetime: impl Fn() -> Du
         tokio::spawn(async move {
             match tokio::time::timeout(lifetime, feed.serve(stream)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::info!("a client is gone: {error}"),
-                Err(_) => tracing::info!("hung up on a client"),
+                Ok(Err(error)) => tracing::info!("client connection failed: {error}"),
+                Err(_) => tracing::info!("client disconnected at the end of its lifetime"),
             }
         });
     }

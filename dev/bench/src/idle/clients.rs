@@ -141,7 +141,7 @@ fn read_messages(stream: &mut TcpStream, messages: u64) -> Result<(), Error> {
     if frames.complete == messages && frames.is_between() {
         return Ok(());
     }
-    Err("the server sent more than it was asked for".into())
+    Err("the server sent more bytes than expected".into())
 }
 
 /// Counts messages of a server, one unmasked frame each, and answers its pings. Where messages are

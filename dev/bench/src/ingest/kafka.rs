@@ -43,7 +43,7 @@ impl Kafka {
             }
             if attempt == ATTEMPTS {
                 let why = String::from_utf8_lossy(&output.stderr);
-                return Err(format!("how far {topic} goes: {}", why.trim()).into());
+                return Err(format!("offsets of {topic}: {}", why.trim()).into());
             }
             attempt += 1;
             thread::sleep(PAUSE);

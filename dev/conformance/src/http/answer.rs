@@ -45,7 +45,7 @@ fn header(line: &str) -> Result<(String, String), String> {
             !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         is_name && is_value(value)
     });
-    let (name, value) = found.ok_or_else(|| format!("a header that is none: {line:?}"))?;
+    let (name, value) = found.ok_or_else(|| format!("invalid header line: {line:?}"))?;
     Ok((name.to_owned(), value.trim_matches([' ', '\t']).to_owned()))
 }
 
@@ -78,7 +78,7 @@ impl Answered {
         match lengths[..] {
             [] if has_none => Ok(0),
             [len] => {
-                let len = len.parse().map_err(|_| format!("a length that is none: {len:?}"))?;
+                let len = len.parse().map_err(|_| format!("invalid length: {len:?}"))?;
                 Ok(if of_head || has_none { 0 } else { len })
             }
             _ => Err(format!("{} lengths in an answer with {}", lengths.len(), self.status)),
@@ -131,8 +131,8 @@ impl Answered {
             .values("connection")
             .any(|options| options.split(',').any(|option| option.trim() == "close"));
         match (closes, last) {
-            (true, false) => Err("the end is announced of a connection that goes on".to_owned()),
-            (false, true) => Err("the end of the connection is not announced".to_owned()),
+            (true, false) => Err("Connection: close on a connection that stays open".to_owned()),
+            (false, true) => Err("no Connection: close before the end of the connection".to_owned()),
             _ => Ok(()),
         }
     }

@@ -162,7 +162,7 @@ impl<R: Runtime> Client<R> {
             // Some proxies reject with an answer, some close the connection.
             Err(ConnectError::Proxy { .. } | ConnectError::Transport { phase: Phase::Proxy, .. }) => Ok(()),
             Err(error) => Err(format!("another error: {error}").into()),
-            Ok(_) => Err("not refused".into()),
+            Ok(_) => Err("the proxy did not reject the connection".into()),
         }
     }
 }

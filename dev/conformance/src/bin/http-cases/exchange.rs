@@ -107,7 +107,7 @@ impl Server {
         let waits =
             asks_for_leave(wire) && matches!(case.expected, Expected::Echoes(body) if !body.is_empty());
         if cut == head && waits && early != LEAVE {
-            return Err(format!("{} in place of leave to send the body", shown(&early)));
+            return Err(format!("{} in place of 100 (Continue)", shown(&early)));
         }
         Ok(early)
     }
@@ -149,7 +149,7 @@ impl Server {
             }
         }
         stream.read_to_end(&mut received).map_err(|error| format!("no end: {error}"))?;
-        if received.is_empty() { Ok(()) } else { Err(format!("more came: {}", shown(&received))) }
+        if received.is_empty() { Ok(()) } else { Err(format!("unexpected bytes: {}", shown(&received))) }
     }
 
     fn open(&mut self) -> Result<TcpStream, String> {
