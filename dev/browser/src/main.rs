@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Answers how many checks failed.
+/// Returns the number of failed checks.
 fn run(arguments: &Arguments, tools: &Tools) -> Result<usize, Failure> {
     match &arguments.pictures {
         Some(directory) => pictures::take(&arguments.server, tools, directory).map(|()| 0),

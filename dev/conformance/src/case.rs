@@ -56,7 +56,7 @@ impl Setup {
 }
 
 impl Case {
-    /// A case under the number that Autobahn gives it.
+    /// A case with the number from Autobahn.
     pub fn new(id: impl Into<String>) -> Self {
         Self { id: id.into(), steps: Vec::new() }
     }
@@ -130,7 +130,7 @@ impl Case {
         self.then(Step::Sync)
     }
 
-    /// The machine fails the connection with the Close that names the fault; nothing follows.
+    /// The machine fails the connection with the Close for the fault, and sends nothing after it.
     #[must_use]
     pub fn fails(self, fault: PeerMisbehaved) -> Self {
         let code = fault.close_code().as_u16();

@@ -142,7 +142,8 @@ mod tests {
                 Ok(_) => Verdict::Valid,
                 Err(error) if error.error_len().is_none() => Verdict::Incomplete,
                 Err(error) => {
-                    // It counts the good bytes of the broken sequence; a bad first byte counts one too.
+                    // It includes the valid bytes of the broken sequence; an invalid first byte counts as
+                    // one.
                     let start = error.valid_up_to();
                     let starts = std::str::from_utf8(&bytes[start..=start]);
                     let good = starts.is_err_and(|first| first.error_len().is_none());

@@ -120,7 +120,7 @@ enum Serves {
 enum Program {
     /// `sinews serve`.
     Serve,
-    /// The server as a library: its example.
+    /// The example of the server as a library.
     Hello,
     /// The library, in `dev/bench/library`.
     Library,

@@ -16,7 +16,7 @@ use crate::process;
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// Time limit for the release build from nothing on a small machine.
 const BUILD_LIMIT: Duration = Duration::from_secs(20 * 60);
-/// Linux counts process times in these per second, on every architecture we run on.
+/// Unit of process times in Linux, on every architecture we run on.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// A running server, `sinews serve` or another; dropping it stops the process.
@@ -26,8 +26,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts the server on a free loopback port and waits until it is healthy. Its own output
-    /// goes to `log`.
+    /// Starts the server on a free loopback port and waits until it is healthy. Its output goes to `log`.
     pub(crate) fn start(binary: &Path, options: &[&str], log: &Path) -> Result<Self, String> {
         let address = free_address()?;
         let mut command = Command::new(binary);
@@ -153,7 +152,7 @@ impl Usage {
     }
 }
 
-/// The given binary, or the release build of `sinews`, built now.
+/// Returns the given binary, or builds the release build of `sinews`.
 pub(crate) fn binary(given: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(path) = given {
         let found = path.canonicalize();
@@ -162,7 +161,7 @@ pub(crate) fn binary(given: Option<&Path>) -> Result<PathBuf, String> {
     build("sinews-cli", "sinews")
 }
 
-/// The release build of a program of the workspace, built now.
+/// Builds the release build of a program of the workspace.
 pub(crate) fn build(package: &str, program: &str) -> Result<PathBuf, String> {
     Ok(build_package(package, &["--release", "--bin", program])?.join("release").join(program))
 }

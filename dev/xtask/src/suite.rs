@@ -14,7 +14,7 @@ use crate::process;
 use crate::report::{self, numbers};
 use crate::server::{self, Server};
 
-/// All cases of the frozen version: a run with fewer would be no full run.
+/// All cases of the frozen version: a run with fewer cases is incomplete.
 const ALL_CASES: usize = 517;
 /// Time limit of the installation from nothing: 33 packages, one of them compiled.
 const INSTALL_LIMIT: Duration = Duration::from_secs(10 * 60);
@@ -63,7 +63,7 @@ impl Suite {
             let log = dir.join(format!("{what}.log"));
             process::run(command, &log, INSTALL_LIMIT)?.check(what, &log)
         };
-        // This interpreter has no venv module, and its newest virtualenv is long fixed.
+        // This interpreter has no venv module; the last virtualenv with support for it is pinned.
         let boot = dir.join("boot");
         let mut command = Command::new(interpreter);
         command.args(["-m", "pip", "--disable-pip-version-check", "install", "--target"]);

@@ -1,4 +1,4 @@
-//! Section 6: text is UTF-8, whichever way it is cut.
+//! Section 6: text is UTF-8, with any chunking.
 
 use sinews_proto::Kind::Text;
 use sinews_proto::PeerMisbehaved::InvalidUtf8;

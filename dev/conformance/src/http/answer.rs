@@ -29,7 +29,7 @@ pub fn read(bytes: &[u8], of_head: bool) -> Result<Option<(Answered, usize)>, St
     Ok(Some((answered, head_len + len)))
 }
 
-/// RFC 9112 section 4: the reason may be empty, the space before it may not be left out.
+/// RFC 9112 section 4: the reason may be empty, the space before it is mandatory.
 fn status(line: &str) -> Result<u16, String> {
     let wrong = || format!("a status line that is none: {line:?}");
     let rest = line.strip_prefix("HTTP/1.1 ").ok_or_else(wrong)?;

@@ -3,7 +3,7 @@
 /// Path of the directory with [`FILE`].
 pub const FILES: &str = "/files";
 
-/// The file's name in it.
+/// The file's name in the directory.
 pub const FILE_NAME: &str = "t1.html";
 
 /// Modification time of the file, in seconds.

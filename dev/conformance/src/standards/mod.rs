@@ -1,7 +1,7 @@
-//! The list of rules and known faults, each with the tests that hold us to it.
+//! The list of rules and known faults, each with the tests that verify it.
 //!
-//! `STANDARDS.md` beside this crate is [`render`]ed from it. A test checks that the two agree, that every
-//! test named here exists, and that no line is without either tests or a reason.
+//! `STANDARDS.md` beside this crate is [`render`]ed from it. A test checks that the page matches the list,
+//! that every listed test exists, and that every line has tests or a reason.
 
 mod faults;
 mod http;
@@ -51,13 +51,13 @@ pub(crate) const fn line(id: &'static str, text: &'static str, held: Held) -> Li
 #[must_use]
 pub fn render() -> String {
     let mut out = String::from(
-        "# Standards, and the tests that hold us to them\n\n\
+        "# Standards, and the tests that verify them\n\n\
          Generated from `src/standards`; `UPDATE_STANDARDS=1 cargo test -p sinews-conformance --test standards`\n\
          writes it anew.\n",
     );
     for (title, lines) in SECTIONS {
         // Writing to a String cannot fail.
-        let _ = write!(out, "\n## {title}\n\n| | Rule | Held by |\n|---|---|---|\n");
+        let _ = write!(out, "\n## {title}\n\n| | Rule | Verified by |\n|---|---|---|\n");
         for line in lines {
             let held = match line.held {
                 Held::By(tests) => {

@@ -44,7 +44,7 @@ enum Task {
         /// Folder for the files
         folder: PathBuf,
     },
-    /// Echo on a free port of 127.0.0.1, with TLS if there is a folder with a certificate and its key
+    /// Echo on a free port of 127.0.0.1, with TLS if a folder with a certificate and its key is given
     Serve {
         /// The folder with certificate.pem and key.pem
         folder: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! Dependencies: one place for versions and features, and a reason for each.
+//! Dependency rules: one place for versions and features, and a reason for each.
 
 use crate::tidy::Violation;
 use crate::tidy::leftovers::has_word;

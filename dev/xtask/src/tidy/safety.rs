@@ -4,10 +4,10 @@ use crate::tidy::Violation;
 use crate::tidy::source::{Source, Token};
 use crate::tidy::tree::Tree;
 
-/// Files and folders that may hold unsafe code: vector instructions, the allocator that a program
-/// without `std` must bring, and where the engine, and the plain echo that it is measured
-/// beside, hand memory to io_uring, or lends that of a mapped file. All else forbids it at
-/// the crate's root; the engine denies it there and allows it in these files.
+/// Files and folders that may contain unsafe code: vector instructions, the allocator of a program without
+/// `std`, and the code of the engine and of the plain echo that passes memory to io_uring or exposes the
+/// memory of a mapped file. All other crates forbid unsafe code at their root; the engine denies it there and
+/// allows it in these files.
 const UNSAFE: [&str; 13] = [
     "crates/simd/",
     "dev/bare/",
@@ -24,7 +24,8 @@ const UNSAFE: [&str; 13] = [
     "crates/engine/src/spare.rs",
 ];
 
-/// Each crate root forbids unsafe code, and a crate that cannot has it in the listed files only.
+/// Requires that each crate root forbids unsafe code, or that the crate has unsafe code in the listed files
+/// only.
 pub(super) fn forbidden(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     for source in &tree.sources {

@@ -1,5 +1,5 @@
-//! One Rust file as a flat list of tokens: enough to see identifiers, paths, functions and
-//! modules, also inside macros, and not to be misled by comments and strings.
+//! One Rust file as a flat list of tokens: enough to find identifiers, paths, functions and modules, also
+//! inside macros, without confusion by comments and strings.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ pub(super) struct Token {
     pub(super) kind: Kind,
     /// Counted from 1.
     pub(super) line: usize,
-    /// For an opening bracket, where it closes; otherwise the token's own place.
+    /// For an opening bracket, the position of its closing bracket; otherwise the token's own position.
     pub(super) mate: usize,
 }
 
@@ -111,7 +111,7 @@ impl Source {
         }
     }
 
-    /// The places of the tokens that are compiled outside of tests.
+    /// Returns the positions of the tokens outside of tests.
     pub(super) fn code(&self) -> impl Iterator<Item = usize> {
         let all = if self.is_test { 0..0 } else { 0..self.tokens.len() };
         all.filter(|place| !self.tests.iter().any(|test| test.contains(place)))
@@ -243,7 +243,7 @@ fn is_test_attribute(tokens: &[Token]) -> bool {
     is_cfg && is_test
 }
 
-/// The place behind the item that starts with an attribute at `place`: behind its `;`, its body,
+/// Returns the position behind the item that starts with an attribute at `place`: behind its `;`, its body,
 /// or, for a field or a variant, its comma.
 fn end_of_item(tokens: &[Token], mut place: usize) -> usize {
     while tokens.get(place).is_some_and(|token| token.is_mark('#')) {

@@ -13,7 +13,7 @@ const SKIPPED: [&str; 7] = [".git", ".cache", "target", "node_modules", "corpus"
 pub(super) struct Tree {
     /// Path, relative to the root, and content of every text file.
     pub(super) files: Vec<(String, String)>,
-    /// The Rust files among them that could be read as Rust.
+    /// The Rust files that could be parsed.
     pub(super) sources: Vec<Source>,
     unreadable: Vec<Violation>,
 }
@@ -51,7 +51,7 @@ impl Tree {
     }
 }
 
-/// A file that does not parse would otherwise pass every rule.
+/// Reports files that do not parse: they would otherwise pass every rule.
 pub(super) fn unreadable(tree: &Tree) -> Vec<Violation> {
     let again = |violation: &Violation| Violation::new(&violation.path, violation.line, &*violation.what);
     tree.unreadable.iter().map(again).collect()
@@ -71,7 +71,7 @@ fn collect(dir: &Path, prefix: &str, files: &mut Vec<(String, String)>) -> Resul
             collect(&entry.path(), &format!("{path}/"), files)?;
         } else if kind.is_file() {
             let bytes = fs::read(entry.path()).map_err(fault)?;
-            // Pictures and other binary files have no lines for a rule to read.
+            // Pictures and other binary files have no lines to check.
             files.extend(String::from_utf8(bytes).ok().map(|text| (path, text)));
         }
     }
