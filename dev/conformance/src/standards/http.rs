@@ -1,4 +1,4 @@
-//! What the standards say of HTTP/1.1, beside the upgrade.
+//! Rules of HTTP/1.1 beside the upgrade.
 
 use super::Held::{By, Not};
 use super::rules::{HEADS, HTTP};
@@ -21,7 +21,7 @@ pub(super) const HTTP_1: &[Line] = &[
         "9110, 9112",
         "Requests of h1spec, the HTTP Garden, llhttp and nginx's tests, cut in every place (`cargo xtask conformance \
          --target http` asks the server)",
-        By(&[(CASES, "the_table_is_complete"), (CASES, "bodies_that_are_echoed_are_sent")]),
+        By(&[(CASES, "the_table_is_complete"), (CASES, "echoed_bodies_match_the_requests")]),
     ),
     line(
         "9112 2.2, 5.1, 5.2",
@@ -33,7 +33,7 @@ pub(super) const HTTP_1: &[Line] = &[
     ),
     line(
         "9112 3.2",
-        "`Host` exactly once; a target in absolute form says whom",
+        "`Host` exactly once; a target in absolute form names the host",
         By(&[(ATTACKS, "request_has_exactly_one_host")]),
     ),
     line(
