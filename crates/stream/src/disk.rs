@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sinews_engine::AppendFile;
+use sinews_file::AppendFile;
 
 pub(crate) use handles::Handles;
 pub(crate) use real::RealDisk;
@@ -53,7 +53,7 @@ pub(crate) trait HeldLock: Send + Sync {
     fn is_replaced(&self) -> bool;
 }
 
-/// A file that is appended to. See [`AppendFile`](sinews_engine::AppendFile), which is the real one.
+/// A file that is appended to. See [`AppendFile`](sinews_file::AppendFile), which is the real one.
 pub(crate) trait File: Send + Sync {
     /// Writes at the end, maybe less than all.
     fn append(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
