@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use sinews_engine::{Append, AppendFile, Io, Post};
+use sinews_engine::{Append, Io, Post};
+use sinews_file::AppendFile;
 use slab::Slab;
 
 use crate::mail::Mail;

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sinews_engine::AppendFile;
+use sinews_file::AppendFile;
 
 use crate::partition::{Core, Write};
 

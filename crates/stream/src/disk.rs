@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sinews_engine::AppendFile;
+use sinews_file::AppendFile;
 
 pub(crate) use handles::Handles;
 pub(crate) use real::RealDisk;
@@ -53,7 +53,7 @@ pub(crate) trait HeldLock: Send + Sync {
     fn is_replaced(&self) -> bool;
 }
 
-/// An append-only file. The real implementation is [`AppendFile`](sinews_engine::AppendFile).
+/// An append-only file. The real implementation is [`AppendFile`](sinews_file::AppendFile).
 pub(crate) trait File: Send + Sync {
     /// Appends to the file. The write may be short.
     fn append(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sinews_engine::AppendFile;
+use sinews_file::AppendFile;
 use sinews_server::{AppendJob, Appender};
 use sinews_stream::{Carried, Carrier, Task};
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 use bytes::Bytes;
-use sinews_engine::{AppendFile, BackendChoice};
+use sinews_engine::BackendChoice;
+use sinews_file::AppendFile;
 use sinews_server::{AppendJob, Appender, Router, Server};
 
 use crate::backend;

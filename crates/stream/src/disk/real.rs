@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sinews_engine::AppendFile;
+use sinews_file::AppendFile;
 
 use super::{Disk, File, HeldLock, Lock};
 

@@ -7,7 +7,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sinews_engine::AppendFile;
+use sinews_file::AppendFile;
 
 use super::queue::{self, Piece, Queued, WRITE_MOST};
 use super::read::Known;
