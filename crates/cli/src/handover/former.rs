@@ -1,4 +1,4 @@
-//! The new process: what it gets from the one before it.
+//! The successor's side of a handover.
 
 use std::io::{self, BufReader, BufWriter};
 use std::net::Shutdown;
@@ -15,10 +15,10 @@ use super::VARIABLE;
 use super::wire::{Frame, Head, VERSION, Waiting, outbox, receive_descriptor};
 use crate::hub::{Content, Hub};
 
-/// How long the process before this one may say nothing while it hands over.
+/// Longest silence of the predecessor during the handover.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// The process whose place this one takes.
+/// The predecessor process.
 pub(crate) struct Former {
     link: UnixStream,
     version: u32,
@@ -26,10 +26,10 @@ pub(crate) struct Former {
 }
 
 impl Former {
-    /// The process that has started this one to take its place, if one has; and what it listens with.
+    /// Returns the predecessor and its listeners, if this process was started as a successor.
     ///
     /// # Errors
-    /// If it cannot be understood.
+    /// If the predecessor's greeting is invalid.
     pub(crate) fn find() -> Result<Option<Self>, String> {
         let parent = std::env::var(VARIABLE).ok().and_then(|id| id.parse().ok());
         if parent != Some(parent_id()) {
@@ -42,7 +42,7 @@ impl Former {
         let link = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         link.set_read_timeout(Some(SILENCE_MAX))?;
         link.set_write_timeout(Some(SILENCE_MAX))?;
-        // Without a buffer, which would swallow the bytes that carry descriptors.
+        // Without a buffer, which would consume the bytes that carry descriptors.
         let Head::Hello { version, listeners: addresses } = Frame::read(&mut &link)?.head else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "no greeting"));
         };
@@ -57,17 +57,17 @@ impl Former {
         std::mem::take(&mut self.listeners)
     }
 
-    /// This process will not serve.
+    /// Reports that this process cannot serve.
     pub(crate) fn fail(&mut self, why: &str) {
-        // Nobody to tell: it has gone, or has given up.
+        // The predecessor may have exited or given up.
         let _ = Frame::new(Head::Failed { why: why.to_owned() }).write(&mut self.link);
         let _ = self.link.shutdown(Shutdown::Write);
     }
 
-    /// Everything is bound: takes what the former process keeps, and from here on publishes for it.
+    /// Reports that all addresses are bound, restores the predecessor's histories, and publishes for it from here on.
     ///
     /// # Errors
-    /// If it does not hand everything over.
+    /// If the handover is incomplete.
     pub(crate) fn take_over(&mut self, hub: &Arc<Hub>, publisher: &Publisher) -> Result<Serving, String> {
         self.try_take_over(hub, publisher)
             .map_err(|error| format!("the process before this one does not hand over: {error}"))
@@ -92,7 +92,7 @@ impl Former {
     }
 }
 
-/// Takes topics until there are no more.
+/// Restores topics until the end mark.
 fn restore(input: &mut BufReader<UnixStream>, publisher: &Publisher) -> io::Result<()> {
     let (mut topics, mut unkept) = (0, 0);
     loop {
@@ -119,14 +119,14 @@ fn restore(input: &mut BufReader<UnixStream>, publisher: &Publisher) -> io::Resu
     Ok(())
 }
 
-/// What follows when this process serves.
+/// The rest of the handover, after this process serves.
 pub(crate) struct Serving {
     link: UnixStream,
     rest: Option<(BufReader<UnixStream>, Waiting, Arc<Hub>, Publisher)>,
 }
 
 impl Serving {
-    /// Tells the former process, and does what it says until it ends.
+    /// Notifies the predecessor, and executes its frames until it exits.
     pub(crate) fn begin(mut self) {
         if let Err(error) = Frame::new(Head::Serving).write(&mut self.link) {
             tracing::warn!(%error, "the former process cannot be told that this one serves");

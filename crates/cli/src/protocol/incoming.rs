@@ -1,4 +1,4 @@
-//! What a client says.
+//! Decoding of a client's messages.
 
 use std::borrow::Cow;
 
@@ -13,15 +13,15 @@ use crate::echo::{brief, brief_error};
 use crate::streams::json::{self as streams, Given};
 use crate::streams::{Ack, Begin, Which};
 
-/// A message that makes sense.
+/// A valid message.
 #[derive(Debug)]
 pub(super) struct Incoming<'a> {
-    /// What its answer is to be known by.
+    /// The id of its answer.
     pub(super) id: Option<Value>,
     pub(super) op: Op<'a>,
 }
 
-/// What is to be done.
+/// The requested operation.
 #[derive(Debug)]
 pub(super) enum Op<'a> {
     Subscribe {
@@ -47,16 +47,16 @@ pub(super) enum Op<'a> {
         topic: Cow<'a, str>,
         start: Start,
     },
-    /// A token in place of the one before.
+    /// Replaces the token.
     Token {
         token: Cow<'a, str>,
     },
     Ping,
-    /// Of a stream, which may be named elsewhere.
+    /// An operation on a stream; the name may be given elsewhere.
     Stream(Option<Cow<'a, str>>, streams::Op<'a>),
 }
 
-/// Every field that any message may have.
+/// All fields of all messages.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Fields<'a> {
@@ -65,7 +65,7 @@ struct Fields<'a> {
     id: Option<Value>,
     #[serde(borrow)]
     topic: Option<Cow<'a, str>>,
-    // `null` is something that may be published.
+    // `null` is a valid payload.
     #[serde(borrow, deserialize_with = "given")]
     data: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -90,18 +90,18 @@ struct Fields<'a> {
     token: Option<Cow<'a, str>>,
 }
 
-/// Where to begin.
+/// A start position.
 #[derive(Deserialize)]
 #[serde(
     untagged,
     expecting = "from must be a place such as {\"epoch\":1,\"seq\":2}, {\"offset\":3}, {\"time\":4} or \"earliest\""
 )]
 enum From<'a> {
-    /// Behind a message of a topic that was heard.
+    /// After a received message of a topic.
     Heard(Heard),
     /// At a record of a stream.
     Offset(Offset),
-    /// At those of a stream that were appended then or later.
+    /// At the first record of a stream appended at this time or later.
     Time(Time),
     Word(#[serde(borrow)] Cow<'a, str>),
 }
@@ -129,7 +129,7 @@ pub(crate) fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
     Deserialize::deserialize(deserializer).map(Some)
 }
 
-/// The id alone, for the answer to what is wrong otherwise.
+/// The id alone, for the answer to an invalid message.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Id {
@@ -142,9 +142,9 @@ const ID_MAX: usize = 64;
 /// Reads a message.
 ///
 /// # Errors
-/// What is wrong with it, and its id if that can be read.
+/// The problem, and the message's id if it can be read.
 pub(super) fn read(text: &[u8]) -> Result<Incoming<'_>, (Option<Value>, Problem)> {
-    // A list would be taken for the fields in their order.
+    // A list would be decoded as the fields in their order.
     if !text.trim_ascii_start().starts_with(b"{") {
         return Err((None, problem(code::MALFORMED, "no message of this protocol: no JSON object in text")));
     }
@@ -223,7 +223,7 @@ fn op(fields: Fields<'_>) -> Result<Op<'_>, Problem> {
 }
 
 impl Fields<'_> {
-    /// Whether a field is there that no op of topics takes.
+    /// Whether the message has a field that only streams use.
     fn is_of_stream(&self) -> bool {
         self.stream.is_some()
             || self.partition.is_some()
@@ -242,7 +242,7 @@ fn op_of_stream<'a>(name: &str, fields: Fields<'a>) -> Result<Op<'a>, Problem> {
         return Err(problem(code::MALFORMED, format!("{name}: a field that is there for topics only")));
     }
     let which = fields.partition.map_or(Which::Any, Which::This);
-    // Of a stream with one partition nobody names it.
+    // Clients omit the partition of a stream that has one.
     let partition = fields.partition.unwrap_or(0);
     let op = match name {
         "append" => {
@@ -259,7 +259,7 @@ fn op_of_stream<'a>(name: &str, fields: Fields<'a>) -> Result<Op<'a>, Problem> {
                 Some(From::Time(Time { time })) => stream::Start::Time(time),
                 Some(From::Word(word)) if word == "latest" => stream::Start::Latest,
                 Some(From::Word(word)) if word == "earliest" => stream::Start::Earliest,
-                // Who follows wants what comes; who works through, everything.
+                // The default is the end for a follower, and the earliest record for a group.
                 None if fields.group.is_none() => stream::Start::Latest,
                 None => stream::Start::Earliest,
                 Some(_) => {
@@ -291,5 +291,5 @@ fn op_of_stream<'a>(name: &str, fields: Fields<'a>) -> Result<Op<'a>, Problem> {
     Ok(Op::Stream(fields.stream, op))
 }
 
-/// Bytes that `read` reads, unless it says otherwise.
+/// Default size of a `read`, in bytes.
 const READ_BYTES: usize = 64 << 10;

@@ -1,4 +1,4 @@
-//! Deleting streams: on request, and those that nobody uses.
+//! Deletion of streams: on request, and after disuse.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use crate::auth::{Rights, Want};
 use crate::hub;
 use crate::protocol::{Problem, code, problem};
 
-/// Streams that are being deleted at a time: each waits for the disk on a thread of its own.
+/// Concurrent deletions: each one waits for the disk on a thread of its own.
 const DELETIONS_MAX: usize = 16;
 
 static DELETIONS: AtomicUsize = AtomicUsize::new(0);
@@ -24,7 +24,7 @@ impl Store {
     /// Checks whether a stream may be deleted.
     ///
     /// # Errors
-    /// The name is none, the right is missing, a broker keeps the stream, or there is none.
+    /// The name is invalid, the right is missing, a broker stores the stream, or the stream does not exist.
     pub(crate) fn check_delete(&self, name: &str, rights: &Rights) -> Result<(), Problem> {
         hub::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
         rights.check(Want::Delete(name))?;
@@ -38,8 +38,8 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes a stream on a thread of its own: that waits for the disk. What is appended and read is error 410 from then
-    /// on, groups are forgotten, and subscribers of a topic are told that it begins anew.
+    /// Deletes a stream on a thread of its own, because it waits for the disk. Appends and reads fail with 410 from
+    /// then on, groups are forgotten, and subscribers of a topic are notified of its new epoch.
     pub(crate) fn delete(self: &Arc<Self>, name: &str) -> Result<Deletion, Problem> {
         if DELETIONS.fetch_add(1, Ordering::AcqRel) >= DELETIONS_MAX {
             DELETIONS.fetch_sub(1, Ordering::AcqRel);
@@ -60,7 +60,7 @@ impl Store {
         Ok(deletion)
     }
 
-    /// The same on this thread.
+    /// Deletes a stream on the calling thread.
     pub(super) fn delete_now(&self, name: &str) -> Result<(), Problem> {
         let streams = self.streams()?;
         let created = streams.describe(name).map_or(0, |info| info.created);
@@ -76,7 +76,7 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes streams that their first use has created and that nobody uses any more, from time to time.
+    /// Periodically deletes unused streams that their first use has created.
     pub(crate) fn start_expiry(self: &Arc<Self>) -> std::io::Result<()> {
         let Some(after) = self.rules.expire_unused else { return Ok(()) };
         let store = Arc::downgrade(self);
@@ -92,7 +92,7 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes what is unused at this time, in microseconds since 1970.
+    /// Deletes streams that are unused at this time, in microseconds since 1970.
     pub(super) fn expire(&self, now: u64) {
         let (Some(after), Some(streams)) = (self.rules.expire_unused, self.streams.get()) else { return };
         if self.bridge.is_some() {
@@ -109,7 +109,7 @@ impl Store {
         }
     }
 
-    /// Whether a consumer waits for records of the stream. The way to the subscribers of a topic waits, too.
+    /// Whether a consumer waits for records of the stream. The line of a topic is a consumer, too.
     fn is_in_use(&self, streams: &Streams, info: &StreamInfo) -> bool {
         if info.state != StreamState::Open {
             return false;
@@ -121,15 +121,15 @@ impl Store {
     }
 }
 
-/// How often it is looked for unused streams.
+/// Bounds of the interval between checks for unused streams.
 const EXPIRY_LEAST: Duration = Duration::from_secs(1);
 const EXPIRY_MOST: Duration = Duration::from_secs(3600);
 
-/// A stream that is being deleted.
+/// A deletion in progress.
 #[derive(Clone, Default)]
 pub(crate) struct Deletion(Arc<Mutex<Ended>>);
 
-/// How a deletion has ended, and the waker of the task that waits for it.
+/// The result of a deletion, and the waker of the task that waits for it.
 type Ended = (Option<Result<(), Problem>>, Option<Waker>);
 
 impl Deletion {

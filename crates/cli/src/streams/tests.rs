@@ -1,4 +1,4 @@
-//! A log that writes when it is told to, behind connections: what is held, and what is answered when.
+//! Connections with a log that writes on demand: backpressure, and the order of answers.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ use super::{Rules, Store};
 use crate::live::{Live, Policy};
 use crate::settings::tests::settings;
 
-/// Longer than anything here takes on a busy machine; reached only when something is lost.
+/// Longer than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server whose log is written by [`Streams::work`] alone.
@@ -37,7 +37,7 @@ impl Host {
         Self::with_config(max_pending, Config::default())
     }
 
-    /// With what a connection of plain messages may have under way.
+    /// A host with this configuration of plain TCP connections.
     fn with_config(max_pending: usize, config_of_plain: Config) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -63,7 +63,7 @@ impl Host {
         Self { store: kept, streams, directory, plain, http, stop, thread }
     }
 
-    /// One that has said hello.
+    /// A client that has sent hello.
     fn client(&self) -> Client {
         self.client_of("s")
     }
@@ -126,7 +126,7 @@ impl Client {
         self.0.write_all(&message).unwrap();
     }
 
-    /// The op and the id of what comes next, and its body.
+    /// The op, the id and the body of the next message.
     fn hear(&mut self) -> (u8, u32, Vec<u8>) {
         let mut len = [0; 4];
         self.0.read_exact(&mut len).unwrap();
@@ -158,13 +158,13 @@ fn who_publishes_faster_than_the_disk_writes_is_held_and_nothing_is_lost() {
         client.say(1, 1, id, &batch);
     }
     client.say(6, 0, 51, b"");
-    // As many as fit are in the log's order at once.
+    // The log queues the first batches at once.
     let fit = (MAX / batch.len()) as u32;
     for id in 1..=fit {
         let (op, of, body) = client.hear();
         assert_eq!((op, of, body[0]), (129, id, id as u8 - 1));
     }
-    // Whoever has no room is told so, where there is no connection to hold.
+    // A request, which has no connection to pause, is rejected.
     let refused = answer(host.post("/streams/s", &batch));
     assert!(refused.starts_with("HTTP/1.1 429 ") && refused.contains("Retry-After: 1"), "{refused}");
     assert!(host.pending() <= (MAX + batch.len()) as u64, "{} bytes wait", host.pending());
@@ -191,7 +191,7 @@ fn who_publishes_faster_than_the_disk_writes_is_held_and_nothing_is_lost() {
 #[test]
 fn answers_wait_until_the_connection_takes_them() {
     const COUNT: u32 = 1_000;
-    // Far less than the answers have together, which are due at once.
+    // Far less than the size of all answers, which are due at once.
     let host = Host::with_config(1 << 20, Config::default().with_high_water(1_000).with_max_outbound(2_000));
     let mut client = host.client();
     for id in 0..COUNT {
@@ -215,7 +215,7 @@ fn nobody_is_told_that_something_is_on_disk_before_it_is() {
     client.say(1, 1, 2, &batch(10));
     client.say(1, 2, 3, &batch(10));
     client.say(6, 0, 4, b"");
-    // Answers to one partition come in its order; nobody reads what is not on disk.
+    // Answers of one partition are in order; readers receive only records on disk.
     assert_eq!(client.hear().0, 134);
     let posted = host.post("/streams/s?ack=disk", b"four");
     let at_once = answer(host.post("/streams/s?ack=memory", b"five"));
