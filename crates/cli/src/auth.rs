@@ -99,7 +99,7 @@ impl Auth {
             ("auth.public_publish", &settings.public_publish),
         ] {
             if let Some(bad) = patterns.iter().find(|pattern| !pattern::is_valid(pattern)) {
-                return Err((key, format!("{bad:?} is no pattern of topics")));
+                return Err((key, format!("{bad:?} is not a topic pattern")));
             }
         }
         let keys = settings.keys.read().map_err(|error| (settings.keys.key(), error))?;
@@ -159,9 +159,9 @@ impl Auth {
     /// # Errors
     /// Why the token is rejected.
     pub(crate) fn verify(&self, token: &str) -> Result<Claims, String> {
-        let header = decode_header(token).map_err(|_| "this is no token (JWT)".to_owned())?;
+        let header = decode_header(token).map_err(|_| "the token is not a JWT".to_owned())?;
         if has_critical_extension(token) {
-            return Err("the token's header has crit, and this server knows no extensions of JWT".to_owned());
+            return Err("the token's header has crit; JWT extensions are not supported".to_owned());
         }
         let mut refused = None;
         for key in &self.keys {
@@ -185,14 +185,14 @@ impl Auth {
                 Ok(data) => return check(data.claims),
                 // Another key may have signed it.
                 Err(error) if *error.kind() == ErrorKind::InvalidSignature => {
-                    refused = Some("the token's signature is not by a key of this server".to_owned());
+                    refused = Some("the token's signature matches no key of this server".to_owned());
                 }
                 Err(error) => return Err(words(error.kind())),
             }
         }
         Err(refused.unwrap_or_else(|| {
             let id = header.kid.map_or_else(String::new, |id| format!(" and kid {:?}", brief(&id)));
-            format!("no key of this server is for the token's alg {:?}{id}", header.alg)
+            format!("no key of this server matches the token's alg {:?}{id}", header.alg)
         }))
     }
 }
@@ -214,7 +214,7 @@ fn check(claims: Claims) -> Result<Claims, String> {
             return Err(format!("the token's {claim} has more than {PATTERNS_MAX} patterns"));
         }
         if let Some(bad) = patterns.iter().find(|pattern| !pattern::is_valid(pattern)) {
-            return Err(format!("the token's {claim}: {:?} is no pattern of topics", brief(bad)));
+            return Err(format!("the token's {claim}: {:?} is not a topic pattern", brief(bad)));
         }
     }
     Ok(claims)
@@ -227,9 +227,9 @@ fn words(kind: &ErrorKind) -> String {
         ErrorKind::InvalidAudience => "the token is meant for another audience (aud)".to_owned(),
         ErrorKind::InvalidIssuer => "the token comes from another issuer (iss)".to_owned(),
         ErrorKind::MissingRequiredClaim(claim) => format!("the token has no {claim}"),
-        ErrorKind::InvalidClaimFormat(claim) => format!("the token's {claim} is not what it should be"),
+        ErrorKind::InvalidClaimFormat(claim) => format!("the token's {claim} has an invalid format"),
         ErrorKind::Json(error) => format!("the token's claims: {}", brief_error(error)),
-        _ => "this is no token (JWT)".to_owned(),
+        _ => "the token is not a JWT".to_owned(),
     }
 }
 

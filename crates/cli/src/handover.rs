@@ -102,23 +102,23 @@ impl Handover {
     /// Starts a successor, unless one exists or this process is stopping.
     pub(crate) fn start(&self) {
         if std::process::id() == 1 {
-            let why = "SIGUSR2: the first process of a container cannot be replaced, the container would end with it: \
-                       start another container beside it";
+            let why = "SIGUSR2: the first process of a container cannot be replaced, because the container ends with it: \
+                       start another container";
             return tracing::error!("{why}");
         }
         if self.0.stopping.load(Ordering::SeqCst) {
-            return tracing::warn!("SIGUSR2: the server is stopping, so no new process is started");
+            return tracing::warn!("SIGUSR2 ignored: the server is shutting down");
         }
         let mut phase = self.0.lock();
         if !matches!(*phase, Phase::Idle) {
-            return tracing::warn!("SIGUSR2: a new process is taking over already");
+            return tracing::warn!("SIGUSR2 ignored: a handover is in progress");
         }
         *phase = Phase::Starting(None);
         drop(phase);
         let shared = Arc::clone(&self.0);
         let spawned = thread::Builder::new().name("handover".to_owned()).spawn(move || shared.run());
         if let Err(error) = spawned {
-            tracing::error!(%error, "SIGUSR2: no thread to start a new process from");
+            tracing::error!(%error, "SIGUSR2: cannot start the handover thread");
             self.0.set(Phase::Idle);
         }
     }
@@ -145,7 +145,7 @@ impl Handover {
         let waited = self.0.ended.wait_timeout_while(phase, FINISH_MAX, is_under_way);
         let (phase, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() && matches!(*phase, Phase::Served) {
-            tracing::error!("the new process has not taken all that was published here");
+            tracing::error!("the successor process has not received all publications before the timeout");
         }
     }
 }
@@ -166,24 +166,24 @@ impl Shared {
         let result = self.hand_over(&mut child);
         let is_served = matches!(*self.lock(), Phase::Served);
         if self.hub.end_handover(&mut self.publisher.clone()) && is_served {
-            tracing::error!("the new process has gone before the last clients here have");
+            tracing::error!("the successor process exited before the last client of this process");
         }
         self.set(if is_served { Phase::Over } else { Phase::Idle });
         let Err(error) = result else { return };
         let end = child.map_or_else(String::new, |child| end_of(child, is_served));
         if is_served {
-            tracing::error!("the new process: {error}{end}");
+            tracing::error!("successor process: {error}{end}");
         } else {
-            tracing::error!("the new process does not take over, and this one goes on: {error}{end}");
+            tracing::error!("handover failed, this process continues: {error}{end}");
         }
     }
 
     fn hand_over(&self, child: &mut Option<Child>) -> Result<(), String> {
         let said = |error: io::Error| match error.kind() {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-                "it has ended without a word".to_owned()
+                "the successor exited before it sent a frame".to_owned()
             }
-            io::ErrorKind::WouldBlock => format!("it has said nothing for {} s", SILENCE_MAX.as_secs()),
+            io::ErrorKind::WouldBlock => format!("no frame for {} s", SILENCE_MAX.as_secs()),
             _ => error.to_string(),
         };
         let link = self.spawn(child).map_err(|error| error.to_string())?;
@@ -192,7 +192,7 @@ impl Shared {
         let version = match Frame::read(&mut input).map_err(said)?.head {
             Head::Bound { version } => version,
             Head::Failed { why } => return Err(why),
-            other => return Err(format!("it says {other:?} in place of what is expected")),
+            other => return Err(format!("unexpected frame {other:?}")),
         };
         if version == VERSION {
             let (outbox, waiting) = outbox();
@@ -202,7 +202,7 @@ impl Shared {
             writer.spawn(move || write(&output, kept, waiting)).map_err(said)?;
         } else {
             tracing::warn!(
-                "the new process is of another version ({version} and {VERSION}): histories begin anew there"
+                "handover version of the successor differs ({version}, here {VERSION}): histories are not transferred"
             );
         }
         self.listen(&link, &mut input, child.as_ref().map_or(0, Child::id)).map_err(said)
@@ -228,7 +228,7 @@ impl Shared {
         let started = started.map_err(|error| {
             io::Error::new(error.kind(), format!("cannot start {}: {error}", self.program.display()))
         })?;
-        tracing::info!(process = started.id(), "SIGUSR2: a new process is started to take over");
+        tracing::info!(process = started.id(), "SIGUSR2: successor process started");
         *child = Some(started);
         let mut phase = self.lock();
         *phase = Phase::Starting(Some(ours.try_clone()?));
@@ -262,12 +262,15 @@ impl Shared {
                     link.set_read_timeout(None)?;
                     let mut phase = self.lock();
                     if self.stopping.load(Ordering::SeqCst) {
-                        return Err(io::Error::other("this process stops for good"));
+                        return Err(io::Error::other("this process is shutting down"));
                     }
                     *phase = Phase::Served;
                     drop(phase);
                     notify(&[NotifyState::MainPid(process)]);
-                    tracing::info!(process, "the new process serves; this one ends with its last client");
+                    tracing::info!(
+                        process,
+                        "the successor process serves; this process exits after its last client"
+                    );
                     // The successor waits for the streams that this process owns, and clients connect to it now.
                     if let Some(store) = self.store.as_ref().filter(|store| !store.has_own_directory()) {
                         store.close();
@@ -289,7 +292,7 @@ impl Shared {
                 Head::Bye => return Ok(()),
                 Head::Failed { why } => return Err(io::Error::other(why)),
                 other => {
-                    return Err(io::Error::other(format!("it says {other:?} in place of what is expected")));
+                    return Err(io::Error::other(format!("unexpected frame {other:?}")));
                 }
             }
         }
@@ -302,7 +305,7 @@ fn write(link: &UnixStream, kept: (Vec<KeptTopic>, Vec<u8>), waiting: Waiting) {
     let written = write_topics(kept, &mut output).and_then(|()| waiting.write_all(&mut output));
     if let Err(error) = written {
         // The reading thread reports the failure if it matters.
-        tracing::debug!(%error, "nothing can be said to the new process any more");
+        tracing::debug!(%error, "cannot write to the successor process");
         let _ = link.shutdown(Shutdown::Both);
     }
 }
@@ -334,12 +337,12 @@ fn end_of(mut child: Child, is_served: bool) -> String {
     }
     let _ = child.kill();
     let _ = child.wait();
-    " (and does not end, so it was killed)".to_owned()
+    " (killed after the timeout)".to_owned()
 }
 
 /// Notifies the service manager, if there is one.
 pub(crate) fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "the service manager cannot be told");
+        tracing::warn!(%error, "cannot notify the service manager");
     }
 }

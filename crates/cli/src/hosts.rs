@@ -114,7 +114,7 @@ fn checked(name: &str) -> Result<String, String> {
     };
     host.filter(is_name).ok_or_else(|| {
         format!(
-            "{name:?} is no name of a host, such as ws.example.com or *.example.com, without scheme and port"
+            "{name:?} is not a host name such as ws.example.com or *.example.com, without scheme and port"
         )
     })
 }

@@ -412,7 +412,7 @@ impl Client {
             return Ok(Answer::Later);
         }
         if !self.hub.keeps(topic) {
-            return Err(problem(code::NOT_KEPT, format!("nothing is kept of {}", brief(topic))));
+            return Err(problem(code::NOT_KEPT, format!("topic {} has no history", brief(topic))));
         }
         let start = match start {
             Start::Last(count) => Start::Last(count.min(HISTORY_MAX)),

@@ -194,14 +194,11 @@ impl Subscriber {
         let include_self = match request.query("self") {
             None | Some("true") => true,
             Some("false") => false,
-            Some(_) => return Err(Rejection::request(400, "the query's `self` is true or false")),
+            Some(_) => return Err(Rejection::request(400, "query parameter `self` must be true or false")),
         };
         let store = store.filter(|store| store.topics().backs(&topic));
         if store.is_some() && !include_self {
-            return Err(Rejection::request(
-                400,
-                "the topic is kept in a stream, which everybody hears all of: no self=false",
-            ));
+            return Err(Rejection::request(400, "self=false is not supported for durable topics"));
         }
         let allowed = |rights: Rights| {
             rights.check(Want::Subscribe(&topic))?;
@@ -323,7 +320,7 @@ fn content_of(request: &Request<'_>) -> Result<Content, (u16, String)> {
     match &*media_type(request) {
         "application/json" => match serde_json::from_slice::<&RawValue>(body) {
             Ok(_) => Ok(Content::Json(bytes())),
-            Err(error) => Err((400, format!("the body is no JSON: {error}"))),
+            Err(error) => Err((400, format!("the body is not valid JSON: {error}"))),
         },
         "application/octet-stream" => Ok(Content::Binary(bytes())),
         "application/x-ndjson" | "application/jsonl" => {

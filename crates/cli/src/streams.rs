@@ -230,7 +230,7 @@ impl Store {
 
     fn streams(&self) -> Result<&Streams, Problem> {
         self.streams.get().ok_or_else(|| {
-            problem(code::STORE, "the streams are being taken over from another process: come again")
+            problem(code::STORE, "the predecessor process still owns the streams; retry later")
         })
     }
 
@@ -262,7 +262,7 @@ impl Store {
         if let Some(made) = self.made.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let path = made.path().to_owned();
             if let Err(error) = made.close() {
-                tracing::warn!("{}: not removed: {error}", path.display());
+                tracing::warn!("cannot remove {}: {error}", path.display());
             }
         }
     }
@@ -400,10 +400,13 @@ impl Store {
             return Ok(stream);
         }
         if self.bridge.is_some() {
-            return Err(problem(code::STORE, format!("stream {}: come again", brief(name))));
+            return Err(problem(
+                code::STORE,
+                format!("stream {} is not ready yet; retry later", brief(name)),
+            ));
         }
         if missing == Missing::Refused {
-            return Err(problem(code::NO_STREAM, format!("there is no stream {}", brief(name))));
+            return Err(problem(code::NO_STREAM, format!("stream {} does not exist", brief(name))));
         }
         // A message waits for the creation before it gets here, so the stream was deleted since.
         Err(not_open(name))
@@ -587,7 +590,10 @@ fn choose(stream: &Stream, which: Which, records: &Records) -> Result<u32, Probl
 fn find_partition(stream: &Stream, partition: u32) -> Result<Partition, Problem> {
     stream.partition(partition).ok_or_else(|| {
         let (name, count) = (brief(stream.name()), stream.partitions());
-        problem(code::NO_STREAM, format!("{name} has {count} partitions, counted from 0: no {partition}"))
+        problem(
+            code::NO_STREAM,
+            format!("stream {name} has no partition {partition} ({count} partitions, from 0)"),
+        )
     })
 }
 

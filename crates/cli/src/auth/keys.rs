@@ -121,21 +121,21 @@ fn of_pem(pem: &[u8]) -> Result<Key, String> {
     if let Ok(key) = DecodingKey::from_ed_pem(pem) {
         return Ok(Key { id: None, algorithms: vec![Algorithm::EdDSA], key });
     }
-    Err("no public key in PEM: RSA, EC on P-256 or P-384, or Ed25519".to_owned())
+    Err("not a PEM public key of RSA, EC on P-256 or P-384, or Ed25519".to_owned())
 }
 
 /// Limit of keys in a set: a token without `kid` is tried with all keys.
 const SET_MAX: usize = 64;
 
 fn of_set(json: &[u8]) -> Result<Vec<Key>, String> {
-    let set: JwkSet = serde_json::from_slice(json).map_err(|error| format!("no set of keys: {error}"))?;
+    let set: JwkSet = serde_json::from_slice(json).map_err(|error| format!("invalid key set: {error}"))?;
     // Skip encryption keys and unknown kinds (RFC 7517 section 5).
     let signs = |jwk: &&Jwk| !matches!(jwk.common.public_key_use, Some(PublicKeyUse::Encryption));
     let keys: Vec<Key> = set.keys.iter().filter(signs).filter_map(of_jwk).collect();
     match keys.len() {
-        0 => Err("no key in the set is one for RS*, PS*, ES256, ES384, EdDSA or HS*".to_owned()),
+        0 => Err("the key set has no key for RS*, PS*, ES256, ES384, EdDSA or HS*".to_owned()),
         1..=SET_MAX => Ok(keys),
-        many => Err(format!("{many} keys in the set, and at most {SET_MAX} are taken")),
+        many => Err(format!("the key set has {many} keys (limit {SET_MAX})")),
     }
 }
 

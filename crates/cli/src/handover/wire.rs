@@ -106,8 +106,7 @@ impl Frame {
 
     pub(crate) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let head = serde_json::to_vec(&self.head)?;
-        let too_long =
-            |_| io::Error::new(io::ErrorKind::InvalidData, "a message is too long for the other process");
+        let too_long = |_| io::Error::new(io::ErrorKind::InvalidData, "handover frame exceeds 4 GiB");
         for len in [head.len(), self.body.len()] {
             out.write_all(&u32::try_from(len).map_err(too_long)?.to_be_bytes())?;
         }
@@ -122,7 +121,7 @@ impl Frame {
         let (head, body) =
             (u32::from_be_bytes([a, b, c, d]) as usize, u32::from_be_bytes([e, f, g, h]) as usize);
         if head.saturating_add(body) > FRAME_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame that is none"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "handover frame exceeds 1 GiB"));
         }
         let mut bytes = vec![0; head + body];
         from.read_exact(&mut bytes)?;
@@ -150,7 +149,7 @@ pub(crate) fn receive_descriptor(from: &UnixStream) -> io::Result<OwnedFd> {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
     });
-    let none = || io::Error::new(io::ErrorKind::UnexpectedEof, "a listener did not arrive");
+    let none = || io::Error::new(io::ErrorKind::UnexpectedEof, "the descriptor of a listener is missing");
     descriptors.into_iter().next().ok_or_else(none)
 }
 
@@ -220,7 +219,7 @@ impl Outbox {
         }
         if !self.shared.cut.swap(true, Ordering::Relaxed) {
             tracing::error!(
-                "the former process does not keep up with what is published: its clients hear the rest when they come here"
+                "queue to the predecessor process is full: its clients receive further messages after they reconnect"
             );
         }
     }

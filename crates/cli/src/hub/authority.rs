@@ -58,7 +58,7 @@ impl Successor {
         // One order for both queues.
         let mut awaited = self.lock();
         if !self.outbox.put(frame) {
-            tracing::error!(topic, "too much waits for the process that takes over: a message is lost there");
+            tracing::error!(topic, "queue to the successor process is full: a message is lost there");
             return false;
         }
         if kept && let Some(awaited) = &mut *awaited {

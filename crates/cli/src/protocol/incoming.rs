@@ -94,7 +94,7 @@ struct Fields<'a> {
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "from must be a place such as {\"epoch\":1,\"seq\":2}, {\"offset\":3}, {\"time\":4} or \"earliest\""
+    expecting = "from must be a position such as {\"epoch\":1,\"seq\":2}, {\"offset\":3}, {\"time\":4} or \"earliest\""
 )]
 enum From<'a> {
     /// After a received message of a topic.
@@ -146,11 +146,11 @@ const ID_MAX: usize = 64;
 pub(super) fn read(text: &[u8]) -> Result<Incoming<'_>, (Option<Value>, Problem)> {
     // A list would be decoded as the fields in their order.
     if !text.trim_ascii_start().starts_with(b"{") {
-        return Err((None, problem(code::MALFORMED, "no message of this protocol: no JSON object in text")));
+        return Err((None, problem(code::MALFORMED, "invalid message: not a JSON object in a text message")));
     }
     let fields: Fields<'_> = serde_json::from_slice(text).map_err(|error| {
         let id = serde_json::from_slice::<Id>(text).unwrap_or_default().id.filter(is_id);
-        (id, problem(code::MALFORMED, format!("no message of this protocol: {}", brief_error(&error))))
+        (id, problem(code::MALFORMED, format!("invalid message: {}", brief_error(&error))))
     })?;
     let id = fields.id.clone();
     if id.as_ref().is_some_and(|id| !is_id(id)) {
@@ -178,17 +178,14 @@ fn op(fields: Fields<'_>) -> Result<Op<'_>, Problem> {
         return Ok(Op::Token { token });
     }
     if fields.token.is_some() {
-        let words = format!("{}: a field that is there for the op token only", brief(&name));
+        let words = format!("{}: field token is valid for the op token only", brief(&name));
         return Err(problem(code::MALFORMED, words));
     }
     if matches!(&*name, "append" | "consume" | "commit" | "read" | "stop" | "stream" | "delete") {
         return op_of_stream(&name, fields);
     }
     if fields.is_of_stream() {
-        return Err(problem(
-            code::MALFORMED,
-            format!("{}: a field that is there for streams only", brief(&name)),
-        ));
+        return Err(problem(code::MALFORMED, format!("{}: a field is valid for streams only", brief(&name))));
     }
     let start = match (fields.last, fields.from) {
         (Some(_), Some(_)) => return Err(problem(code::MALFORMED, "last or from, not both")),
@@ -214,7 +211,7 @@ fn op(fields: Fields<'_>) -> Result<Op<'_>, Problem> {
         "publish" => match (fields.data, fields.b64) {
             (Some(data), None) => Op::Publish { topic: topic()?, data },
             (None, Some(b64)) => Op::PublishBinary { topic: topic()?, b64 },
-            _ => return Err(problem(code::MALFORMED, "publish: data or b64, one of them")),
+            _ => return Err(problem(code::MALFORMED, "publish: either data or b64 is required")),
         },
         "presence" => Op::Presence { topic: topic()? },
         "ping" => Op::Ping,
@@ -239,7 +236,7 @@ impl Fields<'_> {
 fn op_of_stream<'a>(name: &str, fields: Fields<'a>) -> Result<Op<'a>, Problem> {
     let missing = |what: &str| problem(code::MALFORMED, format!("{name}: {what} is missing"));
     if fields.topic.is_some() || fields.presence.is_some() || fields.last.is_some() {
-        return Err(problem(code::MALFORMED, format!("{name}: a field that is there for topics only")));
+        return Err(problem(code::MALFORMED, format!("{name}: a field is valid for topics only")));
     }
     let which = fields.partition.map_or(Which::Any, Which::This);
     // Clients omit the partition of a stream that has one.
@@ -270,7 +267,7 @@ fn op_of_stream<'a>(name: &str, fields: Fields<'a>) -> Result<Op<'a>, Problem> {
             };
             let group = fields.group.map(Cow::into_owned);
             if group.as_ref().is_some_and(String::is_empty) {
-                return Err(problem(code::MALFORMED, "consume: a group's name is not empty"));
+                return Err(problem(code::MALFORMED, "consume: group must not be empty"));
             }
             streams::Op::Consume { partition: which, begin: Begin { start, group } }
         }

@@ -353,7 +353,12 @@ impl Line {
                 Step::Fed
             }
             Err(ReadError::Gone { earliest: to } | ReadError::Damaged { resume: to, .. }) if to > from => {
-                tracing::error!(topic = self.name(), from, to, "records are gone before they were heard");
+                tracing::error!(
+                    topic = self.name(),
+                    from,
+                    to,
+                    "records were deleted before they were published"
+                );
                 *self.relayed() = to;
                 Step::Fed
             }
@@ -361,7 +366,7 @@ impl Line {
             Err(ReadError::Ahead { .. }) => self.follow(from),
             Err(ReadError::Deleted) => Step::Idle,
             Err(error) => {
-                tracing::error!(topic = self.name(), %error, "what is kept of a topic cannot be read");
+                tracing::error!(topic = self.name(), %error, "cannot read the stream of a topic");
                 Step::Failed
             }
         }
@@ -380,8 +385,7 @@ impl Line {
 pub(super) fn check(stream: &Stream) -> Result<Partition, Problem> {
     let (name, count) = (brief(stream.name()), stream.partitions());
     stream.partition(0).filter(|_| count == 1).ok_or_else(|| {
-        let words =
-            format!("the stream {name} has {count} partitions: it keeps no topic, which has one order");
+        let words = format!("stream {name} has {count} partitions; the stream of a topic has 1");
         problem(code::NOT_SUBSCRIBED, words)
     })
 }
@@ -398,7 +402,7 @@ pub(super) fn record_of(content: &Content, limits: &Limits) -> Result<Records, P
     };
     let mut builder = RecordBuilder::with_limits(*limits);
     builder.push(super::now(), b"", &value, kind).map_err(malformed)?;
-    builder.finish().ok_or_else(|| problem(code::MALFORMED, "nothing is to be published"))
+    builder.finish().ok_or_else(|| problem(code::MALFORMED, "the publication is empty"))
 }
 
 /// The content of a record. Its declared kind was not checked.

@@ -71,10 +71,10 @@ impl Binary {
         client: IpAddr,
     ) -> Result<Bytes, Problem> {
         if !self.is_plain {
-            return Err(problem(code::MALFORMED, "hello: the path names the stream here"));
+            return Err(problem(code::MALFORMED, "hello: the path already names the stream"));
         }
         if self.guest.is_some() {
-            return Err(problem(code::MALFORMED, "hello was said already"));
+            return Err(problem(code::MALFORMED, "hello was sent already"));
         }
         crate::hub::check_name(stream).map_err(|text| problem(code::TOPIC, text))?;
         let rights = self.live.policy().rights_of(token, client, "streams.listen")?;
@@ -145,7 +145,7 @@ impl Binary {
             Err(problem) => {
                 Wire.failed(&head.id, problem, cx);
                 if self.guest.is_none() {
-                    close(cx, CloseCode::POLICY, "hello comes first");
+                    close(cx, CloseCode::POLICY, "hello must be the first message");
                 }
             }
         }
@@ -204,7 +204,7 @@ impl Binary {
                 Ok(Some(wire::message(op::UNSUBSCRIBED, ANY, head.id, |_| {})))
             }
             Wish::Unsubscribe(id) => {
-                Err(problem(code::NOT_SUBSCRIBED, format!("there is no subscription {id}")))
+                Err(problem(code::NOT_SUBSCRIBED, format!("subscription {id} does not exist")))
             }
             Wish::Delete => {
                 let name = stream.clone();
@@ -217,7 +217,7 @@ impl Binary {
 }
 
 fn nobody() -> Problem {
-    problem(code::MALFORMED, "hello comes first")
+    problem(code::MALFORMED, "hello must be the first message")
 }
 
 impl Handler for Binary {
@@ -229,7 +229,7 @@ impl Handler for Binary {
 
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
         let Some((head, body)) = Head::split(&payload).filter(|_| payload.kind() == Kind::Binary) else {
-            return close(cx, CloseCode::POLICY, "no message of this protocol: 8 bytes of binary at least");
+            return close(cx, CloseCode::POLICY, "invalid message: at least 8 bytes of binary are required");
         };
         if let Some(opening) = self.opening(head.op) {
             return self.desk.park(opening, payload.detach(), cx);

@@ -158,8 +158,8 @@ impl Bridge {
                 let has_older = ends.next > 0 && found > ends.earliest;
                 let has_all = ends.next > 0 && ends.earliest <= extent.first || extent.first == extent.end;
                 if !has_older && !has_all {
-                    let words = "this node has nothing older than that, and the broker is not searched by time: begin \
-                                 at an offset, or with the earliest";
+                    let words = "this node has no older records, and the broker is not searched by time: start at an \
+                                 offset or at earliest";
                     return Err(problem(code::NOT_KEPT, words));
                 }
                 found
@@ -219,7 +219,7 @@ async fn follow(
     let create = || match streams.create(name, &config.clone().partitions(count)) {
         Err(CreateError::Partitions { has }) => Err(problem(
             code::STORE,
-            format!("stream {shown}: the broker has {count} partitions of it and this node {has}"),
+            format!("stream {shown} has {count} partitions at the broker and {has} on this node"),
         )),
         other => other.map_err(|error| created(name, &error)),
     };

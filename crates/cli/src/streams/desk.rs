@@ -306,7 +306,7 @@ impl<I> Desk<I> {
             Subscription { id, start, member: None, feeds: Vec::new(), width, has_moved: false, stream };
         match group {
             Some(_) if which != Which::Any => {
-                return Err(problem(code::TOPIC, "a group shares the partitions itself: name none"));
+                return Err(problem(code::TOPIC, "a group assigns the partitions itself: omit partition"));
             }
             Some(group) => {
                 if group.len() > GROUP_MAX || group.chars().any(char::is_control) {

@@ -167,7 +167,7 @@ impl Follow {
             Ok(None) | Err(Unread::Ahead(_)) => {
                 return Err(problem(
                     code::STORE,
-                    format!("{}: what was heard is not there any more", brief(topic)),
+                    format!("topic {}: the delivered records do not exist any more", brief(topic)),
                 ));
             }
             Err(Unread::Failed(problem)) => return Err(problem),
@@ -206,7 +206,7 @@ fn acknowledgement(topic: &str, position: Position, replayed: u64, complete: boo
 }
 
 fn gone() -> Problem {
-    problem(code::STORE, "the stream is not there")
+    problem(code::STORE, "the stream does not exist")
 }
 
 /// Delivery rule of the server below for durable topics: messages for a slow subscriber are dropped, and read from the
@@ -298,7 +298,7 @@ impl Line {
                 return Ok(true);
             }
             // Only the relay publishes positions, so another program publishes to this topic.
-            return Err(problem(code::STORE, format!("{}: its place is not known", brief(topic))));
+            return Err(problem(code::STORE, format!("topic {}: the position is unknown", brief(topic))));
         }
         drop(relayed);
         self.leave_out(topic, cx)?;

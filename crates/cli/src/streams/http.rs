@@ -22,7 +22,7 @@ use crate::routes::{failure, media_type};
 
 /// The error of a server without streams.
 pub(super) const OFF: &str =
-    "this server keeps no streams: it was started without --streams-directory or --store";
+    "streams are disabled: the server was started without --streams-directory or --store";
 
 /// Records in one answer to GET: the default of `max`, and its limit.
 const RECORDS: usize = 100;
@@ -60,7 +60,7 @@ fn try_publish(
         None | Some("disk") => Ack::Disk,
         Some("memory") => Ack::Memory,
         Some("broker") => Ack::Broker,
-        Some(_) => return Err(problem(code::MALFORMED, "ack is memory, disk or broker")),
+        Some(_) => return Err(problem(code::MALFORMED, "ack must be memory, disk or broker")),
     };
     let which = partition_of(request)?;
     let rights = policy.rights(request)?;
@@ -159,7 +159,7 @@ fn partition_of(request: &Request<'_>) -> Result<Which, Problem> {
     match request.query("partition").map(str::parse) {
         None => Ok(Which::Any),
         Some(Ok(partition)) => Ok(Which::This(partition)),
-        Some(Err(_)) => Err(problem(code::MALFORMED, "partition is a number")),
+        Some(Err(_)) => Err(problem(code::MALFORMED, "partition must be a number")),
     }
 }
 
@@ -184,12 +184,12 @@ fn records_of(request: &Request<'_>, store: &Store) -> Result<Records, Problem> 
                 .map_err(|error| problem(code::MALFORMED, format!("line {}: {error}", at + 1)))?;
             builder.push(now, &key, line, Kind::Json).map_err(malformed)?;
         }
-        return builder.finish().ok_or_else(|| problem(code::MALFORMED, "no line has anything in it"));
+        return builder.finish().ok_or_else(|| problem(code::MALFORMED, "all lines are empty"));
     }
     let kind = match std::str::from_utf8(body) {
         Ok(text) if kind == "application/json" => {
             serde_json::from_str::<&RawValue>(text)
-                .map_err(|error| problem(code::MALFORMED, format!("this is no JSON: {error}")))?;
+                .map_err(|error| problem(code::MALFORMED, format!("the body is not valid JSON: {error}")))?;
             Kind::Json
         }
         Ok(_) if kind != "application/octet-stream" => Kind::Text,
@@ -210,7 +210,10 @@ fn percent_decoded(value: &str) -> Result<Vec<u8>, Problem> {
                 let digits =
                     [rest.next(), rest.next()].map(|digit| digit.and_then(|it| char::from(it).to_digit(16)));
                 let [Some(high), Some(low)] = digits else {
-                    return Err(problem(code::MALFORMED, "key: % stands before two hexadecimal digits"));
+                    return Err(problem(
+                        code::MALFORMED,
+                        "key: % must be followed by two hexadecimal digits",
+                    ));
                 };
                 (high * 16 + low) as u8
             }
@@ -241,11 +244,13 @@ fn try_read(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) 
         None | Some("earliest") => Start::Earliest,
         Some("latest") => Start::Latest,
         Some(offset) => Start::Offset(
-            offset.parse().map_err(|_| problem(code::MALFORMED, "from is earliest, latest or an offset"))?,
+            offset
+                .parse()
+                .map_err(|_| problem(code::MALFORMED, "from must be earliest, latest or an offset"))?,
         ),
     };
     let max = request.query("max").map_or(Ok(RECORDS), str::parse);
-    let max = max.map_err(|_| problem(code::MALFORMED, "max is a number"))?.min(RECORDS_MAX);
+    let max = max.map_err(|_| problem(code::MALFORMED, "max must be a number"))?.min(RECORDS_MAX);
     let wanted = Wanted { which: partition_of(request)?, name, rights, start, max };
     Ok(Answer::later(async move {
         match lines(&store, wanted).await {

@@ -316,7 +316,7 @@ fn build(given: &[Given<'_>], limits: &record::Limits) -> Result<Records, Proble
                 let bytes = bytes.map_err(|error| problem(code::MALFORMED, format!("b64: {error}")))?;
                 (Cow::Owned(bytes), Kind::Bytes)
             }
-            _ => return Err(problem(code::MALFORMED, "a record has data or b64, one of them")),
+            _ => return Err(problem(code::MALFORMED, "a record has either data or b64")),
         };
         let key = one.key.as_deref().unwrap_or_default();
         builder.push(super::now(), key.as_bytes(), &value, kind).map_err(malformed)?;
@@ -326,7 +326,7 @@ fn build(given: &[Given<'_>], limits: &record::Limits) -> Result<Records, Proble
 
 pub(super) fn malformed(error: Malformed) -> Problem {
     if error == Malformed::TooLarge {
-        let most = "a batch has up to 8 MiB and no more than max_message, and a key 65,535 bytes";
+        let most = "the batch exceeds 8 MiB or max_message, or the key 65535 bytes";
         return problem(code::TOO_LARGE, format!("{error}: {most}"));
     }
     problem(code::MALFORMED, error.to_string())

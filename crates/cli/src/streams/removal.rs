@@ -29,11 +29,11 @@ impl Store {
         hub::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
         rights.check(Want::Delete(name))?;
         if self.bridge.is_some() {
-            let words = format!("stream {name}: the broker keeps it: delete it there");
+            let words = format!("stream {name} is stored at the broker: delete it there");
             return Err(problem(code::NOT_SUBSCRIBED, words));
         }
         if self.streams()?.describe(name).is_none() {
-            return Err(problem(code::NO_STREAM, format!("there is no stream {name}")));
+            return Err(problem(code::NO_STREAM, format!("stream {name} does not exist")));
         }
         Ok(())
     }
@@ -43,7 +43,7 @@ impl Store {
     pub(crate) fn delete(self: &Arc<Self>, name: &str) -> Result<Deletion, Problem> {
         if DELETIONS.fetch_add(1, Ordering::AcqRel) >= DELETIONS_MAX {
             DELETIONS.fetch_sub(1, Ordering::AcqRel);
-            let words = format!("stream {name}: {DELETIONS_MAX} streams are being deleted already");
+            let words = format!("stream {name}: too many deletions in progress (limit {DELETIONS_MAX})");
             return Err(problem(code::TOO_MANY, words));
         }
         let deletion = Deletion::default();
@@ -55,7 +55,7 @@ impl Store {
         });
         if let Err(error) = spawned {
             DELETIONS.fetch_sub(1, Ordering::AcqRel);
-            return Err(problem(code::STORE, format!("no thread can be started: {error}")));
+            return Err(problem(code::STORE, format!("cannot start a thread: {error}")));
         }
         Ok(deletion)
     }
@@ -66,7 +66,7 @@ impl Store {
         let created = streams.describe(name).map_or(0, |info| info.created);
         match streams.delete(name) {
             Ok(true) => {}
-            Ok(false) => return Err(problem(code::NO_STREAM, format!("there is no stream {name}"))),
+            Ok(false) => return Err(problem(code::NO_STREAM, format!("stream {name} does not exist"))),
             Err(error) => return Err(problem(code::STORE, format!("stream {name}: {error}"))),
         }
         self.quota.give_back(name);
@@ -102,8 +102,10 @@ impl Store {
         for info in streams.describe_all() {
             if info.automatic && info.last_used() < limit && !self.is_in_use(streams, &info) {
                 match self.delete_now(&info.name) {
-                    Ok(()) => tracing::info!(stream = &*info.name, "the stream was unused and has expired"),
-                    Err(problem) => tracing::warn!(stream = &*info.name, "not expired: {}", problem.text),
+                    Ok(()) => tracing::info!(stream = &*info.name, "unused stream has expired"),
+                    Err(problem) => {
+                        tracing::warn!(stream = &*info.name, "cannot delete unused stream: {}", problem.text)
+                    }
                 }
             }
         }

@@ -291,30 +291,32 @@ impl Told {
     fn counters_to(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (bytes, seconds) = (|| Some(Unit::Bytes), Some(Unit::Seconds));
         self.counters(out, ("sinews_stream_records", "Records appended", None), |it| it.records)?;
-        self.counters(out, ("sinews_stream_written", "Written to streams", bytes()), |it| it.written)?;
-        let help = "Records read, by all readers";
+        self.counters(out, ("sinews_stream_written", "Bytes written to streams", bytes()), |it| it.written)?;
+        let help = "Records read by all readers";
         self.counters(out, ("sinews_stream_read_records", help, None), |it| it.read_records)?;
-        let help = "Read from streams, by all readers";
+        let help = "Bytes read from streams by all readers";
         self.counters(out, ("sinews_stream_read", help, bytes()), |it| it.read_bytes)?;
-        self.counters(out, ("sinews_stream_syncs", "Writes that were synced", None), |it| it.syncs)?;
-        let help = "Time of the writes that were synced, sync included";
+        self.counters(out, ("sinews_stream_syncs", "Synced writes", None), |it| it.syncs)?;
+        let help = "Time of synced writes, including the sync";
         self.counters(out, ("sinews_stream_sync", help, seconds), |it| it.sync_time.as_secs_f64())
     }
 
     fn gauges_to(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let bytes = || Some(Unit::Bytes);
-        self.gauges(out, ("sinews_stream_disk", "What a partition takes on disk", bytes()), |it| {
+        self.gauges(out, ("sinews_stream_disk", "Disk usage of a partition", bytes()), |it| {
             it.statistics.bytes
         })?;
-        self.gauges(out, ("sinews_stream_segments", "Its files", None), |it| it.statistics.segments)?;
-        self.gauges(out, ("sinews_stream_pending", "What waits to be written", bytes()), |it| {
+        self.gauges(out, ("sinews_stream_segments", "Segment files of a partition", None), |it| {
+            it.statistics.segments
+        })?;
+        self.gauges(out, ("sinews_stream_pending", "Bytes queued for writing", bytes()), |it| {
             it.statistics.pending
         })?;
-        self.gauges(out, ("sinews_stream_earliest_offset", "The first record that is there", None), |it| {
+        self.gauges(out, ("sinews_stream_earliest_offset", "Offset of the earliest record", None), |it| {
             it.earliest
         })?;
-        self.gauges(out, ("sinews_stream_next_offset", "The offset that comes next", None), |it| it.next)?;
-        let help = "1 if the partition has failed, and takes nothing more until the server is started again";
+        self.gauges(out, ("sinews_stream_next_offset", "Offset of the next record", None), |it| it.next)?;
+        let help = "1 if the partition has failed and rejects appends until the server restarts";
         self.gauges(out, ("sinews_stream_failed", help, None), |it| u64::from(it.statistics.failed))
     }
 }
@@ -328,7 +330,7 @@ impl Collector for Told {
         ConstGauge::new(self.damaged).encode(encoder)?;
         self.counters_to(&mut out)?;
         self.gauges_to(&mut out)?;
-        let help = "Records that a group has before it";
+        let help = "Lag of a consumer group in records";
         let mut encoder = out.encode_descriptor("sinews_stream_group_lag", help, None, MetricType::Gauge)?;
         self.groups
             .iter()

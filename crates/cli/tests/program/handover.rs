@@ -114,7 +114,7 @@ impl Service {
     /// Until the new process serves.
     fn restart(&mut self) {
         self.signal(self.current(), "USR2");
-        let line = self.logged("the new process serves");
+        let line = self.logged("the successor process serves");
         let process = line.split("process=").nth(1).unwrap().trim().parse().unwrap();
         self.processes.push(process);
     }
@@ -124,7 +124,7 @@ impl Service {
         let (mut told, mut stopped) = (false, false);
         while !(told && stopped) {
             let line = self.logged("");
-            told |= line.contains("the former process has said its last word");
+            told |= line.contains("handover completed");
             stopped |= line.contains("stopped");
         }
     }
@@ -541,7 +541,7 @@ fn a_process_that_cannot_serve_changes_nothing() {
     let mut socket = Socket::open(service.address, "/echo");
     service.configure("threads = \"many\"");
     service.signal(service.current(), "USR2");
-    let line = service.logged("the new process does not take over");
+    let line = service.logged("handover failed");
     assert!(line.contains("sinews.toml") && line.contains("threads"), "{line}");
     socket.send(&Frame::text("still here"));
     assert_eq!(socket.next(), Some(Reply::text("still here")));
@@ -552,7 +552,7 @@ fn a_process_that_cannot_serve_changes_nothing() {
     let with = format!("listen = [\"{}\", \"{}\"]\n", service.address, taken.local_addr().unwrap());
     fs::write(service.directory.file("sinews.toml"), with).unwrap();
     service.signal(service.current(), "USR2");
-    assert!(service.logged("the new process does not take over").contains("cannot listen on"));
+    assert!(service.logged("handover failed").contains("cannot listen on"));
     socket.send(&Frame::text("still here"));
     assert_eq!(socket.next(), Some(Reply::text("still here")));
     // And the next one that can serve does.
@@ -577,8 +577,8 @@ fn the_program_that_is_installed_now_is_started() {
     fs::write(&path, "#!/bin/sh\nexit 3\n").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     service.signal(service.current(), "USR2");
-    let line = service.logged("the new process does not take over");
-    assert!(line.contains("ended without a word (exit status: 3)"), "{line}");
+    let line = service.logged("handover failed");
+    assert!(line.contains("exited before it sent a frame (exit status: 3)"), "{line}");
     socket.send(&Frame::text("still here"));
     assert_eq!(socket.next(), Some(Reply::text("still here")));
     fs::remove_file(&path).unwrap();

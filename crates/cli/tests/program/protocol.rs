@@ -98,7 +98,7 @@ fn what_is_wrong_is_told_with_a_code_and_the_id() {
     let mut client = Client::connect(&server);
     let long = "x".repeat(251);
     for (words, code, part) in [
-        (json!([]), 400, "no message of this protocol"),
+        (json!([]), 400, "invalid message"),
         (json!({"id": 1}), 400, "op is missing"),
         (json!({"op": "subscribe", "id": 1}), 400, "subscribe: topic is missing"),
         (json!({"op": "subscribe", "id": 1, "topic": 5}), 400, "invalid type"),

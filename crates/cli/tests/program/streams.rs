@@ -298,8 +298,8 @@ fn what_is_posted_is_read_with_curl() {
 fn what_cannot_be_posted_or_read_is_told() {
     let server = Server::start(&[]);
     for (request, text, status, words) in [
-        ("POST /streams/a?ack=tape", "x", 400, "ack is"),
-        ("POST /streams/a?partition=x", "x", 400, "partition is a number"),
+        ("POST /streams/a?ack=tape", "x", 400, "ack must be"),
+        ("POST /streams/a?partition=x", "x", 400, "partition must be a number"),
         ("POST /streams/a?partition=1", "x", 404, "no 1"),
         ("POST /streams/a?key=%4", "x", 400, "hexadecimal"),
         ("POST /streams/a.%3E", "x", 422, "wildcards"),
@@ -310,8 +310,8 @@ fn what_cannot_be_posted_or_read_is_told() {
             400,
             "record",
         ),
-        ("GET /streams/a?from=yesterday", "", 400, "from is"),
-        ("GET /streams/a?max=all", "", 400, "max is"),
+        ("GET /streams/a?from=yesterday", "", 400, "from must be"),
+        ("GET /streams/a?max=all", "", 400, "max must be"),
         ("GET /streams/a?partition=4294967295", "", 404, "partitions"),
     ] {
         let head =
@@ -546,7 +546,7 @@ fn whoever_says_no_hello_is_not_heard() {
     stream.write_all(&[8, 0, 0, 0, 6, 0, 0, 0, 1, 0, 0, 0]).unwrap();
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).unwrap();
-    assert!(rest[4] == 255 && rest.ends_with(b"hello comes first"), "{rest:?}");
+    assert!(rest[4] == 255 && rest.ends_with(b"hello must be the first message"), "{rest:?}");
     let mut stream = TcpStream::connect(server.plain()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(&[1, 0, 0, 0, 6]).unwrap();
