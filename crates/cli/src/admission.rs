@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn log_lines_are_limited_per_interval_and_the_next_tells_the_rest() {
+    fn log_lines_are_limited_per_interval_and_the_next_line_counts_suppressed_lines() {
         let (mut log, begin) = (LogInterval::default(), Instant::now());
         for _ in 0..LOG_LINES_MAX {
             assert_eq!(log.line(begin), Some(0));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn browser_learns_status_and_reason_by_the_close_code() {
+    fn browser_receives_status_and_reason_in_the_close() {
         for (rejection, code) in [
             (Rejection::origin("https://a.example"), 4403),
             (Rejection::request(400, "no name"), 4400),

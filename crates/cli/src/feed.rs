@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_busiest_loop_is_told_by_processor_time_and_by_timed_turns_where_that_is_unknown() {
+    fn busiest_worker_is_measured_by_cpu_time_or_by_timed_turns() {
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         let mut busy = Busy { at: begin, loops: Vec::new() };

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn host_is_compared_without_case_port_and_root() {
+    fn host_is_compared_without_case_port_and_final_dot() {
         for (authority, host) in [
             ("A.Example:80", Some("a.example")),
             ("a.example.", Some("a.example")),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn entry_that_is_no_host_name_is_an_error() {
+    fn invalid_host_name_is_an_error() {
         for name in ["a.example", "A.example.", "*.example.com", "sinews", "a_b"] {
             assert!(checked(name).is_ok(), "{name}");
         }

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wanted_must_lie_within_what_is_granted() {
+    fn wanted_pattern_must_lie_within_the_granted_pattern() {
         for (granted, wanted) in [
             ("a", "a"),
             (">", "a"),
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_told_from_what_is_none() {
+    fn valid_patterns_are_distinguished_from_invalid_patterns() {
         for pattern in ["a", "*", ">", "a.>", "*.*", "a b", "a*"] {
             assert!(is_valid(pattern), "{pattern}");
         }

@@ -264,7 +264,7 @@ mod tests {
 
     /// The process in the middle hands over before the first one has exited.
     #[test]
-    fn three_processes_in_a_row_have_one_order() {
+    fn three_chained_processes_assign_one_order() {
         let [first, second, third] = [(); 3].map(|()| Process::new());
         first.publish("a");
         let (successor, to_second) = outbox();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_successor_has_not_published_when_it_goes_is_published_here() {
+    fn unconfirmed_publications_are_published_when_the_successor_exits() {
         let [old, new] = [(); 2].map(|()| Process::new());
         let (successor, to_new) = outbox();
         let from_new = new.take_over(old.hub.begin_handover(successor, &old.publisher));

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_are_shared_evenly_whoever_comes_and_goes() {
+    fn partitions_are_assigned_evenly_as_members_join_and_leave() {
         let groups = Groups::default();
         let mut readers: Vec<Reader> = Vec::new();
         for partitions in [7, 8, 12] {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_is_read_by_nobody_until_its_reader_lets_go() {
+    fn moving_partition_has_no_reader_until_it_is_released() {
         let groups = Groups::default();
         let mut first = Reader::join(&groups, 2);
         first.settle();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_has_stays_there_as_far_as_it_can() {
+    fn rebalancing_moves_few_partitions() {
         let groups = Groups::default();
         let mut readers = vec![Reader::join(&groups, 6), Reader::join(&groups, 6)];
         settle(&mut readers);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn more_members_than_partitions_wait_for_one_to_leave() {
+    fn surplus_member_is_assigned_a_partition_when_another_leaves() {
         let groups = Groups::default();
         let mut readers: Vec<Reader> = (0..3).map(|_| Reader::join(&groups, 1)).collect();
         settle(&mut readers);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_without_members_is_forgotten() {
+    fn group_without_members_is_removed() {
         let groups = Groups::default();
         let join = |stream, group| groups.join(stream, group, 1, Waker::noop().clone()).unwrap();
         drop((join("s", "g"), join("t", "g")));
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn one_member_or_group_more_than_may_be_is_refused() {
+    fn members_and_groups_beyond_their_limits_are_rejected() {
         let groups = Groups::default();
         let join = |stream: &str, group: &str| groups.join(stream, group, 1, Waker::noop().clone());
         let refused = |joined: Result<Membership, Problem>| joined.map(drop).unwrap_err();

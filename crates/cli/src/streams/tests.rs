@@ -149,7 +149,7 @@ fn answer(mut stream: TcpStream) -> String {
 }
 
 #[test]
-fn who_publishes_faster_than_the_disk_writes_is_held_and_nothing_is_lost() {
+fn fast_producer_is_paused_and_loses_no_record() {
     const MAX: usize = 64 << 10;
     let host = Host::new(MAX);
     let mut client = host.client();
@@ -189,7 +189,7 @@ fn who_publishes_faster_than_the_disk_writes_is_held_and_nothing_is_lost() {
 }
 
 #[test]
-fn answers_wait_until_the_connection_takes_them() {
+fn answers_wait_for_capacity_of_the_connection() {
     const COUNT: u32 = 1_000;
     // Far less than the size of all answers, which are due at once.
     let host = Host::with_config(1 << 20, Config::default().with_high_water(1_000).with_max_outbound(2_000));
@@ -206,7 +206,7 @@ fn answers_wait_until_the_connection_takes_them() {
 }
 
 #[test]
-fn nobody_is_told_that_something_is_on_disk_before_it_is() {
+fn disk_acknowledgement_follows_the_sync() {
     let host = Host::new(1 << 20);
     let mut client = host.client();
     client.say(2, 0, 9, &[0; 16]);
@@ -235,7 +235,7 @@ fn nobody_is_told_that_something_is_on_disk_before_it_is() {
 }
 
 #[test]
-fn a_log_that_is_closed_says_so_to_everybody() {
+fn closed_log_is_reported_to_all_clients() {
     let host = Host::new(1 << 20);
     let mut client = host.client();
     client.say(2, 0, 9, &[0; 16]);
@@ -250,7 +250,7 @@ fn a_log_that_is_closed_says_so_to_everybody() {
 }
 
 #[test]
-fn a_connection_reads_so_many_partitions_and_no_more() {
+fn partitions_of_a_connection_are_limited() {
     let host = Host::new(1 << 20);
     host.streams.create("wide", &StreamConfig::default().partitions(64)).unwrap();
     let mut client = host.client_of("wide");
@@ -270,7 +270,7 @@ fn a_connection_reads_so_many_partitions_and_no_more() {
 }
 
 #[test]
-fn what_another_process_publishes_is_heard_here_where_it_goes_on_behind_what_was() {
+fn publications_of_another_process_are_delivered_if_they_follow_directly() {
     let directory = tempfile::tempdir().unwrap();
     let (streams, _) = Streams::open(directory.path(), StreamsConfig::default().writers(0)).unwrap();
     let store = Store::new(StreamConfig::default(), vec!["chat".to_owned()], 1 << 20, None, Rules::default());
@@ -288,7 +288,7 @@ fn what_another_process_publishes_is_heard_here_where_it_goes_on_behind_what_was
 }
 
 #[test]
-fn a_line_has_one_record_whatever_is_in_it() {
+fn line_has_one_record_with_any_content() {
     let mut builder = RecordBuilder::new();
     let forged = b"[\r\n{\"offset\":9}\n, \"a\\nb\"]";
     builder.push(1, b"\n", forged, Kind::Json).unwrap();
@@ -301,7 +301,7 @@ fn a_line_has_one_record_whatever_is_in_it() {
 }
 
 #[test]
-fn nothing_is_taken_that_those_who_read_it_from_a_broker_would_leave_out() {
+fn record_above_8_mib_is_rejected() {
     let store = Store::new(StreamConfig::default(), Vec::new(), 64 << 20, None, Rules::default());
     let value = vec![0; 8 << 20];
     let mut builder = RecordBuilder::with_limits(*store.limits());

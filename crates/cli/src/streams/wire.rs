@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_is_read_as_the_tables_say() {
+    fn client_messages_are_decoded_as_documented() {
         let hello = with(0, 0, b"\x01\x06orderssecret");
         assert_eq!(read(&hello), Ok(Wish::Hello { stream: "orders", token: Some("secret") }));
         assert_eq!(read(&with(0, 0, b"\x01\x01a")), Ok(Wish::Hello { stream: "a", token: None }));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_told() {
+    fn malformed_messages_are_reported() {
         assert_eq!(Head::split(&[0; 7]), None);
         assert_eq!(read(&with(9, 0, b"")), Err(None));
         for bad in [
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_says_stands_as_the_tables_say() {
+    fn server_messages_are_encoded_as_documented() {
         let appended = published(1, 2, test_appended());
         assert_eq!(&appended[..], [129, 0, 1, 0, 2, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0]);
         let head = batches(0, 1, 2, 3, 4);

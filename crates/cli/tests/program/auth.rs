@@ -34,7 +34,7 @@ fn body(answer: &str) -> &str {
 }
 
 #[test]
-fn tokens_bound_what_may_be_published_and_subscribed_to() {
+fn tokens_limit_publications_and_subscriptions() {
     let directory = Directory::new();
     let secret = directory.write("secret", &format!("{SECRET}\n"));
     let server = Running::serve(&["--auth-secret-file", &secret, "--auth-public-subscribe", "news"]);
@@ -91,7 +91,7 @@ fn synced(socket: &mut Socket) {
 }
 
 #[test]
-fn a_connection_ends_with_its_token() {
+fn connection_closes_when_its_token_expires() {
     let directory = Directory::new();
     let secret = directory.write("secret", SECRET);
     let server = Running::serve(&["--auth-secret-file", &secret, "--auth-leeway", "0s"]);
@@ -111,7 +111,7 @@ fn a_connection_ends_with_its_token() {
 }
 
 #[test]
-fn every_algorithm_is_taken_by_the_key_it_belongs_to() {
+fn each_algorithm_is_accepted_with_its_key_only() {
     let directory = Directory::new();
     let secret = directory.write("secret", &SECRET.repeat(2));
     // Made by another program.
@@ -150,7 +150,7 @@ fn every_algorithm_is_taken_by_the_key_it_belongs_to() {
 }
 
 #[test]
-fn a_token_says_what_it_is_good_for() {
+fn token_command_shows_claims_and_verdict() {
     let directory = Directory::new();
     let secret = directory.write("secret", SECRET);
     let made = token(
@@ -241,7 +241,7 @@ fn audience_issuer_and_times_are_checked() {
 }
 
 #[test]
-fn who_is_reached_from_elsewhere_is_told_what_to_set() {
+fn public_listener_without_auth_or_tls_is_warned_of() {
     let log = |arguments: &[&str]| {
         let server = Running::start(program().args(["serve", "--threads", "1"]).args(arguments));
         server.signal("TERM");

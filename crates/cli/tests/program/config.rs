@@ -46,7 +46,7 @@ fn says(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn the_command_line_goes_before_the_environment_and_that_before_the_file() {
+fn command_line_overrides_environment_and_environment_overrides_file() {
     let directory = Directory::new();
     let file = directory.write(
         "sinews.toml",
@@ -78,7 +78,7 @@ fn the_command_line_goes_before_the_environment_and_that_before_the_file() {
 }
 
 #[test]
-fn a_file_that_is_wrong_is_refused_where_it_is_wrong() {
+fn invalid_file_is_rejected_with_the_line_of_the_fault() {
     let directory = Directory::new();
     let file = directory.write("sinews.toml", "# mine\nlissten = \"127.0.0.1:0\"\n");
     let expected = format!("sinews: {file}:2: unknown key lissten; did you mean listen?\n");
@@ -110,7 +110,7 @@ fn a_file_that_is_wrong_is_refused_where_it_is_wrong() {
 }
 
 #[test]
-fn the_printed_file_is_good() {
+fn printed_default_file_is_valid() {
     let directory = Directory::new();
     let printed = says(&["config", "default"]);
     let file = directory.write("sinews.toml", &printed);
@@ -121,7 +121,7 @@ fn the_printed_file_is_good() {
 }
 
 #[test]
-fn a_file_is_read_again_when_asked() {
+fn file_is_reloaded_on_sighup() {
     let directory = Directory::new();
     let file = directory.write("sinews.toml", "log = \"info\"\norigin = [\"https://a.example\"]\n");
     let mut server = Running::serve(&["--config", &file]);

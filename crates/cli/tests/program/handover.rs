@@ -318,7 +318,7 @@ fn load(address: SocketAddr, end: &AtomicBool, done: &AtomicUsize) {
 }
 
 #[test]
-fn nobody_is_refused_or_reset_by_two_restarts_under_load() {
+fn two_restarts_under_load_reject_and_reset_no_connection() {
     let mut service = Service::start("load", "threads = 2");
     let (end, done) = (AtomicBool::new(false), AtomicUsize::new(0));
     let address = service.address;
@@ -405,12 +405,12 @@ fn publish(address: SocketAddr, topic: &str, name: &str, count: usize, published
 }
 
 #[test]
-fn subscribers_that_resume_hear_everything_once_while_it_goes_on() {
+fn resuming_subscribers_receive_each_message_once_during_handovers() {
     resume(Service::start("resume", "threads = 2"), "kept.news");
 }
 
 #[test]
-fn subscribers_of_topics_in_streams_hear_everything_once_while_it_goes_on() {
+fn resuming_subscribers_of_durable_topics_receive_each_message_once_during_handovers() {
     let service = Service::start_with("topics", "threads = 2", |command, directory| {
         command.arg("--streams").arg(directory.file("streams")).args(["--streams-topics", "disk.*"]);
     });
@@ -420,7 +420,7 @@ fn subscribers_of_topics_in_streams_hear_everything_once_while_it_goes_on() {
 /// With a directory, which the new process takes over, and without one, so that both follow the broker for a while.
 #[cfg(feature = "kafka")]
 #[test]
-fn subscribers_of_topics_at_a_broker_hear_everything_once_while_it_goes_on() {
+fn resuming_subscribers_of_broker_topics_receive_each_message_once_during_handovers() {
     for keeps in [true, false] {
         let cluster = Cluster::new("disk.news", 1);
         let service = Service::start_with("broker", "threads = 2", |command, directory| {
@@ -478,7 +478,7 @@ fn resume(mut service: Service, topic: &str) {
 
 /// Without a subscriber or a message at the moment of the handover, nothing of it is in memory.
 #[test]
-fn position_of_an_empty_topic_holds_over_a_restart() {
+fn position_of_an_empty_topic_survives_a_handover() {
     let mut service = Service::start("empty", "threads = 2");
     let address = service.address;
     let subscribe = |from: Option<&Value>| {
@@ -512,7 +512,7 @@ fn position_of_an_empty_topic_holds_over_a_restart() {
 }
 
 #[test]
-fn topics_that_are_not_kept_are_heard_until_the_end_and_from_the_beginning() {
+fn topics_without_history_are_delivered_by_both_processes() {
     let mut service = Service::start("both", "");
     let address = service.address;
     let mut old = Socket::open(address, "/topics/plain");
@@ -536,7 +536,7 @@ fn topics_that_are_not_kept_are_heard_until_the_end_and_from_the_beginning() {
 }
 
 #[test]
-fn a_process_that_cannot_serve_changes_nothing() {
+fn failed_successor_leaves_the_predecessor_serving() {
     let mut service = Service::start("broken", "");
     let mut socket = Socket::open(service.address, "/echo");
     service.configure("threads = \"many\"");
@@ -563,7 +563,7 @@ fn a_process_that_cannot_serve_changes_nothing() {
 
 /// What is at the program's path then is started, whatever it is.
 #[test]
-fn the_program_that_is_installed_now_is_started() {
+fn handover_starts_the_program_at_the_installed_path() {
     let installed = Directory::new("installed");
     let path = installed.file("sinews");
     std::os::unix::fs::symlink(PROGRAM, &path).unwrap();
@@ -588,7 +588,7 @@ fn the_program_that_is_installed_now_is_started() {
 }
 
 #[test]
-fn threads_and_addresses_change_and_a_path_survives() {
+fn handover_changes_threads_and_addresses_and_retains_a_unix_socket() {
     let directory = Directory::new("paths");
     let (path, gone) = (directory.file("socket"), directory.file("gone"));
     let mut service = Service::start("threads", "threads = 1");
@@ -640,7 +640,7 @@ fn threads_and_addresses_change_and_a_path_survives() {
 }
 
 #[test]
-fn a_server_that_was_killed_tells_those_who_resume_of_the_gap() {
+fn resuming_subscribers_receive_a_gap_after_the_server_was_killed() {
     let service = Service::start("killed", "");
     let subscribe = |from: Value| {
         let mut socket = Socket::open(service.address, "/ws");
@@ -677,7 +677,7 @@ fn a_server_that_was_killed_tells_those_who_resume_of_the_gap() {
 }
 
 #[test]
-fn the_service_manager_is_told() {
+fn service_manager_is_notified() {
     let directory = Directory::new("manager");
     let manager = UnixDatagram::bind(directory.file("notify")).unwrap();
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -708,7 +708,7 @@ fn the_service_manager_is_told() {
 
 /// Who is told to come again does, and everything that was acknowledged by either process is there once.
 #[test]
-fn streams_are_the_new_processs_when_it_serves() {
+fn successor_takes_over_streams_and_clients_retry() {
     let mut service = Service::start_with("streams", "", |command, directory| {
         command.arg("--streams").arg(directory.file("streams"));
     });

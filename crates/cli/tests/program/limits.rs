@@ -10,7 +10,7 @@ use crate::config::Directory;
 use crate::support::{PATIENCE, Running, Socket};
 
 #[test]
-fn connections_beyond_the_limit_are_answered() {
+fn connections_beyond_the_limit_are_rejected() {
     let directory = Directory::new();
     let file = directory.write("sinews.toml", "[limits]\nmax_connections_per_address = 2\n");
     for (arguments, status) in [
@@ -27,7 +27,7 @@ fn connections_beyond_the_limit_are_answered() {
 }
 
 #[test]
-fn handshakes_and_messages_have_a_rate() {
+fn handshakes_and_messages_are_rate_limited() {
     let server = Running::serve(&["--limits-handshakes-per-second", "1"]);
     let refused = (0..1_000).find_map(|_| server.try_websocket("/echo", "").err()).expect("one too many");
     assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
@@ -43,7 +43,7 @@ fn handshakes_and_messages_have_a_rate() {
 }
 
 #[test]
-fn memory_beyond_the_limit_is_refused_or_taken_back() {
+fn memory_beyond_the_limit_is_rejected_or_reclaimed() {
     let begins_message = |server: &Running| -> Socket {
         let mut socket = server.websocket("/echo");
         let frame = Frame::binary(vec![0; 4 << 20]).encode(Role::Client);
@@ -70,7 +70,7 @@ fn memory_beyond_the_limit_is_refused_or_taken_back() {
 }
 
 #[test]
-fn memory_has_a_limit_unless_it_is_switched_off() {
+fn memory_has_a_default_limit_that_can_be_disabled() {
     assert!(Running::serve(&[]).get("/metrics").contains("\nsinews_memory_limit_bytes "));
     let server = Running::serve(&["--limits-max-memory", "4g"]);
     assert!(server.get("/metrics").contains("\nsinews_memory_limit_bytes 4294967296\n"));
@@ -79,7 +79,7 @@ fn memory_has_a_limit_unless_it_is_switched_off() {
 }
 
 #[test]
-fn topics_with_subscribers_are_evicted_last_and_evictions_are_told() {
+fn topics_with_subscribers_are_evicted_last_and_evictions_are_logged() {
     let server = Running::serve(&["--history", ">=10", "--limits-max-history-memory", "64k"]);
     let post = |topic: &str| {
         let answer = server.request(&format!("POST /topics/{topic} HTTP/1.1"), "text");
@@ -113,7 +113,7 @@ fn topics_with_subscribers_are_evicted_last_and_evictions_are_told() {
 }
 
 #[test]
-fn a_stop_may_be_announced_first() {
+fn stop_delay_keeps_serving_after_readyz_fails() {
     let server = Running::serve(&["--stop-delay", "1h"]);
     assert!(server.get("/readyz").starts_with("HTTP/1.1 200 "));
     server.signal("TERM");
@@ -143,7 +143,7 @@ fn clients(server: &Running, count: usize) -> Vec<Socket> {
 }
 
 #[test]
-fn memory_of_a_replay_to_many_clients_is_given_back_while_they_stay() {
+fn memory_of_a_replay_to_many_clients_is_released_while_they_stay_connected() {
     const CLIENTS: usize = 8_000;
     // The server is a process of its own, so each has one end of them.
     let (_, hard) = rlimit::Resource::NOFILE.get().unwrap();

@@ -43,7 +43,7 @@ impl Client {
 }
 
 #[test]
-fn topics_are_heard_in_both_forms() {
+fn topics_are_delivered_in_both_forms() {
     let server = Running::serve(&["--threads", "2"]);
     let offer = "Sec-WebSocket-Protocol: sinews.v1\r\n";
     let mut framed = Client::with(&server, "/ws", offer);
@@ -93,7 +93,7 @@ fn topics_are_heard_in_both_forms() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_a_code_and_the_id() {
+fn errors_have_a_code_and_the_id_of_the_request() {
     let server = Running::serve(&["--threads", "1"]);
     let mut client = Client::connect(&server);
     let long = "x".repeat(251);
@@ -166,7 +166,7 @@ fn ambiguous_pattern_is_rejected_beyond_the_matching_steps_limit() {
 }
 
 #[test]
-fn presence_counts_who_is_subscribed_by_name() {
+fn presence_counts_subscribers_by_name() {
     let server = Running::serve(&["--threads", "2"]);
     let mut watcher = Client::connect(&server);
     let ack = watcher.ask(json!({"op": "subscribe", "id": 1, "topic": "room", "presence": true}));
@@ -207,7 +207,7 @@ fn presence_counts_who_is_subscribed_by_name() {
 }
 
 #[test]
-fn tokens_bound_what_a_client_may_do() {
+fn tokens_limit_the_operations_of_a_client() {
     let directory = Directory::new();
     let secret = directory.write("secret", SECRET);
     let server = Running::serve(&[
@@ -257,7 +257,7 @@ fn tokens_bound_what_a_client_may_do() {
 }
 
 #[test]
-fn who_comes_back_hears_what_was_missed() {
+fn resuming_client_receives_missed_messages() {
     let server = Running::serve(&["--threads", "2", "--history", "chat.*=5"]);
     let posted = |text: &str| server.request("POST /topics/chat.a HTTP/1.1", text);
     // Kept though nobody hears it.
@@ -313,7 +313,7 @@ fn who_comes_back_hears_what_was_missed() {
 }
 
 #[test]
-fn patterns_are_heard_in_both_forms() {
+fn patterns_are_delivered_in_both_forms() {
     let server = Running::serve(&["--threads", "2"]);
     let mut framed = Client::connect(&server);
     framed.subscribe("prices.>");

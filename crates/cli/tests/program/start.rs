@@ -9,7 +9,7 @@ use sinews_testkit::{Frame, Reply};
 use crate::support::{PROGRAM, Running, Socket, clean, fails, program, program_with_descriptors};
 
 #[test]
-fn a_bare_start_serves_everything_in_the_table() {
+fn default_start_serves_all_routes_of_the_table() {
     let server = Running::start(program().env("SINEWS_LISTEN", "127.0.0.1:0"));
     for line in ["/echo", "/topics/{name}", "curl -d hello", "/healthz", "deflate shared", "descriptors"] {
         assert!(server.table.contains(line), "{line} in {}", server.table);
@@ -58,7 +58,7 @@ fn pages_are_compressed_and_revalidated(server: &Running, path: &str) {
 }
 
 #[test]
-fn topics_go_from_post_and_socket_to_every_socket() {
+fn publications_by_post_and_socket_reach_all_subscribers() {
     let server = Running::serve(&["--threads", "2"]);
     let mut one = server.websocket("/topics/a%20room");
     let mut two = server.websocket("/topics/a%20room?self=false");
@@ -105,7 +105,7 @@ fn topics_go_from_post_and_socket_to_every_socket() {
 }
 
 #[test]
-fn a_signal_tells_every_client_and_ends_with_success() {
+fn signal_closes_all_clients_and_exits_with_success() {
     for signal in ["TERM", "INT"] {
         let server = Running::serve(&["--threads", "2"]);
         let mut sockets: Vec<Socket> = (0..10).map(|_| server.websocket("/echo")).collect();
@@ -124,7 +124,7 @@ fn a_signal_tells_every_client_and_ends_with_success() {
 
 /// As in `sinews serve 2>&1 | head`.
 #[test]
-fn a_log_that_nobody_reads_takes_nothing_along() {
+fn closed_stderr_does_not_stop_the_server() {
     let mut server = Running::serve(&["--log", "trace"]);
     drop(server.child.stderr.take());
     assert!(server.get("/healthz").starts_with("HTTP/1.1 200 "));
@@ -133,7 +133,7 @@ fn a_log_that_nobody_reads_takes_nothing_along() {
 }
 
 #[test]
-fn a_second_signal_waits_for_nobody() {
+fn second_signal_stops_without_waiting_for_clients() {
     let server = Running::serve(&[]);
     let mut silent = server.websocket("/echo");
     server.signal("TERM");
@@ -187,7 +187,7 @@ fn settings_come_from_flags_and_from_the_environment() {
 }
 
 #[test]
-fn what_is_wrong_is_said_in_one_line_that_names_the_setting() {
+fn startup_error_is_one_line_that_names_the_setting() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let one_line = |words: String, parts: &[&str]| {
@@ -219,7 +219,7 @@ fn what_is_wrong_is_said_in_one_line_that_names_the_setting() {
 }
 
 #[test]
-fn few_descriptors_are_named_and_survived() {
+fn server_warns_of_few_descriptors_and_survives_their_exhaustion() {
     let server =
         Running::start(program_with_descriptors(40).args(["--listen", "127.0.0.1:0", "--threads", "1"]));
     // Until well after the limit: the kernel takes these, the server cannot.
@@ -248,7 +248,7 @@ fn few_descriptors_are_named_and_survived() {
 }
 
 #[test]
-fn the_limit_of_descriptors_is_raised_to_the_hard_one() {
+fn descriptor_limit_is_raised_to_the_hard_limit() {
     let mut shell = Command::new("sh");
     shell.args(["-c", "ulimit -Sn 100 && ulimit -Hn 3000 && exec \"$@\"", "sh", PROGRAM]);
     let server = Running::start(clean(shell).args(["--listen", "127.0.0.1:0", "--threads", "1"]));
@@ -265,7 +265,7 @@ fn the_limit_of_descriptors_is_raised_to_the_hard_one() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_system_that_refuses_io_uring_is_told_apart_and_served() {
+fn rejected_io_uring_is_explained_and_auto_falls_back() {
     // What a thread is refused its children are refused, and nobody else.
     let refused = std::thread::spawn(|| {
         refuse_io_uring();

@@ -244,7 +244,7 @@ fn body(answer: &str) -> Value {
 }
 
 #[test]
-fn what_is_posted_is_read_with_curl() {
+fn posted_records_are_read_with_get() {
     let server = Server::start(&[]);
     let post = |path: &str, kind: &str, text: &str| {
         server.running.request(&format!("POST {path} HTTP/1.1\r\nContent-Type: {kind}"), text)
@@ -295,7 +295,7 @@ fn what_is_posted_is_read_with_curl() {
 }
 
 #[test]
-fn what_cannot_be_posted_or_read_is_told() {
+fn invalid_posts_and_reads_are_rejected() {
     let server = Server::start(&[]);
     for (request, text, status, words) in [
         ("POST /streams/a?ack=tape", "x", 400, "ack must be"),
@@ -330,7 +330,7 @@ fn what_cannot_be_posted_or_read_is_told() {
 }
 
 #[test]
-fn a_stream_is_spoken_to_in_json() {
+fn streams_are_served_in_json() {
     let server = Server::start(&[]);
     let mut here = Json::connect(&server.running, "/streams/news");
     let mut anywhere = Json::connect(&server.running, "/ws");
@@ -380,7 +380,7 @@ fn a_stream_is_spoken_to_in_json() {
 }
 
 #[test]
-fn who_wants_no_acknowledgement_is_told_what_was_not_taken() {
+fn unacknowledged_producer_receives_rejections() {
     let server = Server::start(&["--streams-segment-bytes", "64k"]);
     let mut json = Json::connect(&server.running, "/streams/s");
     let mut binary = Binary::plain(&server, "s");
@@ -404,7 +404,7 @@ fn who_wants_no_acknowledgement_is_told_what_was_not_taken() {
 }
 
 #[test]
-fn damage_on_the_disk_is_told_as_a_gap() {
+fn damage_on_disk_is_reported_as_a_gap() {
     let server = Server::start(&[]);
     let mut json = Json::connect(&server.running, "/streams/s");
     for batch in [json!([{"data": "a"}, {"data": "harmed"}, {"data": "c"}]), json!([{"data": "d"}])] {
@@ -434,7 +434,7 @@ fn damage_on_the_disk_is_told_as_a_gap() {
 }
 
 #[test]
-fn catching_up_goes_over_into_following_without_a_gap() {
+fn catching_up_continues_into_following_without_a_gap() {
     let server = Server::start(&["--threads", "2"]);
     const COUNT: usize = 3_000;
     let mut producer = Binary::plain(&server, "s");
@@ -474,7 +474,7 @@ fn catching_up_goes_over_into_following_without_a_gap() {
 }
 
 #[test]
-fn binary_messages_do_what_the_tables_say_over_either_transport() {
+fn binary_messages_work_as_documented_over_both_transports() {
     let server = Server::start(&["--streams-partitions", "3"]);
     for (at, mut client) in Binary::both(&server, "t").into_iter().enumerate() {
         let first = at as u64 * 8;
@@ -539,7 +539,7 @@ fn assert_error(heard: &Heard, id: u32, code: u16) {
 }
 
 #[test]
-fn whoever_says_no_hello_is_not_heard() {
+fn client_without_hello_is_rejected() {
     let server = Server::start(&[]);
     let mut stream = TcpStream::connect(server.plain()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -556,7 +556,7 @@ fn whoever_says_no_hello_is_not_heard() {
 }
 
 #[test]
-fn a_reader_that_stands_still_costs_no_memory_and_loses_nothing() {
+fn stalled_reader_uses_no_memory_and_loses_no_record() {
     let server = Server::start(&["--threads", "1"]);
     for (mut reader, name) in Binary::both(&server, "slow").into_iter().zip(["websocket", "plain"]) {
         let mut producer = Binary::plain(&server, name);

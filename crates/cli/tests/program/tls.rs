@@ -52,7 +52,7 @@ fn get(server: &Running, name: &str, trusted: &[&Made]) -> std::io::Result<Strin
 }
 
 #[test]
-fn everything_is_served_by_tls() {
+fn all_routes_are_served_over_tls() {
     let (made, directory) = (Made::new("localhost"), Directory::new());
     let (certificate, key) =
         (directory.write("a.pem", &made.certificate), directory.write("a.key", &made.key));
@@ -130,7 +130,7 @@ fn certificates_are_chosen_by_name_and_renewed_by_a_signal() {
 }
 
 #[test]
-fn what_is_wrong_with_a_certificate_is_said_with_file_and_setting() {
+fn certificate_errors_name_file_and_setting() {
     let directory = Directory::new();
     let (made, other) = (Made::new("localhost"), Made::new("localhost"));
     let certificate = directory.write("a.pem", &made.certificate);

@@ -72,7 +72,7 @@ fn consume(address: SocketAddr, mut places: Vec<u64>) -> (JoinHandle<Vec<u64>>, 
 }
 
 #[test]
-fn what_was_acknowledged_survives_the_death_of_the_server() {
+fn acknowledged_records_survive_kills_of_the_server() {
     let directory = Directory::new();
     let path = directory.path("streams");
     let partitions = PARTITIONS.to_string();

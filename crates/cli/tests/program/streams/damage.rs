@@ -39,7 +39,7 @@ fn flip(path: &Path) {
 }
 
 #[test]
-fn damaged_stream_is_answered_503_and_others_go_on() {
+fn damaged_stream_is_answered_503_and_other_streams_continue() {
     type Damage = fn(&Path);
     let damages: [(&str, Damage); 4] = [
         ("stream", |stream| flip(&stream.join("stream"))),

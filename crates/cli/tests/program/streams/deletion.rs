@@ -20,7 +20,7 @@ fn delete(server: &Running, stream: &str) -> String {
 }
 
 #[test]
-fn deleted_stream_ends_its_readers_with_410_and_no_other_ones() {
+fn deleted_stream_ends_only_its_readers_with_410() {
     let server = Server::start(&["--threads", "2"]);
     for stream in ["gone", "gone", "stays"] {
         assert_eq!(status(&post(&server.running, stream)), "200");
@@ -120,7 +120,7 @@ fn stream_is_deleted_by_messages_and_on_the_command_line() {
 }
 
 #[test]
-fn deleting_takes_a_right_of_its_own() {
+fn deletion_requires_the_right_to_delete() {
     let keys = Directory::new();
     let secret = keys.write("secret", SECRET);
     let server = Server::start(&["--auth-secret-file", &secret]);
@@ -142,7 +142,7 @@ fn deleting_takes_a_right_of_its_own() {
 }
 
 #[test]
-fn topic_of_a_deleted_stream_begins_anew_and_its_subscribers_are_told() {
+fn deletion_of_a_stream_resets_its_topic_and_notifies_subscribers() {
     let server = Server::start(&["--streams-topics", "chat,news.>"]);
     let mut subscriber = Json::connect(&server.running, "/ws");
     subscriber.subscribe("chat", &json!({}));
@@ -163,7 +163,7 @@ fn topic_of_a_deleted_stream_begins_anew_and_its_subscribers_are_told() {
 }
 
 #[test]
-fn client_that_makes_up_names_does_not_keep_other_clients_from_creating_streams() {
+fn creation_limits_apply_to_each_client() {
     let keys = Directory::new();
     let secret = keys.write("secret", SECRET);
     let server = Server::start(&["--auth-secret-file", &secret, "--streams-max-created-per-client", "2"]);

@@ -34,7 +34,7 @@ fn nothing_is_acknowledged_after_the_directory_is_removed() {
 }
 
 #[test]
-fn member_of_a_group_is_told_that_its_committed_offset_is_lost() {
+fn member_of_a_group_is_notified_of_its_lost_committed_offset() {
     let server = Server::start(&[]);
     let directory = server._directory.path("streams");
     let mut client = Json::connect(&server.running, "/streams/s");

@@ -69,7 +69,7 @@ impl Member {
 }
 
 #[test]
-fn members_share_the_partitions_and_take_over_from_each_other() {
+fn members_share_partitions_and_take_over_from_each_other() {
     let server = Server::start(&["--streams-partitions", "4", "--threads", "2"]);
     let mut producer = Binary::plain(&server, "work");
     let mut publish = |each: usize| {
@@ -112,7 +112,7 @@ fn members_share_the_partitions_and_take_over_from_each_other() {
 }
 
 #[test]
-fn a_group_goes_on_where_it_has_come_to() {
+fn group_resumes_at_its_committed_offset() {
     let server = Server::start(&[]);
     let mut producer = Binary::websocket(&server, "s");
     for _ in 0..10 {
@@ -131,7 +131,7 @@ fn a_group_goes_on_where_it_has_come_to() {
 }
 
 #[test]
-fn tokens_say_who_may_publish_and_read() {
+fn tokens_limit_publishers_and_readers() {
     let keys = Directory::new();
     let secret = keys.write("secret", SECRET);
     let server = Server::start(&["--auth-secret-file", &secret]);

@@ -15,7 +15,7 @@ fn metric<'a>(text: &'a str, line: &str) -> &'a str {
 const SEGMENT_HEAD: u64 = 128;
 
 #[test]
-fn streams_are_among_the_metrics() {
+fn metrics_include_streams() {
     let server = Server::start(&["--streams-partitions", "2"]);
     for number in 0..5 {
         let answer = server.running.request("POST /streams/orders?partition=1 HTTP/1.1", &number.to_string());
@@ -43,7 +43,7 @@ fn streams_are_among_the_metrics() {
 }
 
 #[test]
-fn the_dashboard_is_told_of_streams() {
+fn dashboard_feed_includes_streams() {
     let server = Server::start(&[]);
     let mut viewer = server.running.websocket("/dashboard/feed");
     assert!(server.running.request("POST /streams/orders HTTP/1.1", "x").starts_with("HTTP/1.1 200 "));

@@ -52,7 +52,7 @@ pub(super) fn publish(server: &Running, topic: &str, numbers: std::ops::Range<u6
 }
 
 #[test]
-fn whatever_way_it_is_published_everybody_hears_one_order_which_is_that_of_the_stream() {
+fn publications_by_each_protocol_are_delivered_in_the_order_of_the_stream() {
     let server = topics(&["--threads", "2"]);
     let mut early = Json::connect(&server.running, "/ws");
     let ack = early.subscribe("news.a", &json!({ "presence": true }));
@@ -97,7 +97,7 @@ fn whatever_way_it_is_published_everybody_hears_one_order_which_is_that_of_the_s
 }
 
 #[test]
-fn what_was_acknowledged_is_there_after_the_server_was_killed_and_who_resumes_hears_it_once() {
+fn acknowledged_messages_survive_a_kill_and_resume_delivers_each_once() {
     let directory = Directory::new();
     let path = directory.path("streams");
     let start = || Running::serve(&["--streams", &path, "--streams-topics", "chat"]);
@@ -135,7 +135,7 @@ fn what_was_acknowledged_is_there_after_the_server_was_killed_and_who_resumes_he
 }
 
 #[test]
-fn history_goes_over_into_what_is_published_without_a_gap() {
+fn history_continues_with_live_messages_without_a_gap() {
     const EACH: u64 = 1_500;
     let server = topics(&["--threads", "2", "--websocket-high-water", "4k"]);
     let published = AtomicU64::new(0);
@@ -169,7 +169,7 @@ fn history_goes_over_into_what_is_published_without_a_gap() {
 }
 
 #[test]
-fn one_who_is_slow_reads_on_from_the_disk() {
+fn slow_subscriber_reads_on_from_disk() {
     const COUNT: u64 = 1_500;
     let limits = ["--websocket-max-outbound", "128k", "--websocket-high-water", "16k"];
     let server = topics(&[&["--threads", "2"][..], &limits].concat());
@@ -203,7 +203,7 @@ fn one_who_is_slow_reads_on_from_the_disk() {
 }
 
 #[test]
-fn what_is_not_possible_is_told() {
+fn impossible_requests_on_durable_topics_are_rejected() {
     let server = topics(&["--streams-partitions", "3"]);
     let refused = server.running.try_websocket("/topics/chat?self=false", "").map(drop).unwrap_err();
     assert!(refused.starts_with("HTTP/1.1 400 "), "{refused}");

@@ -33,7 +33,7 @@ impl Cluster {
 }
 
 #[test]
-fn whatever_way_it_is_published_every_node_has_it_in_kafkas_order() {
+fn publications_by_each_protocol_reach_all_nodes_in_kafkas_order() {
     let cluster = Cluster::new("orders", 1);
     let nodes = [cluster.node("", &[]), cluster.node("", &["--threads", "2"])];
     assert_eq!(posted(&nodes[0], "orders", "posted"), 0);
@@ -67,7 +67,7 @@ fn whatever_way_it_is_published_every_node_has_it_in_kafkas_order() {
 }
 
 #[test]
-fn one_that_comes_later_has_what_was_before_it_and_goes_over_to_what_comes() {
+fn late_node_reads_older_records_and_follows() {
     let cluster = Cluster::new("news", 1);
     let first = cluster.node("", &[]);
     for number in 0..20 {
@@ -102,7 +102,7 @@ fn one_that_comes_later_has_what_was_before_it_and_goes_over_to_what_comes() {
 }
 
 #[test]
-fn a_group_goes_on_at_another_node_where_it_was() {
+fn group_resumes_at_another_node() {
     let cluster = Cluster::new("work", 2);
     let nodes = [cluster.node("", &[]), cluster.node("", &[])];
     for number in 0..4 {
@@ -123,7 +123,7 @@ fn a_group_goes_on_at_another_node_where_it_was() {
 }
 
 #[test]
-fn while_the_cluster_is_away_the_node_says_so_and_nothing_acknowledged_is_lost() {
+fn node_reports_a_cluster_outage_and_loses_no_acknowledged_record() {
     let cluster = Cluster::new("down", 1);
     let node = cluster.node("queue.buffering.max.messages=50", &[]);
     assert_eq!(posted(&node, "down", "before"), 0);
@@ -161,7 +161,7 @@ fn while_the_cluster_is_away_the_node_says_so_and_nothing_acknowledged_is_lost()
 }
 
 #[test]
-fn a_stream_that_cannot_be_had_is_told_and_can_be_had_later() {
+fn unavailable_stream_is_reported_and_opens_later() {
     let cluster = Cluster::new("late", 1);
     cluster.mock.broker_down(-1).expect("it is there");
     let node = cluster.node("", &[]);
@@ -180,7 +180,7 @@ fn a_stream_that_cannot_be_had_is_told_and_can_be_had_later() {
 }
 
 #[test]
-fn a_stop_waits_for_what_is_on_its_way() {
+fn shutdown_waits_for_outstanding_acknowledgements() {
     let cluster = Cluster::new("end", 1);
     let node = cluster.node("linger.ms=300", &[]);
     let mut socket = Json::connect(&node, "/streams/end");
@@ -199,7 +199,7 @@ fn a_stop_waits_for_what_is_on_its_way() {
 }
 
 #[test]
-fn a_directory_that_is_given_is_gone_on_with_and_another_is_removed() {
+fn given_directory_is_reused_and_temporary_directory_is_removed() {
     let cluster = Cluster::new("kept", 1);
     let directory = Directory::new();
     let path = directory.path("copy");
@@ -227,7 +227,7 @@ fn a_directory_that_is_given_is_gone_on_with_and_another_is_removed() {
 }
 
 #[test]
-fn streams_of_a_directory_move_to_the_cluster_and_clients_go_on_where_they_were() {
+fn copy_moves_streams_to_the_cluster_and_clients_resume() {
     let cluster = Cluster::new("orders", 2);
     let directory = Directory::new();
     let path = directory.path("streams");

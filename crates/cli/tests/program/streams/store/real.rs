@@ -136,19 +136,19 @@ fn publish_until(is_over: &AtomicBool, node: &Running, stream: &str) -> (Vec<(u3
 mod kafka {
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn topics_are_one_at_all_nodes() {
+    fn topics_have_one_order_at_all_nodes() {
         super::topics_are_one_at_all_nodes("");
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn nodes_see_the_same() {
+    fn all_nodes_read_the_same_records() {
         super::nodes_see_the_same("");
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn nothing_acknowledged_is_lost() {
+    fn acknowledged_records_survive_broker_failures() {
         // Kafka that is alone and killed may store twice what was under way.
         super::nothing_acknowledged_is_lost("reconnect.backoff.max.ms=500", false);
     }
@@ -158,19 +158,19 @@ mod kafka {
 mod nats {
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn topics_are_one_at_all_nodes() {
+    fn topics_have_one_order_at_all_nodes() {
         super::topics_are_one_at_all_nodes("partitions=3");
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn nodes_see_the_same() {
+    fn all_nodes_read_the_same_records() {
         super::nodes_see_the_same("");
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn nothing_acknowledged_is_lost_or_stored_twice() {
+    fn acknowledged_records_survive_broker_failures_without_duplicates() {
         super::nothing_acknowledged_is_lost("", true);
     }
 }
@@ -182,19 +182,19 @@ mod redis {
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn topics_are_one_at_all_nodes() {
+    fn topics_have_one_order_at_all_nodes() {
         super::topics_are_one_at_all_nodes("partitions=3");
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn nodes_see_the_same() {
+    fn all_nodes_read_the_same_records() {
         super::nodes_see_the_same("");
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn nothing_acknowledged_is_lost() {
+    fn acknowledged_records_survive_broker_failures() {
         super::nothing_acknowledged_is_lost("", false);
     }
 
@@ -210,7 +210,7 @@ mod redis {
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn emptied_redis_refuses_appends_and_readyz_says_why() {
+    fn emptied_redis_rejects_appends_and_readyz_has_the_reason() {
         let stream = unused("emptied");
         let node = node(&url(""), &[]);
         let first = posted(&node, &stream, "0");

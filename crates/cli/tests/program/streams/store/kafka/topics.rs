@@ -19,7 +19,7 @@ fn numbers(sequences: std::ops::Range<u64>) -> Vec<(u64, u64, Value)> {
 }
 
 #[test]
-fn whatever_way_it_is_published_at_one_node_all_hear_one_order() {
+fn publications_at_one_node_reach_all_nodes_in_one_order() {
     let cluster = Cluster::new("chat.room", 1);
     let nodes = [cluster.node("", &TOPICS), cluster.node("", &[&TOPICS[..], &["--threads", "2"]].concat())];
     let mut by_name = nodes.each_ref().map(|node| Json::connect(node, "/ws"));
@@ -54,7 +54,7 @@ fn whatever_way_it_is_published_at_one_node_all_hear_one_order() {
 }
 
 #[test]
-fn one_who_resumes_at_a_node_that_began_late_has_what_the_broker_has_and_each_once() {
+fn resuming_at_a_late_node_replays_broker_records_once() {
     let cluster = Cluster::new("chat.room", 1);
     let first = cluster.node("", &TOPICS);
     let mut client = Json::connect(&first, "/ws");
@@ -87,7 +87,7 @@ fn one_who_resumes_at_a_node_that_began_late_has_what_the_broker_has_and_each_on
 }
 
 #[test]
-fn what_was_acknowledged_at_one_node_is_behind_those_who_resume_there_at_another() {
+fn acknowledged_position_of_one_node_resumes_at_another() {
     let cluster = Cluster::new("chat.room", 1);
     let nodes = [cluster.node("", &TOPICS), cluster.node("", &TOPICS)];
     let mut first = Json::connect(&nodes[0], "/ws");
@@ -105,7 +105,7 @@ fn what_was_acknowledged_at_one_node_is_behind_those_who_resume_there_at_another
 }
 
 #[test]
-fn history_goes_over_into_what_other_nodes_publish_without_a_gap() {
+fn history_continues_with_publications_of_other_nodes_without_a_gap() {
     const EACH: u64 = 1_000;
     let cluster = Cluster::new("chat.room", 1);
     let limits = ["--websocket-high-water", "4k", "--threads", "2"];
@@ -134,7 +134,7 @@ fn history_goes_over_into_what_other_nodes_publish_without_a_gap() {
 }
 
 #[test]
-fn a_node_that_was_killed_goes_on_with_its_copy_and_tells_each_once() {
+fn killed_node_resumes_its_copy_and_delivers_each_message_once() {
     let cluster = Cluster::new("chat.room", 1);
     let directory = Directory::new();
     let path = directory.path("copy");
@@ -166,7 +166,7 @@ fn a_node_that_was_killed_goes_on_with_its_copy_and_tells_each_once() {
 }
 
 #[test]
-fn while_the_cluster_is_away_topics_say_so_and_can_be_had_later() {
+fn topics_fail_while_the_cluster_is_down_and_recover() {
     let cluster = Cluster::new("chat.room", 1);
     cluster.mock.broker_down(-1).expect("it is there");
     let node = cluster.node("", &TOPICS);
@@ -202,7 +202,7 @@ fn while_the_cluster_is_away_topics_say_so_and_can_be_had_later() {
 }
 
 #[test]
-fn what_is_divided_keeps_no_topic() {
+fn stream_with_several_partitions_backs_no_topic() {
     let cluster = Cluster::new("chat.two", 2);
     let node = cluster.node("", &TOPICS);
     let answer = post(&node, "/topics/chat.two", "x");
