@@ -1,4 +1,4 @@
-//! A new process takes the place of one that serves: nobody is refused, nothing is lost.
+//! A successor process takes over from a serving process without rejected connections and lost messages.
 
 mod many_streams;
 
@@ -21,7 +21,7 @@ use sinews_testkit::{Frame, Reader, Reply};
 use crate::streams::store::kafka::Cluster;
 use crate::support::{PATIENCE, PROGRAM, clean, program};
 
-/// A directory of its own, gone with the test.
+/// A temporary directory, removed after the test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -42,12 +42,12 @@ impl Drop for Directory {
     }
 }
 
-/// The program and whoever takes its place. All are ended with the test.
+/// The program and its successors; the test kills them at its end.
 struct Service {
     child: Child,
     directory: Directory,
     address: SocketAddr,
-    /// What all of them log.
+    /// The log of all processes.
     log: Receiver<String>,
     processes: Vec<u32>,
 }
@@ -65,7 +65,7 @@ impl Service {
 
     fn start_with(name: &str, more: &str, change: impl FnOnce(&mut Command, &Directory)) -> Self {
         let directory = Directory::new(name);
-        // A port that was free just now: the next process is to find the same.
+        // A port that was free just now: the successor has to bind the same one.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         Self::config(&directory, address, more);
         let mut command = program();
@@ -80,7 +80,7 @@ impl Service {
         while TcpStream::connect(address).is_err() {
             std::thread::yield_now();
         }
-        // It answers when everything is there, its signals too.
+        // An answer implies that the signal handlers are installed, too.
         let mut stream = connect(address);
         stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
         assert!(answer(&mut stream).is_some());
@@ -99,7 +99,7 @@ impl Service {
         *self.processes.last().unwrap()
     }
 
-    /// The next line of the log that says this.
+    /// The next line of the log that contains the text.
     fn logged(&self, words: &str) -> String {
         loop {
             let line = self.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("nobody logs {words:?}"));
@@ -111,7 +111,7 @@ impl Service {
         }
     }
 
-    /// Until the new process serves.
+    /// Starts a successor and waits until it serves.
     fn restart(&mut self) {
         self.signal(self.current(), "USR2");
         let line = self.logged("the successor process serves");
@@ -119,7 +119,7 @@ impl Service {
         self.processes.push(process);
     }
 
-    /// Until the process before the current one has ended.
+    /// Waits until the predecessor of the current process has exited.
     fn old_one_ends(&self) {
         let (mut told, mut stopped) = (false, false);
         while !(told && stopped) {
@@ -135,7 +135,7 @@ impl Drop for Service {
         let _ = self.child.kill();
         let _ = self.child.wait();
         for process in &self.processes[1..] {
-            // One that has ended already needs no killing.
+            // A process that has exited needs no signal.
             let _ = Command::new("kill")
                 .args(["-s", "KILL", &process.to_string()])
                 .stderr(Stdio::null())
@@ -150,7 +150,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Reads an answer with its body. `None` if the connection has ended instead.
+/// Reads an answer with its body. `None` if the connection ends instead.
 fn answer(stream: &mut impl Read) -> Option<String> {
     let mut bytes = Vec::new();
     let mut byte = [0];
@@ -172,7 +172,7 @@ fn answer(stream: &mut impl Read) -> Option<String> {
     Some(text)
 }
 
-/// Once what keeps the topic is there.
+/// Publishes; retries until the topic's store is ready.
 fn post(address: SocketAddr, topic: &str, body: &str) {
     loop {
         let mut stream = connect(address);
@@ -191,7 +191,7 @@ fn post(address: SocketAddr, topic: &str, body: &str) {
     }
 }
 
-/// A WebSocket that may be told to go.
+/// A WebSocket that the server may close with 1001.
 struct Socket {
     stream: TcpStream,
     reader: Reader,
@@ -212,12 +212,12 @@ impl Socket {
         Self { stream, reader: Reader::new(Role::Server, None), replies: Vec::new() }
     }
 
-    /// One that is told to go may not get it any more.
+    /// A closed socket may not deliver the frame any more.
     fn send(&mut self, frame: &Frame) {
         let _ = self.stream.write_all(&frame.encode(Role::Client));
     }
 
-    /// What comes next; `None` when it is told to go, or has gone.
+    /// The next reply; `None` when the server closes with 1001, or has closed.
     fn next(&mut self) -> Option<Reply> {
         while self.replies.is_empty() {
             let mut chunk = [0; 4096];
@@ -250,7 +250,7 @@ impl Socket {
         }
     }
 
-    /// The answer to something, past what else comes.
+    /// The answer to a request; other messages before it are skipped.
     fn ask(&mut self, words: &Value) -> Option<Value> {
         self.say(words);
         loop {
@@ -262,7 +262,7 @@ impl Socket {
     }
 }
 
-/// Threads that go on until they are told to end, and how often they have done what they do.
+/// Threads that send requests until they are stopped, and the number of completed requests.
 fn load(address: SocketAddr, end: &AtomicBool, done: &AtomicUsize) {
     let again = || {
         done.fetch_add(1, Ordering::Relaxed);
@@ -343,7 +343,7 @@ fn two_restarts_under_load_reject_and_reset_no_connection() {
     assert!(service.child.wait().unwrap().success(), "the first has ended in order");
 }
 
-/// Follows a topic from its first message on, through as many connections as it takes, until it has heard so many.
+/// Follows a topic from its first message on, through several connections, until it has received `total` messages.
 fn follow(address: SocketAddr, topic: &str, total: usize, ready: &AtomicUsize) -> Vec<String> {
     let (mut heard, mut from) = (Vec::new(), None::<Value>);
     let mut seq = 0;
@@ -374,7 +374,8 @@ fn follow(address: SocketAddr, topic: &str, total: usize, ready: &AtomicUsize) -
     heard
 }
 
-/// Publishes so many by a WebSocket, over and over until each is acknowledged. Answers those that nobody knows of.
+/// Publishes `count` messages by a WebSocket, and repeats each until it is acknowledged. Returns the number of
+/// publications with an unknown result.
 fn publish(address: SocketAddr, topic: &str, name: &str, count: usize, published: &AtomicUsize) -> usize {
     let (mut at, mut unknown) = (0, 0);
     while at < count {
@@ -383,7 +384,7 @@ fn publish(address: SocketAddr, topic: &str, name: &str, count: usize, published
             let words = json!({ "op": "publish", "id": at, "topic": topic, "data": format!("{name} {at}") });
             at += 1;
             match socket.ask(&words) {
-                // What keeps the topic is changing hands: it was not appended, or nobody knows.
+                // The topic's store is changing hands: the message was not appended, or its state is unknown.
                 Some(error) if error["code"] == 503 => {
                     at -= 1;
                     unknown += 1;
@@ -392,7 +393,7 @@ fn publish(address: SocketAddr, topic: &str, name: &str, count: usize, published
                     assert_eq!(ack["op"], "ack", "{ack}");
                     published.fetch_add(1, Ordering::SeqCst);
                 }
-                // It had been told to go before it was heard, perhaps.
+                // The server may have closed before it read the message.
                 None => {
                     at -= 1;
                     unknown += 1;
@@ -417,7 +418,8 @@ fn resuming_subscribers_of_durable_topics_receive_each_message_once_during_hando
     resume(service, "disk.news");
 }
 
-/// With a directory, which the new process takes over, and without one, so that both follow the broker for a while.
+/// With a directory, which the successor takes over, and without one, so that both processes follow the broker for a
+/// while.
 #[cfg(feature = "kafka")]
 #[test]
 fn resuming_subscribers_of_broker_topics_receive_each_message_once_during_handovers() {
@@ -467,7 +469,7 @@ fn resume(mut service: Service, topic: &str) {
             service.old_one_ends();
         }
         posts.into_iter().for_each(|thread| thread.join().unwrap());
-        // Told to go with something on its way: it is sent again, and may be there twice.
+        // A message in flight at the close is sent again, and may be a duplicate.
         let unknown: usize = sockets.into_iter().map(|thread| thread.join().unwrap()).sum();
         let heard = subscribers.map(|thread| thread.join().unwrap());
         assert!(heard.iter().all(|one| *one == heard[0]), "all have heard the same");
@@ -476,7 +478,7 @@ fn resume(mut service: Service, topic: &str) {
     });
 }
 
-/// Without a subscriber or a message at the moment of the handover, nothing of it is in memory.
+/// Without a subscriber or a message during the handover, no process has the topic in memory.
 #[test]
 fn position_of_an_empty_topic_survives_a_handover() {
     let mut service = Service::start("empty", "threads = 2");
@@ -485,7 +487,7 @@ fn position_of_an_empty_topic_survives_a_handover() {
         let mut socket = Socket::open(address, "/ws");
         let mut words = json!({ "op": "subscribe", "id": 1, "topic": "kept.empty" });
         words["from"] = from.cloned().unwrap_or_else(|| json!({ "epoch": 0, "seq": 0 }));
-        // The former process may accept a little longer, and closes.
+        // The predecessor may accept a little longer, and closes.
         std::iter::repeat_with(|| {
             let ack = socket.ask(&words);
             socket = Socket::open(address, "/ws");
@@ -521,7 +523,7 @@ fn topics_without_history_are_delivered_by_both_processes() {
     post(address, "plain", "before");
     assert_eq!(old.next(), Some(Reply::text("before")));
     service.restart();
-    // The old one may accept a little longer, and then tells those who come to go, too.
+    // The predecessor may accept a little longer, and then closes new clients, too.
     loop {
         let mut new = Socket::open(address, "/topics/plain");
         new.send(&Frame::text("after"));
@@ -546,7 +548,7 @@ fn failed_successor_leaves_the_predecessor_serving() {
     socket.send(&Frame::text("still here"));
     assert_eq!(socket.next(), Some(Reply::text("still here")));
     post(service.address, "kept.a", "published here");
-    // An address that is taken is found out later, by the same rule.
+    // An address in use is detected later and has the same effect.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     service.configure("");
     let with = format!("listen = [\"{}\", \"{}\"]\n", service.address, taken.local_addr().unwrap());
@@ -555,13 +557,13 @@ fn failed_successor_leaves_the_predecessor_serving() {
     assert!(service.logged("handover failed").contains("cannot listen on"));
     socket.send(&Frame::text("still here"));
     assert_eq!(socket.next(), Some(Reply::text("still here")));
-    // And the next one that can serve does.
+    // The next successor that can serve takes over.
     service.configure("");
     service.restart();
     assert_eq!(socket.next(), None);
 }
 
-/// What is at the program's path then is started, whatever it is.
+/// The program at the original path is started, even if it is another one now.
 #[test]
 fn handover_starts_the_program_at_the_installed_path() {
     let installed = Directory::new("installed");
@@ -607,7 +609,7 @@ fn handover_changes_threads_and_addresses_and_retains_a_unix_socket() {
         answer(&mut stream).expect("an answer")
     };
     let get = |address| {
-        // Many, so that every listener of the address gets some.
+        // Many, so that each listener of the address accepts some.
         for _ in 0..40 {
             let mut stream = connect(address);
             stream
@@ -663,7 +665,7 @@ fn resuming_subscribers_receive_a_gap_after_the_server_was_killed() {
         if table.contains("Ctrl-C stops.") {
             break child;
         }
-        // The one before is not gone yet.
+        // The previous process may not have exited yet.
         child.wait().unwrap();
     };
     let (mut socket, ack) = subscribe(position.clone());
@@ -706,7 +708,7 @@ fn service_manager_is_notified() {
     told("STOPPING=1");
 }
 
-/// Who is told to come again does, and everything that was acknowledged by either process is there once.
+/// Clients with error 503 retry, and the stream has each acknowledged record once.
 #[test]
 fn successor_takes_over_streams_and_clients_retry() {
     let mut service = Service::start_with("streams", "", |command, directory| {

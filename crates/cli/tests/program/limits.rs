@@ -1,4 +1,4 @@
-//! How much the program takes on, and how it stops.
+//! Limits of the program, and its shutdown.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ fn memory_beyond_the_limit_is_rejected_or_reclaimed() {
     let begins_message = |server: &Running| -> Socket {
         let mut socket = server.websocket("/echo");
         let frame = Frame::binary(vec![0; 4 << 20]).encode(Role::Client);
-        // One that is closed meanwhile does not take all of it.
+        // A connection that is closed meanwhile does not accept all bytes.
         let _ = socket.stream.write_all(&frame[..2 << 20]);
         socket
     };
@@ -60,7 +60,7 @@ fn memory_beyond_the_limit_is_rejected_or_reclaimed() {
 
     let server = Running::serve(&["--limits-max-memory", "64k", "--limits-when-full", "close"]);
     let mut holding = begins_message(&server);
-    // It ends without a Close: by a reset if bytes were under way.
+    // It ends without a Close: by a reset if bytes were in flight.
     let ended = holding.stream.read_to_end(&mut Vec::new());
     assert!(
         ended.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset) || {
@@ -107,7 +107,7 @@ fn topics_with_subscribers_are_evicted_last_and_evictions_are_logged() {
     assert!(!metrics.contains("sinews_histories_evicted_total{subscribers=\"no\"} 0"), "{metrics}");
     server.signal("TERM");
     let (_, log) = server.wait();
-    // One line in ten seconds, of a machine that may be busy.
+    // One line in ten seconds; the machine may be busy.
     let lines = log.matches("topic histories exceed their memory limit").count();
     assert!((1..20).contains(&lines), "{log}");
 }
@@ -128,14 +128,14 @@ fn stop_delay_keeps_serving_after_readyz_fails() {
     assert!(server.wait().0.success());
 }
 
-/// Resident memory of the server, in KiB; none where the system does not tell.
+/// Resident memory of the server, in KiB; `None` where the system does not report it.
 fn resident(server: &Running) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse().ok()
 }
 
-/// Clients of the protocol that have been welcomed, as many as there are.
+/// Connects `count` clients of the protocol and reads their welcome.
 fn clients(server: &Running, count: usize) -> Vec<Socket> {
     let mut clients: Vec<Socket> = (0..count).map(|_| server.websocket("/ws")).collect();
     clients.iter_mut().for_each(|client| drop(client.next().unwrap()));
@@ -145,7 +145,7 @@ fn clients(server: &Running, count: usize) -> Vec<Socket> {
 #[test]
 fn memory_of_a_replay_to_many_clients_is_released_while_they_stay_connected() {
     const CLIENTS: usize = 8_000;
-    // The server is a process of its own, so each has one end of them.
+    // The server is a separate process, so each process has one descriptor per connection.
     let (_, hard) = rlimit::Resource::NOFILE.get().unwrap();
     rlimit::increase_nofile_limit(hard).unwrap();
     if hard < CLIENTS as u64 + 500 {
@@ -157,7 +157,7 @@ fn memory_of_a_replay_to_many_clients_is_released_while_they_stay_connected() {
             server.request("POST /topics/kept.a HTTP/1.1", &"x".repeat(200)).starts_with("HTTP/1.1 200 ")
         );
     }
-    // Tables have grown by then, and code has been read from disk.
+    // Warm up: tables grow and code is paged in.
     clients(&server, CLIENTS).truncate(0);
     let mut clients = clients(&server, CLIENTS);
     let Some(before) = resident(&server) else { return println!("skipped: there is no /proc") };
@@ -167,7 +167,7 @@ fn memory_of_a_replay_to_many_clients_is_released_while_they_stay_connected() {
         // The acknowledgement and all messages.
         (0..=100).for_each(|_| drop(client.next().unwrap()));
     }
-    // Two looks at what was not used, two seconds apart, and a moment to give it back.
+    // Unused memory is checked twice, two seconds apart, and then released.
     let (begun, most) = (Instant::now(), before + (5 << 10) / 2);
     let mut after = u64::MAX;
     while after > most && begun.elapsed() < PATIENCE {

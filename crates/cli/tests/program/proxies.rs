@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use crate::config::Directory;
 use crate::support::{Running, fails, program};
 
-/// What is answered to a request behind these bytes.
+/// The answer to a request that follows these bytes.
 fn get_behind(server: &Running, first: &str) -> String {
     let mut stream = server.connect();
     write!(stream, "{first}GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
@@ -55,7 +55,7 @@ fn proxy_header_identifies_the_client_of_connection_limits() {
     let mut without = server.connect();
     without.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let mut answer = Vec::new();
-    // It ends, or is reset since nobody reads its request.
+    // The connection ends, or is reset because its request is not read.
     let _ = without.read_to_end(&mut answer);
     assert!(answer.is_empty());
 }

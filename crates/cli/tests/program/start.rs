@@ -1,4 +1,4 @@
-//! The program as it is started: its words, its signals, its limits.
+//! Start of the program: table, signals and limits.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -63,7 +63,7 @@ fn publications_by_post_and_socket_reach_all_subscribers() {
     let mut one = server.websocket("/topics/a%20room");
     let mut two = server.websocket("/topics/a%20room?self=false");
     let mut elsewhere = server.websocket("/topics/another");
-    // An answer says that the subscription, made before, is there.
+    // The answer implies that the earlier subscription is active.
     for socket in [&mut one, &mut two, &mut elsewhere] {
         socket.send(&Frame::ping(""));
         assert_eq!(socket.next(), Some(Reply::Pong(Vec::new())));
@@ -81,7 +81,7 @@ fn publications_by_post_and_socket_reach_all_subscribers() {
     elsewhere.send(&Frame::ping("alone"));
     assert_eq!(elsewhere.next(), Some(Reply::Pong(b"alone".to_vec())));
 
-    // A pattern hears what matches it, and publishes nothing.
+    // A pattern receives matching messages, and publishes nothing.
     let mut all = server.websocket("/topics/prices.*");
     all.send(&Frame::ping(""));
     assert_eq!(all.next(), Some(Reply::Pong(Vec::new())));
@@ -137,7 +137,7 @@ fn second_signal_stops_without_waiting_for_clients() {
     let server = Running::serve(&[]);
     let mut silent = server.websocket("/echo");
     server.signal("TERM");
-    // The first has arrived, so that the second is another one.
+    // Wait for the first signal, so that the second one is separate.
     assert_eq!(silent.next().and_then(|reply| reply.close_code()), Some(1001));
     server.signal("TERM");
     assert_eq!(silent.next(), None);
@@ -162,7 +162,7 @@ fn settings_come_from_flags_and_from_the_environment() {
     assert!(server.table.contains("1 thread ") && server.table.contains("deflate off"), "{}", server.table);
     let body = "x".repeat(1025);
     assert!(server.request("POST /topics/a HTTP/1.1", &body).starts_with("HTTP/1.1 413 "));
-    // The environment, with and without the subcommand; a flag goes before it.
+    // The environment, with and without the subcommand; a flag overrides it.
     for subcommand in [&[][..], &["serve"]] {
         let server = Running::start(
             program()
@@ -198,7 +198,7 @@ fn startup_error_is_one_line_that_names_the_setting() {
     one_line(fails(program().args(["--listen", "192.0.2.1:80"])), &["192.0.2.1:80", "--listen"]);
     one_line(fails(program().args(["--origin", "example.com"])), &["--origin example.com"]);
     one_line(fails(program().args(["--log", "a=b=c"])), &["--log a=b=c"]);
-    // These are the command line's own: the first line says it, then where to read more.
+    // Errors of the command-line parser: the first line has the error, then the usage.
     for (setting, value) in [
         ("--listen", "nowhere"),
         ("--threads", "0"),
@@ -222,7 +222,7 @@ fn startup_error_is_one_line_that_names_the_setting() {
 fn server_warns_of_few_descriptors_and_survives_their_exhaustion() {
     let server =
         Running::start(program_with_descriptors(40).args(["--listen", "127.0.0.1:0", "--threads", "1"]));
-    // Until well after the limit: the kernel takes these, the server cannot.
+    // Well above the limit: the kernel accepts these connections, the server cannot.
     let mut waiting: Vec<TcpStream> = (0..60).map(|_| server.connect()).collect();
     let ask = |stream: &mut TcpStream| {
         stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -231,7 +231,7 @@ fn server_warns_of_few_descriptors_and_survives_their_exhaustion() {
         assert_eq!(&answer, b"HTTP/1.1 200");
     };
     ask(&mut waiting[0]);
-    // Those that go make room for those that wait, to the last.
+    // Closed connections make room for all waiting connections.
     let mut last = waiting.pop().unwrap();
     waiting.truncate(1);
     ask(&mut last);
@@ -266,7 +266,7 @@ fn descriptor_limit_is_raised_to_the_hard_limit() {
 #[test]
 #[cfg(target_os = "linux")]
 fn rejected_io_uring_is_explained_and_auto_falls_back() {
-    // What a thread is refused its children are refused, and nobody else.
+    // The filter applies to this thread and its children only.
     let refused = std::thread::spawn(|| {
         refuse_io_uring();
         let words = fails(program().args(["serve", "--backend", "uring", "--listen", "127.0.0.1:0"]));
@@ -287,7 +287,7 @@ fn rejected_io_uring_is_explained_and_auto_falls_back() {
     refused.join().unwrap();
 }
 
-/// As the default profile of container runtimes does, for the calling thread and what it starts.
+/// Filters io_uring for the calling thread and its children, as the default profile of container runtimes does.
 #[cfg(target_os = "linux")]
 fn refuse_io_uring() {
     use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};

@@ -1,4 +1,4 @@
-//! Durable streams: docs/streams.md, line by line.
+//! Durable streams, as docs/streams.md describes them.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,7 +21,7 @@ mod report;
 pub(crate) mod store;
 mod topics;
 
-/// A server with streams in a directory of its own.
+/// A server with streams in a temporary directory.
 struct Server {
     running: Running,
     _directory: Directory,
@@ -36,7 +36,7 @@ impl Server {
         Self { running, _directory: directory }
     }
 
-    /// Of the plain messages.
+    /// The address of the plain TCP protocol.
     fn plain(&self) -> SocketAddr {
         plain_address(&self.running)
     }
@@ -71,7 +71,7 @@ impl Json {
         self.hear()
     }
 
-    /// The next so many records, in whatever messages they come: partition, offset and data.
+    /// The next `count` records, in any number of messages: partition, offset and data.
     fn records(&mut self, count: usize) -> Vec<(u64, u64, Value)> {
         let mut records = Vec::new();
         while records.len() < count {
@@ -150,7 +150,7 @@ impl Binary {
         client
     }
 
-    /// One of each.
+    /// One client of each transport.
     fn both(server: &Server, stream: &str) -> [Self; 2] {
         [Self::websocket(server, stream), Self::plain(server, stream)]
     }
@@ -204,7 +204,7 @@ impl Binary {
         })
     }
 
-    /// From an offset on, or with 4, as a member of a group.
+    /// Subscribes from an offset on, or with kind 4 as a member of a group.
     fn subscribe(&mut self, kind: u8, value: u64, group: &str) -> Heard {
         let body = [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &value.to_le_bytes(), group.as_bytes()].concat();
         self.say(2, 0, ANY, 1, &body);
@@ -213,14 +213,14 @@ impl Binary {
         answer
     }
 
-    /// The next so many records of batches, and there must be no more.
+    /// The next `count` records of batches, which must end there.
     fn records(&mut self, count: usize) -> Vec<(u64, Vec<u8>)> {
         let records = self.at_least(count);
         assert_eq!(records.len(), count);
         records
     }
 
-    /// So many records, and those that come along with them.
+    /// At least `count` records, with the rest of their batch.
     fn at_least(&mut self, count: usize) -> Vec<(u64, Vec<u8>)> {
         let mut records = Vec::new();
         while records.len() < count {
@@ -230,7 +230,7 @@ impl Binary {
     }
 }
 
-/// Records of these values.
+/// Encodes records of these values.
 fn records(values: &[&[u8]]) -> Vec<u8> {
     let mut builder = RecordBuilder::new();
     for value in values {
@@ -346,7 +346,7 @@ fn streams_are_served_in_json() {
     assert_eq!(heard["records"][0]["data"], json!({"n": 2}));
     assert_eq!((&heard["records"][0]["key"], &heard["records"][1]["b64"]), (&json!("k"), &json!("AP8=")));
     assert_eq!((&heard["next"], &heard["end"], &heard["stream"]), (&json!(3), &json!(3), &json!("news")));
-    // What comes now follows, without an acknowledgement that nobody has asked for.
+    // Later records follow, without an acknowledgement, since no id was sent.
     here.say(&json!({"op": "append", "data": "four"}));
     assert_eq!(anywhere.records(1), [(0, 3, json!("four"))]);
 
@@ -387,7 +387,7 @@ fn unacknowledged_producer_receives_rejections() {
     let large = "x".repeat(40_000);
     let taken = json.ask(json!({"op": "append", "id": 1, "ack": "none", "data": large}));
     assert_eq!(taken, json!({"op": "ack", "id": 1, "stream": "s", "count": 1}), "it has no place yet");
-    // There is nowhere to go on when the first segment is full.
+    // The next segment cannot be created when the first one is full.
     std::fs::remove_dir_all(server._directory.path("streams/streams/s/0")).unwrap();
     let failed = |heard: &Value, id: Value| {
         assert_eq!(
@@ -396,7 +396,7 @@ fn unacknowledged_producer_receives_rejections() {
             "{heard}"
         );
     };
-    // Without an id nothing is answered unless it fails: also if it does so behind being taken.
+    // Without an id only failures are answered, including failures after acceptance.
     failed(&json.ask(json!({"op": "append", "data": large})), Value::Null);
     failed(&json.ask(json!({"op": "append", "id": 2, "ack": "none", "data": "x"})), json!(2));
     binary.say(1, 0, ANY, 3, &records(&[b"x"]));
@@ -424,7 +424,7 @@ fn damage_on_disk_is_reported_as_a_gap() {
     let gap = json!({"op": "gap", "stream": "s", "partition": 0, "from": 1, "to": 3});
     assert_eq!(json.hear(), gap);
     assert_eq!(json.records(1), [(0, 3, json!("d"))]);
-    // Who asks once sees by the offsets what is missing.
+    // A single read shows by its offsets which records are missing.
     let read = Json::connect(&server.running, "/streams/s").ask(json!({"op": "read", "id": 3, "offset": 0}));
     let offsets: Vec<_> = read["records"].as_array().unwrap().iter().map(|it| &it["offset"]).collect();
     assert_eq!((offsets, &read["next"]), (vec![&json!(0), &json!(3)], &json!(4)));
@@ -445,7 +445,7 @@ fn catching_up_continues_into_following_without_a_gap() {
         let value = [&number.to_le_bytes()[..], &large].concat();
         producer.say(1, 0, ANY, 0, &records(&[&value]));
         if number == COUNT as u64 / 2 {
-            // In the middle, while more comes.
+            // Readers join in the middle, while records are appended.
             for mut late in Binary::both(&server, "s") {
                 late.subscribe(0, 0, "");
                 let heard = late.at_least(number as usize / 2);
@@ -485,7 +485,7 @@ fn binary_messages_work_as_documented_over_both_transports() {
             assert_eq!(answer.number(0), first + u64::from(id - 10) * 2);
             assert_eq!(answer.body[8..], 2_u32.to_le_bytes());
         }
-        // Nobody asks what became of these.
+        // Publications without acknowledgement.
         client.say(1, 0, 2, 13, &records(&[b"c", b"d"]));
         client.say(6, 0, ANY, 14, b"");
         assert_eq!(client.hear(), Heard { op: 134, partition: ANY, id: 14, body: Vec::new() });
@@ -523,7 +523,7 @@ fn binary_messages_work_as_documented_over_both_transports() {
     }
 }
 
-/// Where records of one key go.
+/// The partition of records of one key.
 fn client_partition(client: &mut Binary) -> u16 {
     client.say(1, 2, ANY, 1, &records(&[b"x"]));
     let first = client.hear();

@@ -1,4 +1,4 @@
-//! The command line as a newcomer meets it: help, version, typing errors, completions, the log's format.
+//! Basic use of the command line: help, version, typing errors, completions, the log's format.
 
 use crate::support::{Running, fails, program};
 

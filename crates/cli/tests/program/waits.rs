@@ -1,4 +1,4 @@
-//! Limits and waits of each connection.
+//! Limits and timeouts of each connection.
 
 use std::io::{Read, Write};
 

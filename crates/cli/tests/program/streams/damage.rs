@@ -1,4 +1,4 @@
-//! A stream whose files are damaged stops only itself, and a command makes it usable.
+//! A stream with damaged files fails alone, and a command repairs it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn filled(directory: &Directory) -> PathBuf {
     path.into()
 }
 
-/// Runs `sinews streams …` and answers what it has printed, and whether it has succeeded.
+/// Runs `sinews streams …`; returns its output and whether it succeeded.
 fn command(arguments: &[&str]) -> (bool, String) {
     let output = program().arg("streams").args(arguments).output().unwrap();
     let text = [output.stdout, output.stderr].concat();

@@ -1,4 +1,4 @@
-//! Deleting streams: by request, in JSON and binary messages, on the command line; who may, and what clients are told.
+//! Deletion of streams: by request, JSON and binary message and command; rights, and notifications of clients.
 
 use serde_json::json;
 
@@ -37,7 +37,7 @@ fn deleted_stream_ends_only_its_readers_with_410() {
     assert_eq!(member.ask(json!({"op": "commit", "id": 4, "group": "g", "offset": 2}))["op"], "ack");
     let mut idle = Json::connect(&server.running, "/streams/gone");
     assert_eq!(idle.ask(json!({"op": "consume", "id": 5, "group": "g"}))["op"], "ack");
-    // There is one partition, and the other member has it.
+    // The other member has the only partition.
     let mut binary = Binary::plain(&server, "gone");
     binary.subscribe(1, 0, "");
     binary.say(1, 2, ANY, 9, &records(&[b"x"]));
@@ -49,7 +49,7 @@ fn deleted_stream_ends_only_its_readers_with_410() {
     for (client, id) in [(&mut reader, 1), (&mut idle, 5)] {
         let mut end = client.hear();
         if end["op"] == "assigned" {
-            // The other member has left before this one is told.
+            // The other member has left before this one is notified.
             end = client.hear();
         }
         assert_eq!(
@@ -59,7 +59,7 @@ fn deleted_stream_ends_only_its_readers_with_410() {
         );
     }
     let end = loop {
-        // What was appended last comes before.
+        // The last appended records come before the error.
         let words = member.hear();
         if words["op"] != "records" {
             break words;
@@ -75,7 +75,7 @@ fn deleted_stream_ends_only_its_readers_with_410() {
     assert_eq!((end.op, end.id, &end.body[..2]), (255, 1, &410_u16.to_le_bytes()[..]), "{end:?}");
     assert_eq!(status(&delete(&server.running, "gone")), "404");
 
-    // A connection that has published to it is told once.
+    // A connection that has published to the stream receives one error.
     binary.say(1, 2, ANY, 10, &records(&[b"y"]));
     let told = binary.hear();
     assert_eq!((told.op, &told.body[..2]), (255, &410_u16.to_le_bytes()[..]), "{told:?}");
@@ -84,7 +84,7 @@ fn deleted_stream_ends_only_its_readers_with_410() {
     assert_eq!((published.op, published.number(0)), (129, 0), "the stream begins anew");
     let list = body(&server.running.get("/streams"));
     assert_eq!(list["streams"][0]["groups"], json!([]), "what groups have committed goes with a stream");
-    // Nothing has happened to the other stream.
+    // The other stream is unaffected.
     assert_eq!(status(&post(&server.running, "stays")), "200");
     assert_eq!(reader.records(1), [(0, 1, json!("x"))]);
 }

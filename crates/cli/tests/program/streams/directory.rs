@@ -1,4 +1,4 @@
-//! What happens when the directory of a running server changes behind its back.
+//! Changes to the directory of a running server.
 
 use std::fs;
 use std::time::Instant;
@@ -16,7 +16,7 @@ fn nothing_is_acknowledged_after_the_directory_is_removed() {
     assert!(post().starts_with("HTTP/1.1 200 "));
     assert!(server.running.get("/readyz").starts_with("HTTP/1.1 200 "));
     fs::remove_dir_all(&directory).unwrap();
-    // Another server may have it at once.
+    // Another server may use the directory at once.
     let _other = Running::serve(&["--streams", &directory]);
     let until = Instant::now() + PATIENCE;
     let refused = loop {

@@ -8,7 +8,7 @@ use super::{ANY, Binary, Json, Server, records};
 use crate::auth::{SECRET, token};
 use crate::config::Directory;
 
-/// A member of a group, and what it was told.
+/// A member of a group with its assignment and records.
 struct Member {
     client: Json,
     partitions: Vec<u64>,
@@ -47,7 +47,7 @@ impl Member {
         }
     }
 
-    /// Says that everything was done that it has heard.
+    /// Commits all records it has received.
     fn commit(&mut self) {
         let mut ends = BTreeMap::new();
         for (partition, offset) in &self.heard {
@@ -99,7 +99,7 @@ fn members_share_partitions_and_take_over_from_each_other() {
         (0..4).flat_map(|partition| (0..10).map(move |offset| (partition, offset))).collect();
     assert_eq!(all, expected, "each once, since all of it was done before it moved");
 
-    // What the first one has heard and not done, the other one gets once more.
+    // Uncommitted records of the first member are delivered to the other member again.
     first.heard.clear();
     second.heard.clear();
     second.commit();
@@ -149,7 +149,7 @@ fn tokens_limit_publishers_and_readers() {
         })
     };
     let mut reading = connect(&reader, "/ws").unwrap();
-    // Who may only read does not make a stream.
+    // The right to read does not create a stream.
     assert_eq!(reading.ask(json!({"op": "consume", "stream": "s"}))["code"], 404);
     assert_eq!(reading.ask(json!({"op": "append", "stream": "s", "data": 1}))["code"], 403);
     let mut writing = connect(&writer, "/streams/s").unwrap();
@@ -173,7 +173,7 @@ fn tokens_limit_publishers_and_readers() {
     assert!(server.running.get("/streams/s").starts_with("HTTP/1.1 401 "));
     assert!(server.running.get("/streams").ends_with("{\"streams\":[]}\n"));
     assert!(server.running.get(&format!("/streams?token={reader}")).contains("\"stream\":\"s\""));
-    // Over plain TCP the token stands in the greeting.
+    // Over plain TCP, hello carries the token.
     for (token, stream, op) in [(&*both, "s", 128), ("", "s", 255), (&*both, "t", 255), ("x", "s", 255)] {
         let mut client = Binary::Plain(std::net::TcpStream::connect(server.plain()).unwrap());
         client.say(0, 0, ANY, 1, &[&[1, 1][..], stream.as_bytes(), token.as_bytes()].concat());

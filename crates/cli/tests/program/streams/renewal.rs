@@ -1,4 +1,4 @@
-//! Tokens that are renewed in place, in binary messages.
+//! Token renewal in binary messages.
 
 use super::{ANY, Binary, Server, assert_error};
 use crate::auth::{SECRET, token};

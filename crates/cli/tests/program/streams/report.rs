@@ -1,11 +1,11 @@
-//! What streams tell of themselves, at `/metrics` and to the dashboard.
+//! Reports of streams at `/metrics` and on the dashboard.
 
 use serde_json::{Value, json};
 use sinews_testkit::Reply;
 
 use super::{Json, Server};
 
-/// The value of a metric with these labels, as it stands there.
+/// The value of a metric with these labels, as text.
 fn metric<'a>(text: &'a str, line: &str) -> &'a str {
     let found = text.lines().find_map(|known| known.strip_prefix(line)?.strip_prefix(' '));
     found.unwrap_or_else(|| panic!("{line} in {text}"))

@@ -1,4 +1,4 @@
-//! Opposite a cluster that is told what to do.
+//! Tests with a mock cluster that the test controls.
 
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
@@ -23,7 +23,7 @@ impl Cluster {
 
     pub(crate) fn url(&self, settings: &str) -> String {
         let hosts = self.mock.bootstrap_servers();
-        // Tests do not wait for what is patient by default.
+        // Shorter retries than the defaults, to make tests fast.
         format!("kafka://{hosts}?reconnect.backoff.max.ms=200&retry.backoff.ms=20&{settings}")
     }
 
@@ -53,7 +53,7 @@ fn publications_by_each_protocol_reach_all_nodes_in_kafkas_order() {
     }
 
     for node in &nodes {
-        // What a producer was told of is there for who asks next, whichever node it asks.
+        // An acknowledged record is readable at once at any node.
         let two = got(node, "/streams/orders?max=2");
         assert_eq!(two, [(0, "posted".to_owned()), (1, "said".to_owned())]);
         let last = got(node, "/streams/orders?from=4");
@@ -78,7 +78,7 @@ fn late_node_reads_older_records_and_follows() {
     let mut middle = Reader::from(&second, "news", &json!({"offset": 15}));
     let mut latest = Reader::from(&second, "news", &json!("latest"));
     for number in 20..30 {
-        // Whoever publishes here or there: what comes is what Kafka has.
+        // Publications at both nodes arrive in Kafka's order.
         let node = if number % 2 == 0 { &first } else { &second };
         assert_eq!(posted(node, "news", &number.to_string()), number);
     }
@@ -86,7 +86,7 @@ fn late_node_reads_older_records_and_follows() {
     assert_eq!(earliest.next(30), expected(0));
     assert_eq!(middle.next(15), expected(15));
     assert_eq!(latest.next(10), expected(20));
-    // Resumed at another node, which may have seen less by then.
+    // Resume at another node, which may have read fewer records.
     let mut resumed = Reader::from(&first, "news", &json!({"offset": 30}));
     assert_eq!(posted(&second, "news", "30"), 30);
     assert_eq!(resumed.next(1), [(30, "30".to_owned())]);
@@ -188,7 +188,7 @@ fn shutdown_waits_for_outstanding_acknowledgements() {
     for number in 1..100 {
         socket.say(&json!({"op": "append", "data": number.to_string()}));
     }
-    // It has heard what came before.
+    // The server has processed the earlier messages.
     assert_eq!(socket.ask(json!({"op": "ping"}))["op"], "pong");
     node.signal("TERM");
     let (status, log) = node.wait();

@@ -1,5 +1,5 @@
-//! Opposite brokers that are really there, which these tests kill and freeze: `cargo xtask brokers` starts them, and says
-//! where they are and which script controls them.
+//! Tests with real brokers, which the tests kill and freeze. `cargo xtask brokers` starts them, and passes their
+//! addresses and the script that controls them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,10 +36,10 @@ fn nodes_see_the_same(settings: &str) {
     assert_eq!(member.records(10).len(), 10);
 }
 
-/// A topic is heard in one order at all nodes, and whoever resumes at another node, or comes later, hears the rest.
+/// A topic has one order at all nodes, and a client that resumes at another node or joins late receives the rest.
 fn topics_are_one_at_all_nodes(settings: &str) {
     let topic = unused("chat.room");
-    // Whatever streams have, a topic has one partition.
+    // A topic has one partition, with any number for streams.
     let pattern = ["--streams-topics", "chat.*"];
     let nodes = [(); 2].map(|()| node(&url(settings), &pattern));
     let mut live = nodes.each_ref().map(|node| Json::connect(node, "/ws"));
@@ -63,19 +63,18 @@ fn topics_are_one_at_all_nodes(settings: &str) {
     assert_eq!(earliest.messages(60), all);
 }
 
-/// Records that wait for their acknowledgement on the connection of the long test.
+/// Records that await their acknowledgement on the connection of the long test.
 const WINDOW: u32 = 100;
 
-/// Publishes through a server while the broker is killed, started again, frozen and let go. What was acknowledged is
-/// there, at the offset that was named, for one who has read at another server all the time; `exactly` says that nothing
-/// is there twice either.
+/// Publishes through a server while the broker is killed, restarted, frozen and resumed. Each acknowledged record
+/// exists at its offset for a reader at another server. `exactly` requires that there are no duplicates either.
 fn nothing_acknowledged_is_lost(settings: &str, exactly: bool) {
     let stream = unused("hard");
     let (writer, reader) = (node(&url(settings), &[]), node(&url(settings), &[]));
     let first = posted(&writer, &stream, "first");
     let mut seen = Binary::plain_at(plain_address(&reader), &stream);
     seen.subscribe(2, first, "");
-    // It is older than what this node has: from here on nothing is asked of the broker that could fail.
+    // The record is older than this node's log; from here on no query to the broker can fail.
     let mut all = seen.records(1);
     let is_over = AtomicBool::new(false);
     let (acknowledged, sent) = thread::scope(|scope| {
@@ -108,7 +107,7 @@ fn nothing_acknowledged_is_lost(settings: &str, exactly: bool) {
     }
 }
 
-/// Answers what was acknowledged at which offset, and how many were sent.
+/// Returns the acknowledged numbers with their offsets, and the number of records sent.
 fn publish_until(is_over: &AtomicBool, node: &Running, stream: &str) -> (Vec<(u32, u64)>, u32) {
     let mut producer = Binary::plain_at(plain_address(node), stream);
     let (mut acknowledged, mut sent, mut answered) = (Vec::new(), 0, 0);
@@ -124,7 +123,7 @@ fn publish_until(is_over: &AtomicBool, node: &Running, stream: &str) -> (Vec<(u3
         if answer.op == 129 {
             acknowledged.push((answer.id, answer.number(0)));
         } else {
-            // Where the broker's connection was lost, it is not known whether it has it.
+            // If the connection to the broker was lost, the result is unknown.
             assert_eq!((answer.op, &answer.body[..2]), (255, &503_u16.to_le_bytes()[..]), "{answer:?}");
             thread::park_timeout(Duration::from_millis(1));
         }
@@ -149,7 +148,7 @@ mod kafka {
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
     fn acknowledged_records_survive_broker_failures() {
-        // Kafka that is alone and killed may store twice what was under way.
+        // A single Kafka broker that is killed may store records in flight twice.
         super::nothing_acknowledged_is_lost("reconnect.backoff.max.ms=500", false);
     }
 }
@@ -198,7 +197,7 @@ mod redis {
         super::nothing_acknowledged_is_lost("", false);
     }
 
-    /// What `/readyz` says when it is not ready.
+    /// The reason of `/readyz` when it fails.
     fn reason(node: &Running) -> String {
         until("the node is not ready", || !is_ready(node));
         node.get("/readyz")
@@ -224,7 +223,7 @@ mod redis {
         }
         let why = reason(&node);
         assert!(why.contains("made anew") && why.contains(&stream), "{why}");
-        // Another stream begins anew.
+        // Another stream starts empty.
         posted(&node, &unused("other"), "0");
     }
 

@@ -1,4 +1,4 @@
-//! Topics in streams that a cluster keeps: many nodes, one order.
+//! Durable topics at a cluster: many nodes, one order.
 
 use sinews_testkit::{Frame, Reply};
 
@@ -13,7 +13,7 @@ fn posted_to(node: &Running, topic: &str, text: &str) -> Value {
     body(&answer)
 }
 
-/// Messages from a sequence on that hold the number before it: what [`publish`] makes of a topic that had nothing.
+/// The expected messages after [`publish`] to a new topic: sequence and the number before it.
 fn numbers(sequences: std::ops::Range<u64>) -> Vec<(u64, u64, Value)> {
     sequences.map(|sequence| (1, sequence, json!(sequence - 1))).collect()
 }
@@ -76,7 +76,7 @@ fn resuming_at_a_late_node_replays_broker_records_once() {
     let messages = kept["messages"].as_array().unwrap();
     assert_eq!((&kept["op"], &kept["id"], messages.len()), (&json!("history"), &json!(7), 55), "{kept}");
     assert_eq!((&messages[0]["seq"], &messages[54]["seq"]), (&json!(6), &json!(60)));
-    // Somebody who has heard nothing, and somebody of another run.
+    // A client without a position, and a client of another epoch.
     let ack =
         Json::connect(&second, "/ws").subscribe("chat.room", &json!({ "from": { "epoch": 1, "seq": 0 } }));
     assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(60), &json!(true)), "{ack}");
@@ -94,7 +94,7 @@ fn acknowledged_position_of_one_node_resumes_at_another() {
     for number in 0..20_u64 {
         let ack = first.ask(json!({ "op": "publish", "id": 1, "topic": "chat.room", "data": number }));
         assert_eq!((&ack["epoch"], &ack["seq"]), (&json!(1), &json!(number + 1)), "{ack}");
-        // The other node may not have seen it yet.
+        // The other node may not have read it yet.
         let mut second = Json::connect(&nodes[1], "/ws");
         let ack = second.subscribe("chat.room", &json!({ "from": { "epoch": 1, "seq": number + 1 } }));
         assert_eq!(
@@ -115,7 +115,7 @@ fn history_continues_with_publications_of_other_nodes_without_a_gap() {
             let node = &nodes[usize::from(first > 0)];
             scope.spawn(move || publish(node, "chat.room", first..first + EACH))
         });
-        // Each comes to a node of its own, while others publish.
+        // Each client joins at another node during publication.
         let late = [(); 3].map(|()| {
             let node = cluster.node("", &[&TOPICS[..], &limits].concat());
             scope.spawn(move || {
@@ -152,7 +152,7 @@ fn killed_node_resumes_its_copy_and_delivers_each_message_once() {
         let end = round * 40 + 20;
         assert_eq!(resumed.messages((end - heard) as usize), numbers(heard + 1..end + 1));
         heard = end;
-        // It hears what comes from where the copy has ended.
+        // It receives messages from the end of the copy on.
         let mut last = 0;
         while last < end {
             let next = pattern.messages(1)[0].1;
@@ -195,7 +195,7 @@ fn topics_fail_while_the_cluster_is_down_and_recover() {
 
     cluster.mock.broker_up(-1).expect("it is there");
     until("it can be had", || post(&node, "/topics/chat.room", "c").starts_with("HTTP/1.1 200 "));
-    // It may come from what is there, or be heard.
+    // It may come from the history or be delivered live.
     let mut client = Json::connect(&node, "/ws");
     client.subscribe("chat.room", &json!({ "last": 1 }));
     assert_eq!(client.messages(1)[0].2, "c");
