@@ -86,7 +86,7 @@ impl Rejection {
     }
 }
 
-/// Close codes of the application begin here; behind them is the status.
+/// Base of the application's close codes; the status is added.
 const CODES: u16 = 4000;
 
 impl From<Denied> for Rejection {

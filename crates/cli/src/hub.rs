@@ -110,10 +110,10 @@ pub(crate) fn check_subscription(name: &str) -> Result<(), String> {
         return Err(format!("a topic's name has 1 to {NAME_MAX} bytes and no control characters"));
     }
     if pattern::has_empty_token(name) {
-        return Err("a topic's name has a token between its dots: none is empty".to_owned());
+        return Err("a topic's name has an empty token between its dots".to_owned());
     }
     if !pattern::is_valid(name) {
-        return Err("the wildcard > stands at the end of a pattern only".to_owned());
+        return Err("the wildcard > is valid at the end of a pattern only".to_owned());
     }
     Ok(())
 }

@@ -324,7 +324,7 @@ fn content_of(request: &Request<'_>) -> Result<Content, (u16, String)> {
         },
         "application/octet-stream" => Ok(Content::Binary(bytes())),
         "application/x-ndjson" | "application/jsonl" => {
-            Err((415, "a topic takes one message in a request; lines of JSON are for /streams".to_owned()))
+            Err((415, "a topic accepts one message in a request; lines of JSON are for /streams".to_owned()))
         }
         _ if std::str::from_utf8(body).is_ok() => Ok(Content::Text(bytes())),
         _ => Ok(Content::Binary(bytes())),

@@ -85,7 +85,7 @@ pub(crate) fn hmac_algorithms(secret: &[u8]) -> Result<Vec<Algorithm>, String> {
     let good: Vec<_> = all.into_iter().filter(|one| secret.len() >= crypto::secret_min(*one)).collect();
     if good.is_empty() {
         return Err(format!(
-            "the secret has {} bytes, and HS256 needs 32: `openssl rand -hex 32` makes one",
+            "the secret has {} bytes; HS256 requires 32 (create one with `openssl rand -hex 32`)",
             secret.len()
         ));
     }

@@ -109,7 +109,7 @@ impl Follow {
         first: u64,
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
-        // It starts anew anyway, and its acknowledgement is pending.
+        // It restarts anyway, and its acknowledgement is pending.
         if let Self::Opening { .. } = self {
             return Ok(());
         }

@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(first.reads, [0, 1]);
         let mut second = Reader::join(&groups, 2);
         second.settle();
-        assert_eq!(second.reads, [0; 0], "the first one does not know yet");
+        assert_eq!(second.reads, [0; 0], "the first member has not released yet");
         first.settle();
         second.settle();
         assert_eq!((first.reads.len(), second.reads.len()), (1, 1));
@@ -327,8 +327,8 @@ mod tests {
         all.extend((1..GROUPS_MAX).map(|number| join("s", &number.to_string()).unwrap()));
         let problem = refused(join("s", "more"));
         assert_eq!((problem.code, &*problem.text), (429, "at most 1024 groups of a stream have members"));
-        assert!(join("t", "more").is_ok(), "another stream's");
+        assert!(join("t", "more").is_ok(), "limit of another stream");
         all.pop();
-        assert!(join("s", "more").is_ok(), "one has gone");
+        assert!(join("s", "more").is_ok(), "a group was removed");
     }
 }

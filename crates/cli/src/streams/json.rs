@@ -192,7 +192,7 @@ impl Side {
         ended.collect()
     }
 
-    /// The store of the streams behind topics, if there is one.
+    /// The store of durable topics' streams, if there is one.
     pub(crate) fn store(&self) -> Option<&Arc<Store>> {
         self.store.as_ref()
     }

@@ -167,7 +167,7 @@ fn fast_producer_is_paused_and_loses_no_record() {
     // A request, which has no connection to pause, is rejected.
     let refused = answer(host.post("/streams/s", &batch));
     assert!(refused.starts_with("HTTP/1.1 429 ") && refused.contains("Retry-After: 1"), "{refused}");
-    assert!(host.pending() <= (MAX + batch.len()) as u64, "{} bytes wait", host.pending());
+    assert!(host.pending() <= (MAX + batch.len()) as u64, "{} bytes queued", host.pending());
     let working = std::thread::scope(|scope| {
         let working = scope.spawn(|| {
             let mut most = 0;
@@ -182,10 +182,10 @@ fn fast_producer_is_paused_and_loses_no_record() {
             let (op, of, body) = client.hear();
             assert_eq!((op, of, body[0]), (129, id, id as u8 - 1), "in order");
         }
-        assert_eq!(client.hear().0, 134, "what stood behind them");
+        assert_eq!(client.hear().0, 134, "later messages");
         working.join().unwrap()
     });
-    assert!(working <= (MAX + batch.len()) as u64, "{working} bytes waited");
+    assert!(working <= (MAX + batch.len()) as u64, "{working} bytes queued");
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn answers_wait_for_capacity_of_the_connection() {
         client.say(1, 2, id, &batch(1));
     }
     client.say(6, 0, COUNT, b"");
-    assert_eq!(client.hear().0, 134, "everything before it has been heard");
+    assert_eq!(client.hear().0, 134, "earlier messages were processed");
     host.work();
     for id in 0..COUNT {
         assert_eq!(client.hear(), (129, id, [&u64::from(id).to_le_bytes()[..], &[1, 0, 0, 0]].concat()));
@@ -242,7 +242,7 @@ fn closed_log_is_reported_to_all_clients() {
     assert_eq!(client.hear().0, 130);
     host.store.close();
     let (op, id, body) = client.hear();
-    assert_eq!((op, id, &body[..2]), (255, 9, &503_u16.to_le_bytes()[..]), "the subscription has ended");
+    assert_eq!((op, id, &body[..2]), (255, 9, &503_u16.to_le_bytes()[..]), "the subscription ended");
     client.say(1, 2, 1, &batch(1));
     assert_eq!(client.hear().2[..2], 503_u16.to_le_bytes());
     let refused = answer(host.post("/streams/s", b"x"));
@@ -266,7 +266,7 @@ fn partitions_of_a_connection_are_limited() {
     assert!(body.ends_with(b"at most 4096 partitions"), "{}", String::from_utf8_lossy(&body));
     client.say(5, 0, 66, &7_u32.to_le_bytes());
     assert_eq!(client.hear().0, 133);
-    assert_eq!(all(&mut client, 65).0, 130, "others were given up");
+    assert_eq!(all(&mut client, 65).0, 130, "earlier subscriptions were ended");
 }
 
 #[test]
@@ -278,9 +278,9 @@ fn publications_of_another_process_are_delivered_if_they_follow_directly() {
     store.begin(streams);
     let topics = store.topics();
     let at = |sequence| Position { epoch: stream.created(), sequence };
-    assert!(topics.goes_on("other", at(7)), "it is kept in no stream");
-    assert!(!topics.goes_on("chat", at(1)), "what this process relays itself");
-    assert!(store.line("chat").unwrap().is_some(), "the stream is open, and the topic is heard here");
+    assert!(topics.goes_on("other", at(7)), "not a durable topic");
+    assert!(!topics.goes_on("chat", at(1)), "the relay of this process publishes it");
+    assert!(store.line("chat").unwrap().is_some(), "the stream is open, and its relay runs");
     topics.finish();
     let goes_on: Vec<bool> = [2, 1, 1, 2, 4, 3].map(|sequence| topics.goes_on("chat", at(sequence))).into();
     assert_eq!(goes_on, [false, true, false, true, false, true]);

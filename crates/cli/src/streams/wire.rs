@@ -108,7 +108,7 @@ impl Head {
             _ => return Err(None),
         };
         if self.flags != 0 && !matches!(wish, Wish::Publish(_)) {
-            return Err(Some("flags have no meaning here"));
+            return Err(Some("flags must be 0"));
         }
         Ok(wish)
     }
@@ -301,6 +301,6 @@ mod tests {
     fn test_appended() -> Appended {
         let (completer, mut pending) = sinews_stream::Pending::channel(3);
         completer.reached(sinews_stream::Durability::Broker, 5);
-        pending.block(sinews_stream::Durability::Disk).expect("it is there")
+        pending.block(sinews_stream::Durability::Disk).expect("it is written")
     }
 }

@@ -230,7 +230,7 @@ fn errors_echo_at_most_64_bytes_of_input() {
         assert_eq!(answer["op"], "error", "{:.200}", answer.to_string());
         let repeated = if message.contains('Q') { 'Q' } else { '9' };
         let echoed = answer.to_string().matches(repeated).count();
-        assert!(echoed <= 64, "{echoed} bytes of {message:.80} come back");
+        assert!(echoed <= 64, "{echoed} bytes of {message:.80} are echoed");
     }
     let bearer = |token: &str| format!("\r\nAuthorization: Bearer {token}");
     let kid = signed(&json!({"alg": "HS256", "kid": "Q".repeat(2000)}), &json!({}), b"another secret");
@@ -255,7 +255,7 @@ fn errors_echo_at_most_64_bytes_of_input() {
     ] {
         let answer = server.request(&line, body);
         let echoed = answer.matches('Q').count();
-        assert!(status(&answer) >= 400 && echoed <= 64, "{echoed} bytes come back: {answer:.600}");
+        assert!(status(&answer) >= 400 && echoed <= 64, "{echoed} bytes are echoed: {answer:.600}");
     }
     let host = from_host(&server, "GET", "/", &"Q".repeat(300));
     assert!(status(&host) == 421 && host.matches('Q').count() <= 64, "{host}");
@@ -394,7 +394,7 @@ fn token_op_renews_and_reevaluates_rights() {
     server.request(&format!("POST /topics/s.one HTTP/1.1\r\nAuthorization: Bearer {wide}"), "x");
     server.request(&format!("POST /streams/s.kept HTTP/1.1\r\nAuthorization: Bearer {wide}"), "x");
     server.request(&format!("POST /topics/a HTTP/1.1\r\nAuthorization: Bearer {wide}"), "x");
-    assert_eq!(hear(&mut socket)["topic"], "a", "of the others nothing comes any more");
+    assert_eq!(hear(&mut socket)["topic"], "a", "ended subscriptions deliver no messages");
     let publish = ask(&mut socket, &json!({"op": "publish", "id": 3, "topic": "a", "data": 1}));
     assert_eq!(publish["code"], 403);
     assert_eq!(ask(&mut socket, &json!({"op": "token", "id": 4}))["code"], 400);

@@ -74,7 +74,7 @@ fn command_line_overrides_environment_and_environment_overrides_file() {
     assert!(server.table.contains("2 threads"), "the environment names the file: {}", server.table);
     assert!(!server.rejects_origin("/echo", "https://b.example"));
     server.signal("TERM");
-    assert_eq!(server.wait().1, "", "nothing is logged below the level");
+    assert_eq!(server.wait().1, "", "no line below the level");
 }
 
 #[test]
@@ -166,6 +166,6 @@ fn file_is_reloaded_on_sighup() {
     std::io::Read::read_to_string(&mut log, &mut rest).unwrap();
     // Except for rejections before the reload.
     let is_earlier = |line: &str| line.contains("rejected: pages of the origin https://a.example");
-    assert!(rest.lines().all(is_earlier), "below the level that was set anew: {rest}");
+    assert!(rest.lines().all(is_earlier), "below the reloaded level: {rest}");
     assert!(server.child.wait().unwrap().success());
 }

@@ -102,7 +102,7 @@ impl Service {
     /// The next line of the log that contains the text.
     fn logged(&self, words: &str) -> String {
         loop {
-            let line = self.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("nobody logs {words:?}"));
+            let line = self.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("not logged: {words:?}"));
             // Shown if the test fails.
             println!("{line}");
             if line.contains(words) {
@@ -145,7 +145,7 @@ impl Drop for Service {
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).expect("nobody is refused");
+    let stream = TcpStream::connect(address).expect("the connection is accepted");
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
 }
@@ -155,8 +155,8 @@ fn answer(stream: &mut impl Read) -> Option<String> {
     let mut bytes = Vec::new();
     let mut byte = [0];
     while !bytes.ends_with(b"\r\n\r\n") {
-        if stream.read(&mut byte).expect("nobody is reset") == 0 {
-            assert!(bytes.is_empty(), "half an answer");
+        if stream.read(&mut byte).expect("the connection is not reset") == 0 {
+            assert!(bytes.is_empty(), "incomplete answer");
             return None;
         }
         bytes.push(byte[0]);
@@ -223,15 +223,15 @@ impl Socket {
             let mut chunk = [0; 4096];
             let count = match self.stream.read(&mut chunk) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                read => read.expect("nobody is reset"),
+                read => read.expect("the connection is not reset"),
             };
-            assert!(count > 0, "ended without a Close");
+            assert!(count > 0, "connection ended without a Close");
             self.replies.extend(self.reader.read(&chunk[..count]).unwrap());
         }
         let reply = self.replies.remove(0);
         match reply.close_code() {
             Some(code) => {
-                assert_eq!(code, 1001, "the server stops, and nothing else");
+                assert_eq!(code, 1001, "the server closes with 1001");
                 self.send(&Frame::close(1001, ""));
                 None
             }
@@ -287,8 +287,8 @@ fn load(address: SocketAddr, end: &AtomicBool, done: &AtomicUsize) {
                 loop {
                     stream
                         .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                        .expect("it is kept alive");
-                    let answer = answer(&mut stream).expect("an answer on a connection that is kept alive");
+                        .expect("keep-alive connection");
+                    let answer = answer(&mut stream).expect("an answer on a keep-alive connection");
                     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
                     if !again() {
                         return;
@@ -340,7 +340,7 @@ fn two_restarts_under_load_reject_and_reset_no_connection() {
         end.store(true, Ordering::Relaxed);
         loading.join().expect("no request failed");
     });
-    assert!(service.child.wait().unwrap().success(), "the first has ended in order");
+    assert!(service.child.wait().unwrap().success(), "the first process exited with success");
 }
 
 /// Follows a topic from its first message on, through several connections, until it has received `total` messages.
@@ -366,7 +366,7 @@ fn follow(address: SocketAddr, topic: &str, total: usize, ready: &AtomicUsize) -
         {
             assert_eq!(message["op"], "message", "{message}");
             seq += 1;
-            assert_eq!(message["seq"], json!(seq), "each once, in order: {message}");
+            assert_eq!(message["seq"], json!(seq), "each message once, in order: {message}");
             from = Some(json!({ "epoch": message["epoch"], "seq": message["seq"] }));
             heard.push(message["data"].as_str().unwrap().to_owned());
         }
@@ -472,7 +472,7 @@ fn resume(mut service: Service, topic: &str) {
         // A message in flight at the close is sent again, and may be a duplicate.
         let unknown: usize = sockets.into_iter().map(|thread| thread.join().unwrap()).sum();
         let heard = subscribers.map(|thread| thread.join().unwrap());
-        assert!(heard.iter().all(|one| *one == heard[0]), "all have heard the same");
+        assert!(heard.iter().all(|one| *one == heard[0]), "all subscribers received the same messages");
         let distinct: BTreeSet<&String> = heard[0].iter().collect();
         assert!(distinct.len() + unknown >= 4 * EACH, "{} of {}, {unknown} twice", distinct.len(), 4 * EACH);
     });
@@ -604,7 +604,7 @@ fn handover_changes_threads_and_addresses_and_retains_a_unix_socket() {
     };
     let at = |path: &PathBuf| format!("unix:{}", path.display());
     let through = |path: &PathBuf| {
-        let mut stream = UnixStream::connect(path).expect("nobody is refused");
+        let mut stream = UnixStream::connect(path).expect("the connection is accepted");
         stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
         answer(&mut stream).expect("an answer")
     };
@@ -629,7 +629,7 @@ fn handover_changes_threads_and_addresses_and_retains_a_unix_socket() {
     get(address);
     get(other);
     assert!(through(&path).starts_with("HTTP/1.1 200 "));
-    assert!(!gone.exists(), "nobody listens there any more");
+    assert!(!gone.exists(), "the socket was removed");
     config(&service, 2, &[other.to_string(), at(&path)]);
     service.restart();
     service.old_one_ends();
@@ -638,7 +638,7 @@ fn handover_changes_threads_and_addresses_and_retains_a_unix_socket() {
     assert_eq!(TcpStream::connect(address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     service.signal(service.current(), "TERM");
     service.logged("stopped");
-    assert!(!path.exists(), "it goes with the last");
+    assert!(!path.exists(), "removed by the last process");
 }
 
 #[test]
@@ -686,7 +686,7 @@ fn service_manager_is_notified() {
     let told = |words: &str| {
         let mut buffer = [0; 256];
         loop {
-            let len = manager.recv(&mut buffer).unwrap_or_else(|_| panic!("nobody says {words}"));
+            let len = manager.recv(&mut buffer).unwrap_or_else(|_| panic!("no notification {words}"));
             let said = String::from_utf8_lossy(&buffer[..len]).into_owned();
             assert!(!said.contains("STOPPING=1") || words == "STOPPING=1", "{said}");
             if said.contains(words) {
@@ -733,7 +733,7 @@ fn successor_takes_over_streams_and_clients_retry() {
                 }
                 assert!(head.starts_with("HTTP/1.1 200 "), "{head}{words}");
                 let words: Value = serde_json::from_str(words).unwrap();
-                assert!(offsets.insert(words["offset"].as_u64().unwrap()), "an offset twice");
+                assert!(offsets.insert(words["offset"].as_u64().unwrap()), "duplicate offset");
                 acknowledged.store(offsets.len(), Ordering::SeqCst);
             }
             offsets
@@ -741,7 +741,7 @@ fn successor_takes_over_streams_and_clients_retry() {
         let until = |count: usize| {
             let begun = std::time::Instant::now();
             while acknowledged.load(Ordering::SeqCst) < count && !publisher.is_finished() {
-                assert!(begun.elapsed() < PATIENCE, "nothing is acknowledged any more");
+                assert!(begun.elapsed() < PATIENCE, "no append is acknowledged");
                 std::thread::yield_now();
             }
         };

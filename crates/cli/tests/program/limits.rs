@@ -29,7 +29,8 @@ fn connections_beyond_the_limit_are_rejected() {
 #[test]
 fn handshakes_and_messages_are_rate_limited() {
     let server = Running::serve(&["--limits-handshakes-per-second", "1"]);
-    let refused = (0..1_000).find_map(|_| server.try_websocket("/echo", "").err()).expect("one too many");
+    let refused =
+        (0..1_000).find_map(|_| server.try_websocket("/echo", "").err()).expect("a rejected handshake");
     assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
 
     let server = Running::serve(&["--limits-messages-per-second", "2"]);
@@ -124,7 +125,7 @@ fn stop_delay_keeps_serving_after_readyz_fails() {
     socket.send(&Frame::text("still here"));
     assert_eq!(socket.next(), Some(Reply::text("still here")));
     server.signal("TERM");
-    assert_eq!(socket.next(), None, "a second signal waits for nothing");
+    assert_eq!(socket.next(), None, "a second signal stops at once");
     assert!(server.wait().0.success());
 }
 
@@ -175,5 +176,5 @@ fn memory_of_a_replay_to_many_clients_is_released_while_they_stay_connected() {
         after = resident(&server).unwrap();
     }
     assert!(after <= most, "{before} KiB before the replay, and {after} KiB a minute after it");
-    assert_eq!(clients.len(), CLIENTS, "they are connected still");
+    assert_eq!(clients.len(), CLIENTS, "all clients are still connected");
 }

@@ -17,7 +17,7 @@ fn default_start_serves_all_routes_of_the_table() {
     for path in ["/", "/chat", "/console", "/dashboard"] {
         let page = server.get(path);
         assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("\r\nContent-Security-Policy: "));
-        assert!(page.contains(" connect-src 'self';"), "nowhere else");
+        assert!(page.contains(" connect-src 'self';"), "connections to the own origin only");
         assert!(page.contains("<!doctype html>"), "{page}");
         assert_eq!(page.contains("'unsafe-inline'"), path == "/chat", "{path}");
     }
@@ -88,7 +88,7 @@ fn publications_by_post_and_socket_reach_all_subscribers() {
     let answer = server.request("POST /topics/prices.gold HTTP/1.1", "1");
     assert!(answer.ends_with("{\"subscribers\":1,\"topic\":\"prices.gold\"}\n"), "{answer}");
     assert_eq!(all.next(), Some(Reply::text("1")));
-    all.send(&Frame::text("to whom?"));
+    all.send(&Frame::text("rejected"));
     assert_eq!(all.next().and_then(|close| close.close_code()), Some(1008));
     assert!(server.request("POST /topics/prices.* HTTP/1.1", "x").starts_with("HTTP/1.1 400 "));
 

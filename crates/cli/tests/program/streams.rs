@@ -156,7 +156,7 @@ impl Binary {
     }
 
     fn say(&mut self, op: u8, flags: u8, partition: u16, id: u32, body: &[u8]) {
-        assert!(self.try_say(op, flags, partition, id, body), "the server hears");
+        assert!(self.try_say(op, flags, partition, id, body), "the connection is open");
     }
 
     fn try_say(&mut self, op: u8, flags: u8, partition: u16, id: u32, body: &[u8]) -> bool {
@@ -177,7 +177,7 @@ impl Binary {
     }
 
     fn hear(&mut self) -> Heard {
-        self.try_hear().expect("the server speaks")
+        self.try_hear().expect("the connection is open")
     }
 
     fn try_hear(&mut self) -> Option<Heard> {
@@ -386,7 +386,7 @@ fn unacknowledged_producer_receives_rejections() {
     let mut binary = Binary::plain(&server, "s");
     let large = "x".repeat(40_000);
     let taken = json.ask(json!({"op": "append", "id": 1, "ack": "none", "data": large}));
-    assert_eq!(taken, json!({"op": "ack", "id": 1, "stream": "s", "count": 1}), "it has no place yet");
+    assert_eq!(taken, json!({"op": "ack", "id": 1, "stream": "s", "count": 1}), "no offset yet");
     // The next segment cannot be created when the first one is full.
     std::fs::remove_dir_all(server._directory.path("streams/streams/s/0")).unwrap();
     let failed = |heard: &Value, id: Value| {
@@ -569,11 +569,11 @@ fn stalled_reader_uses_no_memory_and_loses_no_record() {
         for number in 0..COUNT as u64 {
             let value = [&number.to_le_bytes()[..], &[b'x'; 100_000]].concat();
             producer.say(1, 2, ANY, 1, &records(&[&value]));
-            assert_eq!(producer.hear().op, 129, "whoever reads or does not");
+            assert_eq!(producer.hear().op, 129, "acknowledged without readers");
         }
         let metrics = server.running.get("/metrics");
         let queued = metrics.lines().find_map(|line| line.strip_prefix("sinews_queued_bytes ")).unwrap();
-        assert!(queued.parse::<u64>().unwrap() < 2 << 20, "{queued} bytes wait");
+        assert!(queued.parse::<u64>().unwrap() < 2 << 20, "{queued} bytes queued");
         for (expected, (offset, value)) in (0_u64..).zip(reader.records(COUNT)) {
             assert_eq!((offset, &value[..8], value.len()), (expected, &expected.to_le_bytes()[..], 100_008));
         }

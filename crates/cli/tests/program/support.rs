@@ -146,7 +146,7 @@ impl Running {
     pub(crate) fn wait(mut self) -> (ExitStatus, String) {
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
-        assert_eq!(rest, "\n", "the table is all that stands on standard output");
+        assert_eq!(rest, "\n", "standard output has the table only");
         let mut log = String::new();
         // Unless a test has closed it.
         if let Some(mut stderr) = self.child.stderr.take() {

@@ -51,7 +51,7 @@ fn append_to_all(address: SocketAddr, rounds: &AtomicU64, end: &AtomicBool) -> D
         }
         rounds.store(round + 1, Ordering::Relaxed);
     }
-    unreachable!("it is told to end");
+    unreachable!("the loop returns when it is stopped");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn appends_to_many_streams_go_on_after_a_brief_pause() {
         service.old_one_ends();
         wait_for_round(before + 2);
         end.store(true, Ordering::Relaxed);
-        appending.join().expect("each append has the offset that comes next")
+        appending.join().expect("each append has the next offset")
     });
     assert!(pause < PAUSE_MAX, "no append was accepted for {pause:?}");
 }

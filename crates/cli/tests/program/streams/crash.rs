@@ -60,7 +60,7 @@ fn consume(address: SocketAddr, mut places: Vec<u64>) -> (JoinHandle<Vec<u64>>, 
             }
             for (offset, value) in heard.records() {
                 let next = &mut places[usize::from(heard.partition)];
-                assert_eq!(offset, *next, "no gap, and nothing twice");
+                assert_eq!(offset, *next, "no gap and no duplicate");
                 *next += 1;
                 let number = u64::from_le_bytes(value.try_into().unwrap());
                 let _ = sender.send(((heard.partition, offset), number));
@@ -100,7 +100,7 @@ fn acknowledged_records_survive_kills_of_the_server() {
             && let Ok((place, number)) =
                 receiver.recv_timeout(until.saturating_duration_since(Instant::now()))
         {
-            assert_eq!(heard.insert(place, number), None, "heard twice");
+            assert_eq!(heard.insert(place, number), None, "duplicate record");
             wanted -= 1;
         }
         server.child.kill().unwrap();
@@ -110,7 +110,7 @@ fn acknowledged_records_survive_kills_of_the_server() {
         }
         places = consumer.join().unwrap();
         for (place, number) in receiver {
-            assert_eq!(heard.insert(place, number), None, "heard twice");
+            assert_eq!(heard.insert(place, number), None, "duplicate record");
         }
     }
     assert!(!acknowledged.is_empty());
@@ -121,13 +121,13 @@ fn acknowledged_records_survive_kills_of_the_server() {
         assert_eq!(all.get(place), Some(number), "acknowledged at {place:?}");
     }
     for (place, number) in &heard {
-        assert_eq!(all.get(place), Some(number), "heard at {place:?}");
+        assert_eq!(all.get(place), Some(number), "received at {place:?}");
     }
     let mut numbers: Vec<u64> = all.values().copied().collect();
     let count = numbers.len();
     numbers.sort_unstable();
     numbers.dedup();
-    assert_eq!(numbers.len(), count, "nothing is there twice");
+    assert_eq!(numbers.len(), count, "no duplicates");
 }
 
 /// All records, by partition.

@@ -81,9 +81,9 @@ fn deleted_stream_ends_only_its_readers_with_410() {
     assert_eq!((told.op, &told.body[..2]), (255, &410_u16.to_le_bytes()[..]), "{told:?}");
     binary.say(1, 2, ANY, 11, &records(&[b"z"]));
     let published = binary.hear();
-    assert_eq!((published.op, published.number(0)), (129, 0), "the stream begins anew");
+    assert_eq!((published.op, published.number(0)), (129, 0), "the new stream starts at offset 0");
     let list = body(&server.running.get("/streams"));
-    assert_eq!(list["streams"][0]["groups"], json!([]), "what groups have committed goes with a stream");
+    assert_eq!(list["streams"][0]["groups"], json!([]), "committed offsets are deleted with a stream");
     // The other stream is unaffected.
     assert_eq!(status(&post(&server.running, "stays")), "200");
     assert_eq!(reader.records(1), [(0, 1, json!("x"))]);
@@ -179,7 +179,7 @@ fn creation_limits_apply_to_each_client() {
     let refused = request("POST", "c", &ann);
     assert_eq!(status(&refused), "429");
     assert!(refused.contains("streams.max_created_per_client"), "{refused}");
-    assert_eq!(status(&request("POST", "b", &ann)), "200", "one that is there");
+    assert_eq!(status(&request("POST", "b", &ann)), "200", "an existing stream");
     assert_eq!(status(&request("POST", "c", &bob)), "200");
     assert_eq!(status(&request("DELETE", "b", &bob)), "200");
     assert_eq!(status(&request("POST", "d", &ann)), "200");

@@ -97,7 +97,7 @@ fn members_share_partitions_and_take_over_from_each_other() {
     all.sort_unstable();
     let expected: Vec<(u64, u64)> =
         (0..4).flat_map(|partition| (0..10).map(move |offset| (partition, offset))).collect();
-    assert_eq!(all, expected, "each once, since all of it was done before it moved");
+    assert_eq!(all, expected, "each record once, since all were committed before the move");
 
     // Uncommitted records of the first member are delivered to the other member again.
     first.heard.clear();

@@ -34,7 +34,7 @@ fn metrics_include_streams() {
     assert_eq!((one("segments"), one("pending_bytes")), ("1", "0"));
     let number = |name| one(name).parse::<u64>().unwrap();
     assert_eq!(number("written_bytes_total") + SEGMENT_HEAD, number("disk_bytes"));
-    assert_eq!(one("syncs_total"), "5", "one after the other");
+    assert_eq!(one("syncs_total"), "5", "sequential syncs");
     assert!(one("sync_seconds_total").parse::<f64>().unwrap() > 0.0);
     assert_eq!(metric(&text, "sinews_streams"), "1");
     assert_eq!(metric(&text, "sinews_stream_group_lag{stream=\"orders\",group=\"billing\"}"), "3");

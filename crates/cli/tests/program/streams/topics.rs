@@ -161,9 +161,9 @@ fn history_continues_with_live_messages_without_a_gap() {
             })
         });
         let heard = late.map(|late| late.join().unwrap());
-        assert!(heard.iter().all(|one| *one == heard[0]), "all hear the same");
+        assert!(heard.iter().all(|one| *one == heard[0]), "all clients received the same messages");
         for (at, (_, sequence, _)) in (1..).zip(&heard[0]) {
-            assert_eq!(*sequence, at, "each once, in order");
+            assert_eq!(*sequence, at, "each message once, in order");
         }
     });
 }
@@ -185,7 +185,7 @@ fn slow_subscriber_reads_on_from_disk() {
     let mut read_on = |count: usize| {
         for number in read.by_ref().take(count) {
             let (_, sequence, held) = slow.messages(1).remove(0);
-            assert_eq!((sequence, &held[0]), (number + 1, &json!(number)), "each once, in order");
+            assert_eq!((sequence, &held[0]), (number + 1, &json!(number)), "each message once, in order");
         }
     };
     for number in 0..COUNT {

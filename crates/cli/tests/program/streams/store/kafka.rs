@@ -17,7 +17,7 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) fn new(topic: &str, partitions: i32) -> Self {
         let mock = MockCluster::new(1).expect("loopback has ports");
-        mock.create_topic(topic, partitions, 1).expect("it is new");
+        mock.create_topic(topic, partitions, 1).expect("the topic is new");
         Self { mock }
     }
 
@@ -130,24 +130,22 @@ fn node_reports_a_cluster_outage_and_loses_no_acknowledged_record() {
     until("it is ready", || is_ready(&node));
     let mut reader = Reader::from(&node, "down", &json!("earliest"));
 
-    cluster.mock.broker_down(-1).expect("it is there");
+    cluster.mock.broker_down(-1).expect("the broker exists");
     let mut socket = Json::connect(&node, "/streams/down");
     for number in 0..200 {
         socket.say(&json!({"op": "append", "id": number, "data": number.to_string()}));
     }
-    until("as much waits as may", || {
-        node.get("/metrics").lines().any(|line| line == "sinews_store_waiting 50")
-    });
+    until("the queue is full", || node.get("/metrics").lines().any(|line| line == "sinews_store_waiting 50"));
     let refused = post(&node, "/streams/down", "refused");
     assert!(refused.starts_with("HTTP/1.1 429 ") && refused.contains("Retry-After: 1"), "{refused}");
     until("it is not ready", || {
         let answer = node.get("/readyz");
         answer.starts_with("HTTP/1.1 503 ") && answer.contains("the broker of the streams: ")
     });
-    assert!(node.get("/healthz").starts_with("HTTP/1.1 200 "), "starting it anew would not help");
+    assert!(node.get("/healthz").starts_with("HTTP/1.1 200 "), "a restart would not help");
     assert!(node.get("/metrics").contains("\nsinews_store_ready 0\n"));
 
-    cluster.mock.broker_up(-1).expect("it is there");
+    cluster.mock.broker_up(-1).expect("the broker exists");
     let mut by_offset = BTreeMap::from([(0, "before".to_owned())]);
     for number in 0..200 {
         let ack = socket.hear();
@@ -163,7 +161,7 @@ fn node_reports_a_cluster_outage_and_loses_no_acknowledged_record() {
 #[test]
 fn unavailable_stream_is_reported_and_opens_later() {
     let cluster = Cluster::new("late", 1);
-    cluster.mock.broker_down(-1).expect("it is there");
+    cluster.mock.broker_down(-1).expect("the broker exists");
     let node = cluster.node("", &[]);
     let mut socket = Json::connect(&node, "/ws");
     socket.say(&json!({"op": "append", "id": 1, "stream": "late", "data": "a"}));
@@ -171,12 +169,12 @@ fn unavailable_stream_is_reported_and_opens_later() {
     let failed = socket.hear();
     assert_eq!((&failed["op"], &failed["id"]), (&json!("error"), &json!(1)), "{failed}");
     assert_eq!(failed["code"], 503, "{failed}");
-    assert_eq!(socket.hear()["op"], "pong", "what stood behind it");
+    assert_eq!(socket.hear()["op"], "pong", "the next message is processed");
     let answer = post(&node, "/streams/late", "b");
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("Retry-After: "), "{answer}");
 
-    cluster.mock.broker_up(-1).expect("it is there");
-    until("it can be had", || post(&node, "/streams/late", "c").starts_with("HTTP/1.1 200 "));
+    cluster.mock.broker_up(-1).expect("the broker exists");
+    until("the stream is available", || post(&node, "/streams/late", "c").starts_with("HTTP/1.1 200 "));
 }
 
 #[test]

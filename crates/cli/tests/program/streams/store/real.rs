@@ -80,11 +80,11 @@ fn nothing_acknowledged_is_lost(settings: &str, exactly: bool) {
     let (acknowledged, sent) = thread::scope(|scope| {
         let publishing = scope.spawn(|| publish_until(&is_over, &writer, &stream));
         control("kill");
-        until("that is noticed", || !is_ready(&writer));
+        until("the outage is detected", || !is_ready(&writer));
         control("up");
         until("it is ready again", || is_ready(&writer));
         control("stop");
-        until("that is noticed", || !is_ready(&writer));
+        until("the outage is detected", || !is_ready(&writer));
         control("cont");
         until("it is ready once more", || is_ready(&writer));
         is_over.store(true, Ordering::Relaxed);
@@ -95,15 +95,15 @@ fn nothing_acknowledged_is_lost(settings: &str, exactly: bool) {
         all.extend(seen.hear().records());
     }
     let by_offset: BTreeMap<u64, &[u8]> = all.iter().map(|(offset, value)| (*offset, &value[..])).collect();
-    assert_eq!(by_offset.len(), all.len(), "no offset comes twice");
+    assert_eq!(by_offset.len(), all.len(), "no duplicate offset");
     for (number, offset) in &acknowledged {
         let found = by_offset.get(offset).copied();
         assert_eq!(found, Some(number.to_string().as_bytes()), "acknowledged at {offset}");
     }
     assert!(acknowledged.len() > WINDOW as usize, "{} of {sent}", acknowledged.len());
     if exactly {
-        assert_eq!(acknowledged.len(), sent as usize, "all was acknowledged in the end");
-        assert_eq!(all.len(), sent as usize + 2, "nothing was stored twice");
+        assert_eq!(acknowledged.len(), sent as usize, "all records were acknowledged");
+        assert_eq!(all.len(), sent as usize + 2, "no duplicate records");
     }
 }
 
@@ -235,7 +235,7 @@ mod redis {
         posted(&node, &stream, "0");
         until("the node is ready", || is_ready(&node));
         say("CONFIG SET maxmemory 1");
-        until("that is told", || {
+        until("the reason is reported", || {
             assert_refused(&post(&node, &format!("/streams/{stream}"), "refused"), "maxmemory");
             !is_ready(&node)
         });

@@ -126,9 +126,9 @@ fn history_continues_with_publications_of_other_nodes_without_a_gap() {
         });
         publishing.into_iter().for_each(|thread| thread.join().unwrap());
         let heard = late.map(|late| late.join().unwrap());
-        assert!(heard.iter().all(|one| *one == heard[0]), "all hear the same");
+        assert!(heard.iter().all(|one| *one == heard[0]), "all clients received the same messages");
         for (at, (_, sequence, _)) in (1..).zip(&heard[0]) {
-            assert_eq!(*sequence, at, "each once, in order");
+            assert_eq!(*sequence, at, "each message once, in order");
         }
     });
 }
@@ -168,7 +168,7 @@ fn killed_node_resumes_its_copy_and_delivers_each_message_once() {
 #[test]
 fn topics_fail_while_the_cluster_is_down_and_recover() {
     let cluster = Cluster::new("chat.room", 1);
-    cluster.mock.broker_down(-1).expect("it is there");
+    cluster.mock.broker_down(-1).expect("the broker exists");
     let node = cluster.node("", &TOPICS);
     let mut raw = node.websocket("/topics/chat.room");
     // They wait for the same answer.
@@ -193,8 +193,8 @@ fn topics_fail_while_the_cluster_is_down_and_recover() {
     let closed = raw.next();
     assert!(matches!(&closed, Some(Reply::Close(Some(1013), _))), "{closed:?}");
 
-    cluster.mock.broker_up(-1).expect("it is there");
-    until("it can be had", || post(&node, "/topics/chat.room", "c").starts_with("HTTP/1.1 200 "));
+    cluster.mock.broker_up(-1).expect("the broker exists");
+    until("the topic is available", || post(&node, "/topics/chat.room", "c").starts_with("HTTP/1.1 200 "));
     // It may come from the history or be delivered live.
     let mut client = Json::connect(&node, "/ws");
     client.subscribe("chat.room", &json!({ "last": 1 }));
