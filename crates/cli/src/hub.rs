@@ -38,7 +38,7 @@ pub(crate) struct Hub {
     authority: RwLock<Authority>,
 }
 
-/// Topics that are counted at once; further topics share one counter.
+/// Topics that are counted between two reports; further topics are not counted.
 const RATES_MAX: usize = 1_024;
 
 /// Presence of one topic.

@@ -282,7 +282,7 @@ impl Client {
         self.subscriptions.len() - 1
     }
 
-    /// Sends the number of subscribers to the members that request presence, now and on each change.
+    /// Subscribes to presence if requested, and adds the number of subscribers to the acknowledgement.
     fn tell_presence(
         &mut self,
         place: usize,

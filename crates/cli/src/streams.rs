@@ -221,7 +221,7 @@ impl Store {
         self.carry();
     }
 
-    /// Called after each of the two; takes effect when both are set.
+    /// Called when the streams or the workers are set; takes effect when both are set.
     fn carry(&self) {
         if let (Some(streams), Some(loops)) = (self.streams.get(), self.loops.get()) {
             streams.carried_by(loops.clone());
@@ -505,7 +505,7 @@ impl Store {
     }
 }
 
-/// The stream is opened before a message gets here, so it was closed since.
+/// The problem for a stream that was closed after it was opened for a message.
 fn not_open(name: &str) -> Problem {
     problem(code::STORE, format!("stream {name} is not open; retry"))
 }

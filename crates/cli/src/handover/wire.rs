@@ -199,7 +199,7 @@ pub(crate) fn outbox() -> (Outbox, Waiting) {
 }
 
 impl Outbox {
-    /// Returns whether the queue had capacity.
+    /// Queues a frame; returns whether the queue had capacity.
     pub(crate) fn put(&self, frame: Frame) -> bool {
         let len = frame.body.len();
         if self.shared.bytes.fetch_add(len, Ordering::Relaxed) + len > WAITING_BYTES_MAX

@@ -51,7 +51,7 @@ impl Authority {
 }
 
 impl Successor {
-    /// Returns whether the queue had capacity.
+    /// Queues a publication for the successor; returns whether the queue had capacity.
     pub(super) fn forward(&self, topic: &str, content: &Content, kept: bool, origin: Origin) -> bool {
         let (kind, body) = content.parts();
         let frame = Frame { head: Head::Publish { topic: topic.to_owned(), kind, kept }, body };

@@ -61,7 +61,7 @@ pub(crate) struct Assigned {
     pub(crate) is_reset: bool,
 }
 
-/// The request that a reply belongs to: its id, stream and partition.
+/// The request of a reply: its id, stream and partition.
 pub(crate) struct Place<'a, I> {
     pub(crate) id: &'a I,
     pub(crate) stream: &'a str,
@@ -117,7 +117,7 @@ struct Fetch<I> {
     done: Pin<Box<dyn Future<Output = Result<Done, Problem>>>>,
 }
 
-/// The result of a request.
+/// The result of a fetch or deletion.
 enum Done {
     Fetched(Fetched),
     Deleted,
@@ -178,7 +178,7 @@ impl Alarm {
         self.rung.load(Ordering::Acquire)
     }
 
-    /// Whether the awaited event has happened; otherwise the alarm wakes when it does.
+    /// Arms the alarm; returns whether the awaited event has happened already.
     pub(super) fn set(self: &Arc<Self>, watch: impl FnOnce(&Waker) -> bool) -> bool {
         self.rung.store(false, Ordering::Release);
         let happened = watch(&Waker::from(Arc::clone(self)));

@@ -149,7 +149,7 @@ impl Follow {
                 *self = Self::Live;
                 return Ok(Step::Over);
             }
-            // More records have arrived, and their wakeup is spent: the relay may wait for this worker.
+            // More records have arrived, and the task is woken: the relay may wait for this worker.
             return Ok(Step::Full);
         }
         let Poll::Ready(read) = source.poll_read(*next, READ_BYTES, &waker) else {

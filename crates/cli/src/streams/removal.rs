@@ -103,9 +103,7 @@ impl Store {
             if info.automatic && info.last_used() < limit && !self.is_in_use(streams, &info) {
                 match self.delete_now(&info.name) {
                     Ok(()) => tracing::info!(stream = &*info.name, "unused stream has expired"),
-                    Err(problem) => {
-                        tracing::warn!(stream = &*info.name, "cannot delete unused stream: {}", problem.text)
-                    }
+                    Err(problem) => tracing::warn!(stream = &*info.name, "expiry failed: {}", problem.text),
                 }
             }
         }
