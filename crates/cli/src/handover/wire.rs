@@ -186,7 +186,7 @@ struct Shared {
     cut: AtomicBool,
 }
 
-/// The writing end of the queue.
+/// The consuming end of the queue, which writes frames to the other process.
 pub(crate) struct Waiting {
     frames: Receiver<Frame>,
     shared: Arc<Shared>,
