@@ -181,7 +181,7 @@ impl Shared {
     fn hand_over(&self, child: &mut Option<Child>) -> Result<(), String> {
         let said = |error: io::Error| match error.kind() {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-                "the successor exited before it sent a frame".to_owned()
+                "the successor exited during the handover".to_owned()
             }
             io::ErrorKind::WouldBlock => format!("no frame for {} s", SILENCE_MAX.as_secs()),
             _ => error.to_string(),

@@ -580,7 +580,7 @@ fn handover_starts_the_program_at_the_installed_path() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     service.signal(service.current(), "USR2");
     let line = service.logged("handover failed");
-    assert!(line.contains("exited before it sent a frame (exit status: 3)"), "{line}");
+    assert!(line.contains("exited during the handover (exit status: 3)"), "{line}");
     socket.send(&Frame::text("still here"));
     assert_eq!(socket.next(), Some(Reply::text("still here")));
     fs::remove_file(&path).unwrap();
