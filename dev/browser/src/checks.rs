@@ -267,7 +267,7 @@ fn reconnect_delivers(w: &mut World<'_>) -> Result<(), Failure> {
     w.ben.until_connected()?;
     // Anna is still offline, and the server has no history: a message sent now would be lost for her.
     w.ben.until("the message waits for Anna", || {
-        Ok(w.ben.session.text(".log:not([hidden]) .pending .mark")? == "waiting for the others")
+        Ok(w.ben.session.text(".log:not([hidden]) .pending .mark")? == "waiting for other people")
     })?;
     w.anna.session.script(&format!("window.astray = false; {retry}"), &[])?;
     w.anna.until_connected()?;

@@ -235,7 +235,7 @@ fn failure_is_told(w: &mut World<'_>) -> Result<(), Failure> {
         let words = "return document.querySelector('#streams .fault')?.innerText ?? ''";
         let words = w.session.script(words, &[])?;
         let words = words.as_str().unwrap_or_default();
-        Ok(words.starts_with("takes nothing more: ") && words.contains("orders"))
+        Ok(words.starts_with("appends fail: ") && words.contains("orders"))
     })?;
     w.session.open(&w.server.url("dashboard"))
 }
