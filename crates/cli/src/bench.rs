@@ -1,4 +1,4 @@
-//! `sinews bench`: loads a server, and measures what it does. docs/benchmarks.md says how to use it.
+//! `sinews bench`: loads a server and measures its performance. See docs/benchmarks.md for usage.
 
 mod args;
 mod compare;
@@ -25,18 +25,19 @@ use self::interrupt::Interrupt;
 use self::plan::Plan;
 use self::result::Outcome;
 
-/// Runs it and prints what it came to. Interrupted, that is what was measured so far, and the exit code says so.
+/// Runs the benchmark and prints its result. An interrupted run prints the figures measured so far and exits with
+/// [`interrupt::EXIT_CODE`].
 ///
 /// # Errors
 ///
-/// Options that do not fit, a server that nobody can connect to, or answers that were wrong.
+/// Returns an error if options conflict, if the server is unreachable, or if answers were wrong.
 pub(crate) fn run(args: BenchArgs) -> Result<ExitCode, String> {
     let interrupt = Interrupt::take()?;
     let done = match args.command {
         Some(BenchCommand::Compare(args)) => compare::run(*args, &interrupt),
         Some(BenchCommand::Durable(args)) => durable::run(&args, &interrupt),
         Some(BenchCommand::FirstByte(args)) => first_byte::run(&args, &interrupt),
-        None => one(&args.url.ok_or("which URL?")?, &args.load, &args.report, &interrupt),
+        None => one(&args.url.ok_or("URL is missing")?, &args.load, &args.report, &interrupt),
     };
     if interrupt.came() {
         done.unwrap_or_else(|error| say(&error));
@@ -45,7 +46,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<ExitCode, String> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// One server.
+/// Measures one server.
 fn one(url: &str, load: &LoadArgs, report: &ReportArgs, interrupt: &Interrupt) -> Result<(), String> {
     let plan = Arc::new(Plan::new(url, load)?);
     let outcome = measure(&plan, report, interrupt)?;
@@ -84,7 +85,7 @@ fn measure(plan: &Arc<Plan>, report: &ReportArgs, interrupt: &Interrupt) -> Resu
     Ok(outcome)
 }
 
-/// A run in which something went wrong is no success, though its figures are shown.
+/// Turns a run with failures into an error, although its figures are printed.
 fn verdict(outcome: &Outcome) -> Result<(), String> {
     let failures = outcome.tally.failures();
     if failures == 0 {
@@ -97,11 +98,11 @@ fn verdict(outcome: &Outcome) -> Result<(), String> {
 
 fn print(text: &str) {
     use std::io::Write;
-    // Whoever closes the pipe has seen enough.
+    // A closed pipe is not an error: the reader has enough.
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// What is for a person and no part of the result.
+/// Prints a diagnostic to standard error; results go to standard output.
 fn say(text: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "sinews bench: {text}");
