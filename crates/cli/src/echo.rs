@@ -1,11 +1,11 @@
-//! What may be repeated: input of clients in errors, cut to 64 bytes, and URLs without their credentials.
+//! Safe repetition of input: client input in errors is cut to 64 bytes, URLs lose their credentials.
 
 use std::fmt::Display;
 
-/// Bytes of one input that an error repeats, at most.
+/// Maximum number of input bytes that an error repeats.
 pub(crate) const ECHO_MAX: usize = 64;
 
-/// The beginning of an input, with `…` if it is longer than [`ECHO_MAX`] bytes.
+/// Returns the beginning of an input, with `…` if it exceeds [`ECHO_MAX`] bytes.
 pub(crate) fn brief(input: &str) -> String {
     if input.len() <= ECHO_MAX {
         return input.to_owned();
@@ -14,7 +14,7 @@ pub(crate) fn brief(input: &str) -> String {
     format!("{}…", &input[..end])
 }
 
-/// What serde says is wrong, without all of the name or value that it quotes.
+/// Formats an error of serde with shortened quotes of input.
 ///
 /// Its errors that quote input have the form "unknown field `INPUT`, expected …" or "invalid type: string \"INPUT\",
 /// expected …", so that all input lies between the first quote and the last ", expected".
@@ -26,7 +26,7 @@ pub(crate) fn brief_error(error: &impl Display) -> String {
     if input.len() <= ECHO_MAX { text } else { [head, &brief(input), tail].concat() }
 }
 
-/// A URL without the password and the credentials of its query, to be printed.
+/// Removes the password and the query's credentials from a URL for output.
 pub(crate) fn shown_url(url: &str) -> String {
     let url = sinews_server::redact_credentials(url);
     let Some((scheme, rest)) = url.split_once("://") else { return url.into_owned() };
@@ -47,7 +47,7 @@ mod tests {
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Fields {
-        #[expect(dead_code, reason = "only what cannot be read counts")]
+        #[expect(dead_code, reason = "only parse errors are tested")]
         number: u32,
     }
 

@@ -149,7 +149,7 @@ fn a_file_is_read_again_when_asked() {
 
     directory.write("sinews.toml", "origni = \"any\"\n");
     server.signal("HUP");
-    let line = until("nothing has changed");
+    let line = until("was not applied");
     assert!(line.contains("sinews.toml:1: unknown key origni; did you mean origin?"), "{line}");
     assert!(!from(&server, "https://a.example") && from(&server, "https://b.example"));
 

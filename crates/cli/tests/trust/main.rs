@@ -11,7 +11,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_tim
 /// A certificate authority.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// Its own certificate, as a file.
+    /// Path of its own certificate.
     file: String,
 }
 
@@ -117,24 +117,24 @@ fn certificate_errors_name_the_reason_and_a_remedy() {
     let (known, other) = (directory.authority("known"), directory.authority("other"));
     type Change = fn(&mut CertificateParams);
     let cases: [(Change, &[&str], &str, &str); 4] = [
-        (|_| (), &[], "UnknownIssuer", "; --ca FILE trusts who has signed it, --insecure anybody"),
+        (|_| (), &[], "UnknownIssuer", "; --ca FILE trusts its issuer, --insecure accepts any certificate"),
         (
             |params| *params = CertificateParams::new(["example.com".to_owned()]).unwrap(),
             &["--ca", &known.file],
             "not valid for name \"localhost\"",
-            "; --insecure takes any certificate",
+            "; --insecure accepts any certificate",
         ),
         (
             |params| params.not_after = date_time_ymd(2020, 1, 1),
             &["--ca", &known.file],
             "certificate expired",
-            "; --insecure takes any certificate",
+            "; --insecure accepts any certificate",
         ),
         (
             |params| params.not_before = date_time_ymd(4000, 1, 1),
             &["--ca", &known.file],
             "certificate not valid yet",
-            "; --insecure takes any certificate",
+            "; --insecure accepts any certificate",
         ),
     ];
     for (change, further, words, advice) in cases {
@@ -169,7 +169,7 @@ fn ca_files_are_trusted_in_addition_to_the_system() {
         let (through, said) = run(client, &["--ca", &certificate], &server, &nobody);
         assert!(through, "{client:?}: {said}");
         let (through, said) = run(client, &[], &server, &nobody);
-        assert!(!through && said.contains("--ca FILE names some"), "{client:?}: {said}");
+        assert!(!through && said.contains("use --ca FILE or --insecure"), "{client:?}: {said}");
     }
 }
 

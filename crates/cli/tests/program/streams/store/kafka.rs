@@ -212,7 +212,7 @@ fn a_directory_that_is_given_is_gone_on_with_and_another_is_removed() {
         assert!(node.wait().0.success());
     }
     let refused = fails(program().args(["serve", "--listen", "127.0.0.1:0", "--streams", &path]));
-    assert!(refused.contains("has a copy of what kafka://"), "{refused}");
+    assert!(refused.contains("has a copy of the streams of kafka://"), "{refused}");
 
     let own = directory.path("tmp");
     std::fs::create_dir(&own).unwrap();
