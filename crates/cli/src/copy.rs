@@ -303,7 +303,7 @@ mod tests {
             publish(to, &records, &*broker).unwrap_err(),
             "the broker has had no queue capacity for 0 seconds"
         );
-        let never: Result<(), String> = within(Duration::from_millis(1), "said nothing", |_| None);
-        assert_eq!(never.unwrap_err(), "the broker has said nothing for 0 seconds");
+        let never: Result<(), String> = within(Duration::from_millis(1), "given no answer", |_| None);
+        assert_eq!(never.unwrap_err(), "the broker has given no answer for 0 seconds");
     }
 }

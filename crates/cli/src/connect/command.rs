@@ -138,7 +138,7 @@ fn frame(rest: &str) -> Result<Frame, String> {
             }
             word => match word.strip_prefix("op=").map(|number| number.parse::<u8>()) {
                 Some(Ok(number @ 0..=15)) => opcode = number,
-                Some(_) => return Err("expected an opcode from 0 to 15 behind op=".to_owned()),
+                Some(_) => return Err("expected an opcode from 0 to 15 after op=".to_owned()),
                 None => break,
             },
         }

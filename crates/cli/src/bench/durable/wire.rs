@@ -169,7 +169,7 @@ impl Wire {
         };
         if *op == 255 {
             let text = String::from_utf8_lossy(body.get(2..).unwrap_or_default());
-            return Err(format!("the server says: {text}"));
+            return Err(format!("server error: {text}"));
         }
         Ok((*op, body))
     }

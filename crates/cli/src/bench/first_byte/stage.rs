@@ -105,7 +105,7 @@ impl Json {
             let words: Value = serde_json::from_str(&self.next()?).map_err(|error| error.to_string())?;
             match words["op"].as_str() {
                 Some(found) if found == op => return Ok(()),
-                Some("error") => return Err(format!("the server says: {words}")),
+                Some("error") => return Err(format!("server error: {words}")),
                 _ => {}
             }
         }
@@ -145,7 +145,7 @@ impl Http {
         let (lines, body) = text.split_once("\r\n\r\n").unwrap_or_default();
         let status = lines.lines().next().unwrap_or_default();
         if !status.starts_with("HTTP/1.1 2") {
-            return Err(format!("the server says: {status}"));
+            return Err(format!("unexpected status line: {status}"));
         }
         let length = lines.lines().filter_map(|line| line.split_once(':')).find_map(|(name, value)| {
             name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?

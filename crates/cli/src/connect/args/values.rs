@@ -114,9 +114,9 @@ impl FromStr for Delimiter {
                 Some('\\') => b'\\',
                 Some('x') => {
                     let digits: String = chars.by_ref().take(2).collect();
-                    u8::from_str_radix(&digits, 16).map_err(|_| "expected two hex digits behind \\x")?
+                    u8::from_str_radix(&digits, 16).map_err(|_| "expected two hex digits after \\x")?
                 }
-                _ => return Err("expected n, r, t, 0, \\ or two hex digits (xff) behind \\".to_owned()),
+                _ => return Err("expected n, r, t, 0, \\ or two hex digits (xff) after \\".to_owned()),
             });
         }
         if bytes.is_empty() { Err("expected at least one byte".to_owned()) } else { Ok(Self(bytes)) }
