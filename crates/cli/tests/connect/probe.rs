@@ -172,5 +172,5 @@ fn probes_are_selected_by_name() {
         assert!(list.fine().lines().any(|line| line == *probe), "{probe}");
     }
     let ran = run(&["--probe=nothing", "ws://localhost/"], "");
-    assert!(ran.code == 1 && ran.stderr.contains("no probe \"nothing\""), "{ran:?}");
+    assert!(ran.code == 1 && ran.stderr.contains("unknown probe \"nothing\""), "{ran:?}");
 }
