@@ -204,7 +204,7 @@ pub(crate) const KEYS: &[Key] = &[
         expected: "a string of at least 32 bytes",
         about: &[
             "Secret of HMAC tokens (HS256, HS384, HS512), used literally: at least 32 bytes for HS256, 48 for HS384, 64 for",
-            "HS512. At most one of the four keys may be set. A separate file is safer:",
+            "HS512. At most one of the four keys may be set. Prefer `secret_file`.",
         ],
         reloads: true,
     },
