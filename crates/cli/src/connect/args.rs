@@ -19,7 +19,7 @@ pub(crate) struct ConnectArgs {
     #[arg(value_name = "URL", value_parser = url, required_unless_present = "listen", conflicts_with = "listen")]
     pub(crate) url: Option<String>,
 
-    /// Listen for one client on this address, with the same console: HOST:PORT, PORT or :PORT
+    /// Address to listen on as a server, with a console for its clients: HOST:PORT, PORT or :PORT
     #[arg(long, value_name = "ADDR", value_parser = tcp)]
     pub(crate) listen: Option<SocketAddr>,
 
@@ -214,9 +214,7 @@ pub(crate) struct InputArgs {
     #[arg(short, long, conflicts_with = "commands")]
     pub(crate) binary: bool,
 
-    /// Delimiter of messages, in input and output: characters, `
-    /// `, `\r`, `\t`, `\0` or `\xff` [default:
-    /// ]
+    /// Delimiter of messages, in input and output: characters, `\n`, `\r`, `\t`, `\0` or `\xff` [default: \n]
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["commands", "length_prefixed"])]
     pub(crate) delimiter: Option<Delimiter>,
 
@@ -228,8 +226,8 @@ pub(crate) struct InputArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Ending (input not from a terminal)")]
 pub(crate) struct EndArgs {
-    /// Close after this time without a message once the input has ended [default: 1s, or earlier, as soon as as many
-    /// messages were received as sent]
+    /// Close after this time without a message once the input has ended [default: 1s, or as soon as the number of
+    /// received messages equals the number of sent messages]
     #[arg(long, value_name = "TIME")]
     pub(crate) wait: Option<Wait>,
 
