@@ -1,4 +1,4 @@
-//! A session in two parts, for halves that live on different tasks.
+//! Splitting a session into two halves for different tasks.
 
 use sinews_proto::{CloseCode, Connection, Time};
 
@@ -8,9 +8,9 @@ use crate::outbound::Outbound;
 use crate::session::{ClosedState, Resources, Session};
 
 impl Session {
-    /// Takes the sending of data out of this session ([`Connection::split_data`]), with everything that is queued.
-    /// What is left here receives, keeps the deadlines, and queues control frames of its own. `None` if this is a
-    /// part already.
+    /// Splits the sending of data off this session ([`Connection::split_data`]), together with all queued
+    /// bytes. The rest receives, keeps the deadlines, and queues control frames of its own. Returns `None`
+    /// if this session is a half already.
     pub fn split_data(&mut self, now: Time) -> Option<Self> {
         let connection = self.connection.split_data(now)?;
         let mut data = Self::from_parts(connection, std::mem::take(&mut self.outbound));
@@ -19,8 +19,9 @@ impl Session {
         Some(data)
     }
 
-    /// Puts the part that [`split_data`](Self::split_data) has taken out back, with what both have queued. A chain
-    /// of the other part that is in flight is then one of this session; there must be none of this part's own.
+    /// Joins the half that [`split_data`](Self::split_data) returned, with the queued bytes of both halves.
+    /// A chain of the other half that is in flight becomes the send in flight of this session, which must
+    /// have none of its own.
     pub fn join_data(&mut self, data: &mut Self, resources: &mut Resources, now: Time) {
         let own = std::mem::replace(&mut self.outbound, std::mem::take(&mut data.outbound));
         self.outbound.append(own, resources);
@@ -33,14 +34,16 @@ impl Session {
         self.after_tx(resources, now);
     }
 
-    /// Tells how many bytes wait outside of this session, in the other part or with the transport that both use, and
-    /// whether the transport took some since the last call: as long as it does the peer is alive.
+    /// Reports the number of bytes queued outside of this session, in the other half or in the shared
+    /// transport, and whether the transport accepted bytes since the last call. Progress proves that the
+    /// peer is alive.
     pub fn note_elsewhere(&mut self, waiting: usize, moved: bool, now: Time) {
         self.elsewhere = waiting;
         self.note_outbound(moved, now);
     }
 
-    /// The other part's Close frame has left ([`Connection::note_close_left`]): what is queued here never will.
+    /// Records that the Close frame of the other half is sent ([`Connection::note_close_left`]). Bytes
+    /// queued here are never sent.
     pub fn note_close_left(&mut self, resources: &mut Resources, now: Time) {
         self.connection.note_close_left(now);
         self.outbound.discard(resources);
@@ -48,13 +51,14 @@ impl Session {
         self.note_outbound(false, now);
     }
 
-    /// Ends the connection by this end's Close, without the peer's: [`Cause::Local`] with this code and reason, unless it
-    /// has ended already.
+    /// Ends the connection by the local Close without waiting for the peer's Close: [`Cause::Local`] with
+    /// this code and reason. No effect on a connection that has ended.
     pub fn end_unanswered(&mut self, code: CloseCode, reason: &str, resources: &mut Resources) {
         self.end_by(Closed::new(Some(code), reason.to_owned(), Cause::Local), resources);
     }
 
-    /// The other part has ended the connection: a timeout, a full queue, or a Close that waits for no answer.
+    /// Ends this half because the other half ended the connection: a timeout, a full queue, or a Close that
+    /// requires no answer.
     pub fn end_by(&mut self, closed: Closed, resources: &mut Resources) {
         if matches!(closed.cause(), Cause::Expired(_) | Cause::Local) {
             self.dropped = true;
@@ -63,12 +67,12 @@ impl Session {
         self.over(closed);
     }
 
-    /// A send of which nothing has left is queued again, in front of the rest.
+    /// Puts a chain without sent bytes back in front of the queue.
     pub fn recall_send(&mut self, chain: Box<Chain>) {
         self.outbound.recall(chain);
     }
 
-    /// A chain of which part may have left already is the send in flight.
+    /// Makes a chain, possibly partly sent, the send in flight.
     pub fn adopt_send(&mut self, chain: &Chain) {
         self.outbound.adopt(chain);
     }
