@@ -320,7 +320,7 @@ fn child_has_few_descriptors() {
     const CONNECTIONS: usize = 60;
     let engine = Engine::<Probe>::new(config(), Vec::new()).unwrap();
     if engine.backend() != BackendChoice::Uring {
-        return println!("skipped: there is no ring here");
+        return println!("skipped: io_uring is not available");
     }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut client = Host::connecting(caller(vec![to(listener.local_addr().unwrap()); CONNECTIONS]));
