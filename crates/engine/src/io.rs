@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_reason_to_close_wins() {
+    fn first_reason_to_close_wins() {
         let mut io = Io::new(true);
         let conn = io.slots.insert();
         io.close_for(conn, || Closed::Reset);

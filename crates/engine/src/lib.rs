@@ -14,7 +14,7 @@
 //!        │               accept ──▶ app.accepted          only recorded  │
 //!        │               app.mail(burst) · app.timer                     │
 //!        ├───────────────────────────────────────────────────────────────┤
-//!        │ carry out     close what is to be closed ──▶ app.closed       │
+//!        │ carry out     close listed connections   ──▶ app.closed       │
 //!        │               app.start_send ──▶ one send ──▶ app.finish_send │
 //!        └───────────────────────────────────────────────────────────────┘
 //! ```

@@ -1,4 +1,4 @@
-//! The examples, as a newcomer starts them.
+//! The examples, started as a new user starts them.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Where an example lies. `cargo test` builds them, in a folder beside the tests'; for this test alone,
+/// Path of an example. `cargo test` builds the examples, in a folder beside the tests; for this test alone,
 /// `cargo build --examples` does.
 fn path(name: &str) -> PathBuf {
     let tests = std::env::current_exe().expect("a running program has a path");
@@ -33,7 +33,7 @@ impl Example {
             child.unwrap_or_else(|error| panic!("{} (cargo build --examples): {error}", path.display()));
         let mut address = String::new();
         let output = child.stdout.as_mut().expect("it is piped");
-        BufReader::new(output).read_line(&mut address).expect("it says where it listens");
+        BufReader::new(output).read_line(&mut address).expect("it prints its listen address");
         Self { child, address: address.trim().to_owned() }
     }
 
@@ -58,16 +58,16 @@ fn read_to_end(mut stream: &TcpStream) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_discarded_is_taken_and_not_answered() {
+fn discard_reads_all_bytes_and_sends_none() {
     let example = Example::start("discard", "2");
     let mut stream = example.connect();
-    stream.write_all(&[7; 1 << 20]).expect("all of it is taken");
+    stream.write_all(&[7; 1 << 20]).expect("the server takes all bytes");
     stream.shutdown(Shutdown::Write).expect("it is open");
     assert_eq!(read_to_end(&stream), []);
 }
 
 #[test]
-fn what_is_echoed_comes_back_and_then_the_end() {
+fn echo_returns_bytes_and_then_ends() {
     let example = Example::start("tcp_echo", "2");
     for _ in 0..4 {
         let mut stream = example.connect();
@@ -81,13 +81,14 @@ fn what_is_echoed_comes_back_and_then_the_end() {
 }
 
 #[test]
-fn each_request_is_answered_wherever_it_is_cut() {
+fn hello_answers_requests_at_any_segment_boundary() {
     const REQUESTS: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n";
     let example = Example::start("hello", "1");
     for cut in 0..REQUESTS.len() {
         let mut stream = example.connect();
         stream.write_all(&REQUESTS[..cut]).expect("it is open");
-        // So that the parts do not arrive as one: whoever is answered here has been received.
+        // Two separate segments: an answer on this connection proves that the server has processed the
+        // first part.
         let mut other = example.connect();
         other.write_all(REQUESTS).expect("it is open");
         other.shutdown(Shutdown::Write).expect("it is open");
@@ -101,7 +102,7 @@ fn each_request_is_answered_wherever_it_is_cut() {
 }
 
 #[test]
-fn a_client_gets_back_what_it_sent() {
+fn client_receives_its_echo() {
     let server = Example::start("tcp_echo", "1");
     let client =
         Command::new(path("client")).args([&server.address, &backend(), "3"]).output().expect("it starts");

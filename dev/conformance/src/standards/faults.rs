@@ -147,8 +147,8 @@ pub(super) const PROBED: &[Line] = &[
         "library",
         "Errors of accept end the server",
         By(&[
-            (ACCEPTING, "a_lack_of_descriptors_ends_by_itself"),
-            (ACCEPTING, "a_lack_of_descriptors_ends_when_a_connection_closes"),
+            (ACCEPTING, "descriptor_shortage_ends_after_backoff"),
+            (ACCEPTING, "descriptor_shortage_ends_when_a_connection_closes"),
         ]),
     ),
     line(
