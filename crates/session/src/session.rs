@@ -808,7 +808,8 @@ impl Session {
     /// Closes a connection whose peer lags more than the owner allows: queues a Close behind the pending
     /// bytes and reports [`Cause::Overflow`].
     ///
-    /// # Errors As [`Tx::close`].
+    /// # Errors
+    /// As [`Tx::close`].
     pub fn close_overflown(
         &mut self,
         code: CloseCode,

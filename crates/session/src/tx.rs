@@ -94,7 +94,8 @@ impl<'a> Tx<'a> {
     /// policy like all published messages. They do not count as [`buffered`](Self::buffered), and fragments
     /// may still be sent. A Close in the middle of a fragmented message drops them.
     ///
-    /// # Errors [`Misuse::Closing`] after a local Close is queued or due.
+    /// # Errors
+    /// [`Misuse::Closing`] after a local Close is queued or due.
     pub fn send_prepared(&mut self, message: &Prepared) -> Result<Sent, Misuse> {
         if self.connection.is_mid_message() {
             return self.hold(message);
@@ -117,7 +118,8 @@ impl<'a> Tx<'a> {
     /// `apart`, the message does not count towards [`Config::max_outbound`], so that it does not displace
     /// messages sent to this connection alone.
     ///
-    /// # Errors [`Misuse::Closing`] after a local Close is queued or due.
+    /// # Errors
+    /// [`Misuse::Closing`] after a local Close is queued or due.
     #[inline]
     pub fn queue_prepared(&mut self, message: &Prepared, apart: bool) -> Result<Sent, Misuse> {
         if self.connection.is_mid_message() || !self.connection.takes_prepared() {
@@ -205,7 +207,8 @@ impl<'a> Tx<'a> {
     /// Sends a fragment of a message of unknown length; `last` ends the message. A fragment with the result
     /// [`Dropped`](Sent::Dropped) may be sent again later; the message continues at the same position.
     ///
-    /// # Errors As [`send_text`](Self::send_text), and [`Misuse::MessageOpen`] if the kind changes.
+    /// # Errors
+    /// As [`send_text`](Self::send_text), and [`Misuse::MessageOpen`] if the kind changes.
     pub fn send_fragment(&mut self, kind: Kind, piece: &[u8], last: bool) -> Result<Sent, Misuse> {
         if !self.admit(piece.len(), false) {
             return Ok(Sent::Dropped);
@@ -261,8 +264,8 @@ impl<'a> Tx<'a> {
 
     /// Starts the closing handshake behind the queued bytes.
     ///
-    /// # Errors [`Misuse::ReasonTooLong`] over 123 bytes; [`Misuse::Closing`] if a Close was started
-    /// already.
+    /// # Errors
+    /// [`Misuse::ReasonTooLong`] over 123 bytes; [`Misuse::Closing`] if a Close was started already.
     pub fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Misuse> {
         self.connection.close(code, reason, self.now)
     }
@@ -314,7 +317,8 @@ impl<'a> Tx<'a> {
     /// Sends an owned message of either kind, as [`send_bytes`](Self::send_bytes) does. A text payload must
     /// be UTF-8.
     ///
-    /// # Errors As [`send_text`](Self::send_text).
+    /// # Errors
+    /// As [`send_text`](Self::send_text).
     #[inline]
     pub fn send_owned(&mut self, kind: Kind, payload: Bytes) -> Result<Sent, Misuse> {
         let copies = payload.len() < REFERENCE_MIN
@@ -338,7 +342,8 @@ impl<'a> Tx<'a> {
     /// [`send_owned`](Self::send_owned): large buffers are sent by reference, so a header and a payload
     /// need no common buffer. If the message is masked or compressed, all of it is copied once.
     ///
-    /// # Errors As [`send_text`](Self::send_text).
+    /// # Errors
+    /// As [`send_text`](Self::send_text).
     pub fn send_pieces(&mut self, kind: Kind, pieces: &[Bytes]) -> Result<Sent, Misuse> {
         let len = pieces.iter().map(Bytes::len).sum();
         if self.connection.role() == Role::Client || self.connection.compresses(len) {
