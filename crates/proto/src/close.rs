@@ -75,7 +75,7 @@ mod tests {
     use super::CloseCode;
 
     #[test]
-    fn only_codes_that_may_be_on_the_wire_exist() {
+    fn only_wire_close_codes_are_accepted() {
         let valid = |code: &u16| CloseCode::new(*code).is_some();
         let ranges: Vec<u16> = (0..=u16::MAX).filter(valid).collect();
         let expected: Vec<u16> = (1000..=1003).chain(1007..=1014).chain(3000..=4999).collect();

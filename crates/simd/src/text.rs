@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_text_gets_in_and_comes_out_as_it_was() {
+    fn only_valid_utf8_is_accepted_unchanged() {
         let text = "a, ä, 世, 🦀";
         for made in [Utf8Bytes::from(text), Utf8Bytes::from(text.to_string()), Utf8Bytes::from_static(text)] {
             assert_eq!(made, text);
@@ -191,13 +191,13 @@ mod tests {
     }
 
     #[test]
-    fn it_is_found_by_its_str() {
+    fn lookup_by_str_finds_utf8_bytes() {
         let set = HashSet::from([Utf8Bytes::from("key")]);
         assert!(set.contains("key"));
     }
 
     #[test]
-    fn a_clone_is_the_same_memory() {
+    fn clones_share_memory() {
         let text = Utf8Bytes::from("shared".to_string());
         assert_eq!(text.as_ptr(), text.clone().as_ptr());
     }

@@ -163,7 +163,7 @@ fn only_the_phase_modulo_four_counts() {
 }
 
 #[test]
-fn a_payload_in_pieces_is_the_payload_at_once() {
+fn masking_in_pieces_equals_masking_at_once() {
     let data = noise(1_000);
     let mut whole = data.clone();
     mask(&mut whole, KEY, 0);
@@ -179,7 +179,7 @@ fn a_payload_in_pieces_is_the_payload_at_once() {
 }
 
 #[test]
-fn copying_stops_at_the_shorter_slice() {
+fn copy_mask_stops_at_shorter_slice() {
     let data = noise(300);
     for (to, from) in [(0, 5), (5, 0), (3, 9), (9, 3), (70, 300), (300, 70)] {
         let mut dst = vec![GUARD_BYTE; to];
@@ -193,7 +193,7 @@ fn copying_stops_at_the_shorter_slice() {
 }
 
 #[test]
-fn extending_keeps_what_was_there() {
+fn extend_masked_keeps_existing_bytes() {
     let data = noise(300);
     for len in 0..=data.len() {
         for (before, spare) in [(0, 0), (2, 0), (7, 1000)] {
@@ -209,7 +209,7 @@ fn extending_keeps_what_was_there() {
 }
 
 #[test]
-fn the_choice_is_the_best_this_machine_has() {
+fn best_available_kernel_is_selected() {
     assert_eq!(Some(isa()), kernels().map(|kernel| kernel.isa()).next());
     assert_eq!(Kernel::new(isa()).map(|kernel| kernel.isa()), Some(isa()));
     assert!(Kernel::new(Isa::Scalar).is_some());

@@ -305,7 +305,7 @@ fn random_texts_with_a_wrong_byte() {
 }
 
 #[test]
-fn an_error_says_where() {
+fn error_reports_position() {
     let error = validate_utf8(b"ab\xff").unwrap_err();
     assert_eq!(error.to_string(), "invalid UTF-8 at byte 2");
     assert!(size_of::<Utf8Stream>() <= 8);

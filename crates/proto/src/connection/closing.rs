@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_transport_ends_only_when_both_closes_are_settled() {
+    fn transport_ends_only_after_both_closes() {
         for receiving in RECEIVING {
             for sending in SENDING {
                 for role in [Server, Client] {

@@ -65,7 +65,7 @@ fn the_request_is_what_rfc_6455_section_4_1_lists() {
 }
 
 #[test]
-fn nothing_we_are_given_can_start_a_line_of_its_own() {
+fn caller_values_cannot_inject_header_lines() {
     for host in ["", "a\r\nX: y", "a b", "a/b", "u@a", "a\0", "a#b", "\u{e9}"] {
         assert_eq!(ClientRequest::new(host, "/").err(), Some(HandshakeMisuse::Host), "{host}");
     }
@@ -95,7 +95,7 @@ fn nothing_we_are_given_can_start_a_line_of_its_own() {
 }
 
 #[test]
-fn a_sound_answer_is_believed() {
+fn valid_response_is_accepted() {
     let established = read(request(), &answer()).expect("sound");
     assert_eq!(established.consumed(), answer().bytes().len());
     assert_eq!((established.negotiated().role(), established.negotiated().deflate()), (Role::Client, None));
@@ -133,7 +133,7 @@ fn upgrade_connection_and_accept_are_checked() {
 }
 
 #[test]
-fn the_subprotocol_is_one_of_those_offered() {
+fn subprotocol_must_be_offered() {
     let offer =
         || request().with_subprotocol("a").and_then(|request| request.with_subprotocol("b")).expect("tokens");
     let chosen = read(offer(), &answer().with("Sec-WebSocket-Protocol: b")).expect("offered");
@@ -175,7 +175,7 @@ fn dedicated() -> DeflateConfig {
 }
 
 #[test]
-fn answers_within_the_offer_are_kept() {
+fn responses_within_the_offer_are_accepted() {
     for (parameters, params) in [
         ("", (true, true, 15, 15)),
         ("; server_no_context_takeover", (false, true, 15, 15)),
@@ -192,7 +192,7 @@ fn answers_within_the_offer_are_kept() {
 }
 
 #[test]
-fn answers_beyond_the_offer_fail_the_handshake() {
+fn responses_beyond_the_offer_fail_the_handshake() {
     for extensions in [
         &["permessage-deflate; server_max_window_bits=7"][..],
         &["permessage-deflate; server_max_window_bits=16"],
@@ -218,7 +218,7 @@ fn answers_beyond_the_offer_fail_the_handshake() {
 }
 
 #[test]
-fn what_was_asked_of_the_server_must_be_in_its_answer() {
+fn response_must_contain_required_parameters() {
     // Shared mode asks both ends to forget.
     let shared = DeflateConfig::new();
     assert!(written(request().with_deflate(shared.clone())).contains(
@@ -260,7 +260,7 @@ fn the_client_never_offers_a_window_of_8() {
 }
 
 #[test]
-fn other_statuses_are_shown_with_their_headers_and_body() {
+fn other_statuses_expose_headers_and_body() {
     let answer = b"HTTP/1.1 302 Found\r\nLocation: https://other.example/\r\nX: \xff\r\n\r\nmoved";
     let Err(ClientError::Status(rejection)) = start(request()).read_response(answer) else {
         panic!("a redirect is not followed");
@@ -276,7 +276,7 @@ fn other_statuses_are_shown_with_their_headers_and_body() {
 }
 
 #[test]
-fn interim_responses_are_passed_over() {
+fn interim_responses_are_skipped() {
     let interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n";
     let bytes = [&interim[..], &answer().bytes(), b"frame"].concat();
     let Ok(ClientStep::Done(done)) = start(request()).read_response(&bytes) else { panic!("sound") };
@@ -288,7 +288,7 @@ fn interim_responses_are_passed_over() {
 }
 
 #[test]
-fn bytes_behind_the_answer_are_left() {
+fn bytes_after_the_response_are_not_consumed() {
     let bytes = [&answer().bytes()[..], b"\x81\x01a"].concat();
     let Ok(ClientStep::Done(done)) = start(request()).read_response(&bytes) else { panic!("sound") };
     assert_eq!(&bytes[done.consumed()..], b"\x81\x01a");
@@ -317,7 +317,7 @@ fn answers_that_are_not_http_1_fail() {
 }
 
 #[test]
-fn the_answer_has_a_time_to_come() {
+fn response_timeout_is_not_extended_by_bytes() {
     let (wait, begun) = (Duration::from_secs(3), Time::from_millis(500));
     let mut handshake = request().with_timeout(wait).start_at([7; 16], begun);
     let end = begun + wait;

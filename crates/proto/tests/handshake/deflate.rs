@@ -36,7 +36,7 @@ fn agreed(lines: &[&str], config: DeflateConfig) -> Option<(String, (bool, bool,
 }
 
 #[test]
-fn offers_are_answered_with_what_they_allow() {
+fn offers_are_answered_within_their_limits() {
     for (offer, answer, params) in [
         ("permessage-deflate", "", (true, true, 15, 15)),
         // What browsers send.
@@ -83,7 +83,7 @@ fn offers_are_answered_with_what_they_allow() {
 }
 
 #[test]
-fn bad_offers_are_declined_and_nothing_else_happens() {
+fn invalid_offers_are_declined_without_failing_the_handshake() {
     for parameters in [
         "server_max_window_bits=8",
         "server_max_window_bits=7",
@@ -121,13 +121,13 @@ fn bad_offers_are_declined_and_nothing_else_happens() {
 }
 
 #[test]
-fn the_first_offer_that_can_be_met_is_taken() {
+fn first_acceptable_offer_is_chosen() {
     let offers = "permessage-deflate; server_max_window_bits=12, permessage-deflate";
     assert_eq!(agreed(&[offers], dedicated()).map(|agreed| agreed.1), Some((true, true, 12, 15)));
 }
 
 #[test]
-fn our_limits_lower_what_was_offered_and_never_raise_it() {
+fn local_limits_only_lower_offered_windows() {
     let twelve = dedicated()
         .with_server_max_window_bits(12)
         .and_then(|config| config.with_client_max_window_bits(11))
@@ -185,14 +185,14 @@ fn unknown_extensions_are_ignored() {
 }
 
 #[test]
-fn without_deflate_in_the_options_it_is_declined() {
+fn deflate_is_declined_without_the_option() {
     let accepted = accept(&["permessage-deflate"], None).expect("sound");
     assert_eq!((accepted.extensions(), accepted.negotiated().deflate()), (None, None));
 }
 
 /// RFC 6455 section 9.1: who receives what the grammar does not allow must fail the connection.
 #[test]
-fn a_header_against_the_grammar_is_400_wherever_the_fault_stands() {
+fn malformed_extensions_header_is_400_at_any_position() {
     for lines in [
         &[""][..],
         &[","],
@@ -213,7 +213,7 @@ fn a_header_against_the_grammar_is_400_wherever_the_fault_stands() {
 }
 
 #[test]
-fn empty_elements_and_lines_beside_others_are_passed_over() {
+fn empty_elements_and_lines_are_skipped() {
     for lines in [&[", permessage-deflate ,,"][..], &["", "permessage-deflate"], &["permessage-deflate", ","]]
     {
         assert_eq!(

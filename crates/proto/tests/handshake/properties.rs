@@ -111,19 +111,19 @@ const RESPONSES: &[&str] = &[
 
 proptest! {
     #[test]
-    fn a_request_is_answered_the_same_however_it_is_cut(bytes in fragments(REQUESTS), sizes in vec(1_usize..40, 1..8)) {
+    fn request_result_is_independent_of_segmentation(bytes in fragments(REQUESTS), sizes in vec(1_usize..40, 1..8)) {
         prop_assert_eq!(serve(&bytes, &sizes), serve(&bytes, &[usize::MAX / 2]));
     }
 
     #[test]
-    fn a_sound_request_is_accepted_however_it_is_cut(sizes in vec(1_usize..40, 1..8), behind in vec(any::<u8>(), 0..9)) {
+    fn valid_request_is_accepted_for_any_segmentation(sizes in vec(1_usize..40, 1..8), behind in vec(any::<u8>(), 0..9)) {
         let head = Lines::new().bytes();
         let expected = format!("Some(Ok(({}, \"HTTP/1.1 101", head.len());
         prop_assert!(serve(&[head, behind].concat(), &sizes).starts_with(&expected));
     }
 
     #[test]
-    fn an_answer_is_read_the_same_however_it_is_cut(bytes in fragments(RESPONSES), sizes in vec(1_usize..40, 1..8)) {
+    fn response_result_is_independent_of_segmentation(bytes in fragments(RESPONSES), sizes in vec(1_usize..40, 1..8)) {
         prop_assert_eq!(connect(&bytes, &sizes), connect(&bytes, &[usize::MAX / 2]));
     }
 

@@ -54,7 +54,7 @@ fn http_1_0_is_426() {
 }
 
 #[test]
-fn host_must_be_there_once() {
+fn host_is_required_exactly_once() {
     assert_eq!(Lines::new().without("Host").status(), 400);
     assert_eq!(Lines::new().with("Host: server.example.com").status(), 400);
     assert_eq!(Lines::new().replace("Host", "").status(), 400);
@@ -125,7 +125,7 @@ fn versions_other_than_13_are_426_naming_13() {
 }
 
 #[test]
-fn the_key_is_one_and_stands_for_sixteen_bytes() {
+fn key_is_single_and_encodes_sixteen_bytes() {
     assert_eq!(Lines::new().replace("Sec-WebSocket-Key", " \tdGhlIHNhbXBsZSBub25jZQ== \t").status(), 101);
     for key in [
         "",
@@ -197,7 +197,7 @@ fn refusals_end_the_connection_and_delimit_their_body() {
 }
 
 #[test]
-fn the_application_refuses_with_its_own_status_headers_and_body() {
+fn application_rejections_keep_status_headers_and_body() {
     let refusal = Refusal::new(401)
         .and_then(|refusal| refusal.with_header("WWW-Authenticate", "Bearer"))
         .expect("sound")
@@ -216,7 +216,7 @@ fn the_application_refuses_with_its_own_status_headers_and_body() {
 }
 
 #[test]
-fn what_we_are_given_to_write_cannot_start_a_header_of_its_own() {
+fn caller_headers_cannot_inject_header_lines() {
     let accepted = Lines::new().accept(&ServerOptions::new()).expect("sound");
     for (name, value, misuse) in [
         ("X", "a\r\nSet-Cookie: b", HandshakeMisuse::HeaderValue),
@@ -332,7 +332,7 @@ fn extended_connect_needs_no_key_and_is_answered_200() {
 }
 
 #[test]
-fn extended_connect_for_something_else_is_refused() {
+fn extended_connect_for_other_protocols_is_rejected() {
     let refused = |change: fn(&mut Foreign)| {
         let mut request = Foreign::extended_connect();
         change(&mut request);
@@ -350,7 +350,7 @@ fn extended_connect_for_something_else_is_refused() {
 }
 
 #[test]
-fn a_protocol_pseudo_header_means_nothing_over_http_1() {
+fn protocol_pseudo_header_is_ignored_over_http_1() {
     let mut request = Foreign::extended_connect();
     request.version = Version::Http11;
     assert_eq!(request.accept().expect_err("no GET").status(), 405);
