@@ -1,4 +1,4 @@
-//! The client's side: what is asked, and which answers are believed.
+//! Client side: the request, and validation of the response.
 
 use std::time::Duration;
 
@@ -149,7 +149,7 @@ fn subprotocol_must_be_offered() {
     assert_eq!(read(request(), &unasked).err(), Some(ClientError::Subprotocol));
 }
 
-/// Server takeover, client takeover, server bits, client bits; or nothing if the answer is refused.
+/// Server takeover, client takeover, server bits, client bits; `None` if the response is rejected.
 fn deflate(config: &DeflateConfig, extensions: &[&str]) -> Option<(bool, bool, u8, u8)> {
     let answer = extensions
         .iter()
@@ -199,7 +199,7 @@ fn responses_beyond_the_offer_fail_the_handshake() {
         &["permessage-deflate; server_max_window_bits=09"],
         &["permessage-deflate; server_max_window_bits"],
         &["permessage-deflate; client_max_window_bits"],
-        // A limit that we could not keep.
+        // A limit that the client cannot keep.
         &["permessage-deflate; client_max_window_bits=8"],
         &["permessage-deflate; unknown"],
         &["permessage-deflate; server_no_context_takeover=1"],
@@ -219,13 +219,13 @@ fn responses_beyond_the_offer_fail_the_handshake() {
 
 #[test]
 fn response_must_contain_required_parameters() {
-    // Shared mode asks both ends to forget.
+    // Shared mode disables takeover at both ends.
     let shared = DeflateConfig::new();
     assert!(written(request().with_deflate(shared.clone())).contains(
         "permessage-deflate; server_no_context_takeover; client_no_context_takeover; client_max_window_bits\r\n"
     ));
     assert_eq!(deflate(&shared, &["permessage-deflate"]), None);
-    // What we announced for ourselves we keep without an answer.
+    // Restrictions announced by the client apply without an answer.
     let both = Some((false, false, 15, 15));
     assert_eq!(deflate(&shared, &["permessage-deflate; server_no_context_takeover"]), both);
 
@@ -268,7 +268,7 @@ fn other_statuses_expose_headers_and_body() {
     assert_eq!((rejection.status(), rejection.body_start()), (302, &b"moved"[..]));
     assert_eq!(rejection.header("location"), Some(&b"https://other.example/"[..]));
     assert_eq!(rejection.headers().last(), Some(("X", &b"\xff"[..])));
-    // Not even with every header of a success (a proxy took a 200 for one).
+    // Even with every header of a successful response (a proxy once accepted a 200).
     for status in [200, 204, 426, 500] {
         let lines = self::answer().first(&format!("HTTP/1.1 {status} x"));
         assert!(matches!(read(request(), &lines), Err(ClientError::Status(_))), "{status}");
@@ -281,7 +281,7 @@ fn interim_responses_are_skipped() {
     let bytes = [&interim[..], &answer().bytes(), b"frame"].concat();
     let Ok(ClientStep::Done(done)) = start(request()).read_response(&bytes) else { panic!("sound") };
     assert_eq!(&bytes[done.consumed()..], b"frame");
-    // They count towards the limit, so they come to an end.
+    // They count towards the limit, so their number is bounded.
     let endless = b"HTTP/1.1 100 Continue\r\n\r\n".repeat(1000);
     let error = start(request()).read_response(&endless).err();
     assert!(matches!(error, Some(ClientError::Head(HeadError::TooLarge | HeadError::FirstLineTooLong))));

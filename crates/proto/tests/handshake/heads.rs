@@ -1,4 +1,4 @@
-//! HTTP heads: what is parsed, what is refused, and what it may cost.
+//! HTTP heads: parsing, rejection, and cost.
 
 use sinews_proto::http::{
     HeadError, HeadLimits, HeadScanner, HeaderSlots, RequestHead, ResponseHead, Version,
@@ -10,7 +10,7 @@ fn error_of(bytes: &[u8]) -> Option<HeadError> {
     with_head(bytes, |_| ()).err()
 }
 
-/// A GET with these header lines beside `Host`.
+/// A GET with `Host` and these header lines.
 fn get(lines: &[&str]) -> Vec<u8> {
     lines.iter().fold(Lines::of(&["GET / HTTP/1.1", "Host: a"]), |head, line| head.with(line)).bytes()
 }
@@ -242,7 +242,7 @@ fn the_size_of_a_head_is_limited_to_the_byte() {
     assert_eq!(scan(len), Ok(Some(head.len())));
     assert_eq!(scan(len - 1), Err(HeadError::TooLarge));
     assert_eq!(HeadError::TooLarge.status(), 431);
-    // An unfinished head of that size will not become a smaller one.
+    // An incomplete head of that size cannot become smaller.
     let limits = HeadLimits::new().with_max_bytes(len);
     assert_eq!(HeadScanner::new().scan(&vec![b'a'; head.len()], &limits), Err(HeadError::FirstLineTooLong));
     assert_eq!(HeadScanner::new().scan(&vec![b'a'; head.len() - 1], &limits), Ok(None));
@@ -272,9 +272,9 @@ fn the_number_of_header_lines_is_limited_to_the_line() {
     assert_eq!(HeadLimits::new().with_max_headers(usize::MAX).max_headers(), most);
 }
 
-/// A head that comes byte by byte costs work in proportion to its length: bytes once looked at are not
-/// looked at again. Here they are gone, replaced by line feeds that a second look would report. Only the
-/// last three stay, since the end of a head has four bytes.
+/// Work for a head in one-byte segments is linear in its length: scanned bytes are not scanned again. This
+/// test replaces them by line feeds, which a second scan would report. Only the last three stay, since the
+/// end of a head has four bytes.
 #[test]
 fn head_in_one_byte_segments_is_scanned_once() {
     let head = get(&["X: 1", "Y: 2"]);

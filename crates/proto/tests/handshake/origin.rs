@@ -1,4 +1,4 @@
-//! Which pages may connect (RFC 6455 section 10.2).
+//! Web pages that may connect (RFC 6455 section 10.2).
 
 use sinews_proto::handshake::{HandshakeMisuse, OriginPolicy, ServerOptions, same_origin};
 

@@ -1,4 +1,4 @@
-//! The server's side: who becomes a WebSocket, who does not, and what is answered.
+//! Server side: acceptance, rejection, and responses.
 
 use sinews_proto::Role;
 use sinews_proto::handshake::{HandshakeMisuse, Refusal, ServerOptions};
@@ -7,7 +7,7 @@ use sinews_proto::http::Version;
 use crate::{Foreign, Lines, with_head};
 
 fn refusal(lines: &Lines) -> Refusal {
-    lines.accept(&ServerOptions::new()).expect_err("this is refused")
+    lines.accept(&ServerOptions::new()).expect_err("the request is rejected")
 }
 
 fn header<'r>(refusal: &'r Refusal, name: &str) -> Option<&'r str> {
@@ -17,7 +17,7 @@ fn header<'r>(refusal: &'r Refusal, name: &str) -> Option<&'r str> {
 fn text(refusal: &Refusal) -> String {
     let mut out = Vec::new();
     refusal.write_response(&mut out);
-    String::from_utf8(out).expect("ours are text")
+    String::from_utf8(out).expect("the body is text")
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn the_example_of_rfc_6455_section_1_2_is_answered_exactly() {
         .with("Sec-WebSocket-Protocol: chat, superchat");
     let accepted = request.accept(&options).expect("the example");
     let mut out = Vec::new();
-    accepted.write_response(&[("Server", "x")], &mut out).expect("sound headers");
+    accepted.write_response(&[("Server", "x")], &mut out).expect("valid headers");
     let expected = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nSec-WebSocket-Protocol: chat\r\nServer: x\r\n\r\n";
     assert_eq!(String::from_utf8(out).expect("text"), expected);
@@ -46,7 +46,7 @@ fn methods_other_than_get_are_405_with_allow() {
     }
 }
 
-/// `Upgrade` in HTTP/1.0 must be ignored (RFC 9110 section 7.8), so this is a request without.
+/// `Upgrade` in HTTP/1.0 must be ignored (RFC 9110 section 7.8), so this request has none.
 #[test]
 fn http_1_0_is_426() {
     let refusal = refusal(&Lines::new().first("GET /chat HTTP/1.0"));
@@ -59,7 +59,7 @@ fn host_is_required_exactly_once() {
     assert_eq!(Lines::new().with("Host: server.example.com").status(), 400);
     assert_eq!(Lines::new().replace("Host", "").status(), 400);
     assert_eq!(Lines::new().without("Host").first("GET /chat HTTP/1.0").status(), 400);
-    // Another stack may let through what our own head does not.
+    // Another HTTP stack may accept requests that the parser of this crate rejects.
     let foreign = |headers: &[(&'static str, &'static str)]| {
         let mut request = Foreign::upgrade();
         request.headers.extend(headers);
@@ -102,7 +102,7 @@ fn without_upgrade_it_is_426_naming_websocket() {
         Lines::new().replace("Upgrade", "xwebsocket"),
         Lines::new().replace("Connection", "keep-alive"),
         Lines::new().replace("Connection", "Upgraded"),
-        // A current server takes this one for a handshake.
+        // A common server accepts this request as a handshake.
         Lines::of(&["GET / HTTP/1.1", "Host: a", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="]),
     ] {
         let refusal = refusal(&lines);
@@ -150,7 +150,7 @@ fn a_request_with_a_body_is_400() {
     assert_eq!(Lines::new().with("Content-Length: 0").with("Content-Length: 0").status(), 400);
 }
 
-/// As another stack may show it: our own head refuses these before the handshake sees them.
+/// Requests of another HTTP stack: the parser of this crate rejects them before the handshake.
 #[test]
 fn a_foreign_request_with_a_body_is_400() {
     for extra in [
@@ -270,7 +270,7 @@ fn the_server_chooses_among_offered_subprotocols_by_its_own_preference() {
         let lines = offers
             .iter()
             .fold(Lines::new(), |lines, offer| lines.with(&format!("Sec-WebSocket-Protocol: {offer}")));
-        let accepted = lines.accept(&chat()).expect("offers never refuse");
+        let accepted = lines.accept(&chat()).expect("offers never fail");
         assert_eq!(accepted.subprotocol(), chosen, "{offers:?}");
         let mut out = Vec::new();
         accepted.write_response(&[], &mut out).expect("sound");
