@@ -30,7 +30,6 @@
 //!   no buffer.
 //! * **The loop ends only** by [`Io::stop`], or when the last connection closes after
 //!   [`Io::stop_accepting`]. A shortage of descriptors pauses accepting and is logged once.
-//!   [`Io::stop_accepting`]. Shortage of descriptors pauses accepting, and is logged once.
 //!
 //! # Life of a connection
 //!

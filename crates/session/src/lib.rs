@@ -46,7 +46,7 @@
 //!     Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 //! let mut slots = HeaderSlots::new();
 //! let head = RequestHead::parse(request, &HeadLimits::new(), &mut slots)?;
-//! let accepted = accept(&head, &ServerOptions::new()).expect("a sound request");
+//! let accepted = accept(&head, &ServerOptions::new()).expect("a valid request");
 //!
 //! // One per thread; one set of limits for many connections.
 //! let mut resources = Resources::new();

@@ -109,7 +109,7 @@ mod tests {
             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
         let mut slots = HeaderSlots::new();
         let head = RequestHead::parse(request, &HeadLimits::new(), &mut slots).expect("a sound head");
-        let negotiated = accept(&head, &ServerOptions::new()).expect("a sound request").negotiated();
+        let negotiated = accept(&head, &ServerOptions::new()).expect("a valid request").negotiated();
         Session::new(negotiated, Arc::new(Config::default()), Time::ZERO)
     }
 

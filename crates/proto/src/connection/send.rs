@@ -78,7 +78,6 @@ impl Connection {
     ///
     /// # Errors
     /// [`Misuse::Closing`], [`Misuse::MessageOpen`], [`Misuse::SplitOff`]: no bytes were appended.
-    /// [`Misuse::Closing`], [`Misuse::MessageOpen`], [`Misuse::SplitOff`]: nothing was appended.
     #[inline]
     pub fn send(
         &mut self,

@@ -177,7 +177,6 @@ impl Inflater {
     /// be codes, and at most two octets of them precede output or the end of the block. Data truncated
     /// inside the code table of a block, such that the tail completes table and block to the octet, is
     /// accepted: the procedure of the RFC makes it a message, and it harms only its sender.
-    /// octet, does pass: it is what the procedure of the RFC makes a message of, and harms its sender only.
     fn feed_tail(&mut self) -> Result<(), BadDeflate> {
         let [a, b, c, d] = TAIL;
         let total_in = self.stream.total_in();
