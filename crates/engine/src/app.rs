@@ -162,7 +162,7 @@ impl Chain for Cursor<Vec<u8>> {
 }
 
 /// Whether to continue receiving on this connection.
-#[expect(clippy::exhaustive_enums, reason = "an application answers with it and never matches on it")]
+#[expect(clippy::exhaustive_enums, reason = "applications return it and never match on it")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// Continue: the next chunk may be received at once.

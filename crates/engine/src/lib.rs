@@ -119,7 +119,7 @@
 #![deny(unsafe_code)]
 
 #[cfg(not(unix))]
-compile_error!("the engine runs on Unix: it relies on edges as epoll and kqueue report them");
+compile_error!("the engine requires Unix: it relies on the edge-triggered modes of epoll and kqueue");
 
 mod app;
 mod append;

@@ -108,7 +108,7 @@ mod tests {
         let request = b"GET / HTTP/1.1\r\nHost: example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
         let mut slots = HeaderSlots::new();
-        let head = RequestHead::parse(request, &HeadLimits::new(), &mut slots).expect("a sound head");
+        let head = RequestHead::parse(request, &HeadLimits::new(), &mut slots).expect("a valid head");
         let negotiated = accept(&head, &ServerOptions::new()).expect("a valid request").negotiated();
         Session::new(negotiated, Arc::new(Config::default()), Time::ZERO)
     }
@@ -131,10 +131,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_queued_goes_with_the_data_and_comes_back_in_front() {
+    fn split_data_moves_queued_bytes_and_join_data_restores_their_order() {
         let (mut control, resources) = (server(), &mut Resources::new());
         send(&mut control, "a", resources);
-        let mut data = control.split_data(Time::ZERO).expect("a whole one");
+        let mut data = control.split_data(Time::ZERO).expect("a whole session");
         assert_eq!((control.buffered(), data.buffered()), (0, 3));
         send(&mut data, "b", resources);
         let mut ping = [0x89, 0x80, 0, 0, 0, 0];
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_in_flight_may_come_home_late_until_something_waits_behind_it() {
+    fn finish_send_may_be_delayed_until_bytes_are_queued_behind() {
         let (mut session, resources) = (server(), &mut Resources::new());
         send(&mut session, "a", resources);
         let chain = session.start_send().expect("a message");
@@ -159,9 +159,9 @@ mod tests {
     }
 
     #[test]
-    fn a_send_in_flight_is_adopted() {
+    fn send_in_flight_is_adopted() {
         let (mut control, resources) = (server(), &mut Resources::new());
-        let mut data = control.split_data(Time::ZERO).expect("a whole one");
+        let mut data = control.split_data(Time::ZERO).expect("a whole session");
         send(&mut data, "abc", resources);
         let mut chain = data.start_send().expect("a message");
         chain.advance(2);
@@ -174,9 +174,9 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_wait_elsewhere_put_pings_off_and_end_the_connection_when_they_stand_still() {
+    fn bytes_queued_elsewhere_delay_pings_and_are_subject_to_write_timeout() {
         let (mut control, resources) = (server(), &mut Resources::new());
-        let data = control.split_data(Time::ZERO).expect("a whole one");
+        let data = control.split_data(Time::ZERO).expect("a whole session");
         control.note_elsewhere(100, false, Time::ZERO);
         assert_eq!(control.deadline(), Some(Time::ZERO + Duration::from_secs(30)));
         control.note_elsewhere(50, true, Time::from_millis(20_000));
@@ -191,9 +191,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leaves_behind_the_close_of_the_other_part() {
+    fn no_bytes_are_sent_after_close_of_other_half() {
         let (mut control, resources) = (server(), &mut Resources::new());
-        let mut data = control.split_data(Time::ZERO).expect("a whole one");
+        let mut data = control.split_data(Time::ZERO).expect("a whole session");
         send(&mut data, "late", resources);
         control.tx(resources, Time::ZERO).close(CloseCode::NORMAL, "").expect("open");
         control.after_tx(resources, Time::ZERO);

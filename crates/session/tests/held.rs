@@ -143,10 +143,10 @@ fn drop_newest_applies_to_deferred_publications() {
     let config = Config::default().with_overflow(Overflow::DropNewest).with_max_outbound(20);
     let mut end = End::new(config);
     assert_eq!(end.fragment("a", false), Ok(Sent::Queued));
-    assert_eq!(end.publish("kept, for there is room"), Ok(Sent::Queued));
+    assert_eq!(end.publish("exceeds the limit alone"), Ok(Sent::Queued));
     assert_eq!(end.publish("late"), Ok(Sent::Dropped));
     assert_eq!(end.fragment("b", true), Ok(Sent::Queued));
-    let frames = expected([(BEGIN, "a"), (END, "b"), (WHOLE, "kept, for there is room")]);
+    let frames = expected([(BEGIN, "a"), (END, "b"), (WHOLE, "exceeds the limit alone")]);
     assert_eq!(end.frames(), frames);
 }
 
@@ -165,7 +165,11 @@ fn drop_oldest_applies_to_deferred_publications() {
     }
     assert_eq!(end.fragment("b", true), Ok(Sent::Queued));
     let frames = end.frames();
-    assert_eq!(frames[..2], expected([(BEGIN, "a"), (END, "b")]), "fragments are sent first");
+    assert_eq!(
+        frames[..2],
+        expected([(BEGIN, "a"), (END, "b")]),
+        "older queued publications are dropped first"
+    );
     let first = 100 - (frames.len() - 2);
     let newest: Vec<_> = (first..100).map(|number| (WHOLE, format!("{number:05}"))).collect();
     assert!(!newest.is_empty());
@@ -176,7 +180,7 @@ fn drop_oldest_applies_to_deferred_publications() {
 fn close_policy_applies_to_deferred_publications() {
     let mut end = End::new(Config::default().with_max_outbound(20));
     assert_eq!(end.fragment("a", false), Ok(Sent::Queued));
-    assert_eq!(end.publish("kept, for there is room"), Ok(Sent::Queued));
+    assert_eq!(end.publish("exceeds the limit alone"), Ok(Sent::Queued));
     assert_eq!(end.publish("late"), Ok(Sent::Dropped));
     let closed = end.session.take_closed().expect("the policy is to close");
     assert_eq!((closed.cause(), closed.code()), (Cause::Overflow, Some(CloseCode::POLICY)));

@@ -41,7 +41,7 @@ fn an_overflow_closes_once() {
 /// The server's half of a handshake without extensions.
 fn server() -> Negotiated {
     let mut request = Vec::new();
-    ClientRequest::new("a", "/").expect("host and path are sound").start([7; 16]).write_request(&mut request);
+    ClientRequest::new("a", "/").expect("host and path are valid").start([7; 16]).write_request(&mut request);
     let mut slots = HeaderSlots::new();
     let head = RequestHead::parse(&request, &HeadLimits::new(), &mut slots).expect("our own request");
     accept(&head, &ServerOptions::new()).expect("our own request").negotiated()

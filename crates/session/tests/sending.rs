@@ -13,7 +13,7 @@ const KEY: [u8; 4] = [1, 2, 3, 4];
 
 /// Both sides of a handshake without extensions.
 fn negotiate(role: Role) -> Negotiated {
-    let mut handshake = ClientRequest::new("a", "/").expect("host and path are sound").start([7; 16]);
+    let mut handshake = ClientRequest::new("a", "/").expect("host and path are valid").start([7; 16]);
     let (mut request, mut response) = (Vec::new(), Vec::new());
     handshake.write_request(&mut request);
     let mut slots = HeaderSlots::new();

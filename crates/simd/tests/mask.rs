@@ -117,14 +117,14 @@ fn the_reference_is_the_definition() {
 }
 
 #[test]
-fn every_kernel_masks_as_the_reference() {
+fn kernels_mask_like_the_reference() {
     for kernel in kernels() {
         check_mask(kernel.isa().name(), &|buf, key, phase| kernel.mask(buf, key, phase));
     }
 }
 
 #[test]
-fn every_kernel_copies_as_the_reference() {
+fn kernels_copy_like_the_reference() {
     for kernel in kernels() {
         check_copy_mask(kernel.isa().name(), &|dst, src, key, phase| kernel.copy_mask(dst, src, key, phase));
     }

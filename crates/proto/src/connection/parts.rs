@@ -116,7 +116,7 @@ mod tests {
     fn halves_split_work_and_fragmented_message_continues_in_either() {
         let (mut control, mut shared, mut out) = (server(), shared(), Vec::new());
         control.send_fragment(Kind::Text, b"a", false, &mut shared, &mut out).expect("open");
-        let mut data = control.split_data(Time::ZERO).expect("a whole one");
+        let mut data = control.split_data(Time::ZERO).expect("a whole connection");
         assert!(control.split_data(Time::ZERO).is_none() && data.split_data(Time::ZERO).is_none());
         let sent = control.send_fragment(Kind::Text, b"b", true, &mut shared, &mut out);
         assert_eq!(sent, Err(Misuse::SplitOff));
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn data_half_has_only_write_timeout() {
         let mut control = server();
-        let mut data = control.split_data(Time::ZERO).expect("a whole one");
+        let mut data = control.split_data(Time::ZERO).expect("a whole connection");
         assert_eq!(data.deadline(), None);
         data.note_outbound(10, false, Time::ZERO);
         assert_eq!(data.deadline(), Some(Time::ZERO + Duration::from_secs(30)));
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn close_of_data_half_is_answered_by_peer() {
         let (mut control, mut shared, mut out) = (server(), shared(), Vec::new());
-        let mut data = control.split_data(Time::ZERO).expect("a whole one");
+        let mut data = control.split_data(Time::ZERO).expect("a whole connection");
         data.close(CloseCode::NORMAL, "", Time::ZERO).expect("open");
         data.write_control(&mut shared, &mut out, Time::ZERO);
         assert_eq!(out, [0x88, 2, 0x03, 0xe8]);
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn data_half_sends_no_frames_after_close_of_control_half() {
         let (mut control, mut shared, mut out) = (server(), shared(), Vec::new());
-        let mut data = control.split_data(Time::ZERO).expect("a whole one");
+        let mut data = control.split_data(Time::ZERO).expect("a whole connection");
         data.close(CloseCode::GOING_AWAY, "late", Time::ZERO).expect("open");
         assert!(matches!(receive(&mut control, CLOSE_1000), Event::Close { answers: false, .. }));
         data.note_close_left(Time::ZERO);
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn pending_close_of_either_half_is_written_once_joined() {
         let (mut control, mut shared, mut out) = (server(), shared(), Vec::new());
-        let mut data = control.split_data(Time::ZERO).expect("a whole one");
+        let mut data = control.split_data(Time::ZERO).expect("a whole connection");
         data.close(CloseCode::NORMAL, "", Time::ZERO).expect("open");
         control.join_data(&mut data, Time::ZERO);
         assert_eq!(control.close(CloseCode::NORMAL, "", Time::ZERO), Err(Misuse::Closing));

@@ -43,7 +43,7 @@ fn read(request: ClientRequest, answer: &Lines) -> Result<Established, ClientErr
 }
 
 #[test]
-fn the_request_is_what_rfc_6455_section_4_1_lists() {
+fn request_matches_rfc_6455_section_4_1() {
     assert_eq!(
         written(request()),
         "GET /chat HTTP/1.1\r\nHost: server.example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\

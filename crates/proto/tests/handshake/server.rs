@@ -92,7 +92,7 @@ fn upgrade_and_connection_are_lists_in_any_case_on_any_number_of_lines() {
 }
 
 #[test]
-fn without_upgrade_it_is_426_naming_websocket() {
+fn request_without_upgrade_is_426_naming_websocket() {
     for lines in [
         Lines::new().without("Upgrade"),
         Lines::new().without("Connection"),

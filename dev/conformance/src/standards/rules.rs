@@ -389,12 +389,16 @@ pub(super) const HTTP_UPGRADE: &[Line] = &[
         "9110 7.8",
         "Upgrade is hop by hop and named in Connection",
         By(&[
-            (SERVER, "without_upgrade_it_is_426_naming_websocket"),
+            (SERVER, "request_without_upgrade_is_426_naming_websocket"),
             (SERVER, "refusals_end_the_connection_and_delimit_their_body"),
         ]),
     ),
     line("9110 7.8", "Upgrade is ignored in HTTP/1.0", By(&[(SERVER, "http_1_0_is_426")])),
-    line("9110 15.5.22", "426 has Upgrade", By(&[(SERVER, "without_upgrade_it_is_426_naming_websocket")])),
+    line(
+        "9110 15.5.22",
+        "426 has Upgrade",
+        By(&[(SERVER, "request_without_upgrade_is_426_naming_websocket")]),
+    ),
     line(
         "9110 7.8",
         "A body comes before the switch: a request with one is refused",

@@ -138,7 +138,7 @@ impl Script {
         if self.rarely(10) {
             return Some(-self.dice.pick(&[libc::ECONNREFUSED, libc::ETIMEDOUT, libc::ECONNRESET]));
         }
-        assert_eq!(serial_of(ticket), self.peers.serial(file), "it is connected to the requested peer");
+        assert_eq!(serial_of(ticket), self.peers.serial(file), "connected to the requested peer");
         Some(0)
     }
 
