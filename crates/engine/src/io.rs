@@ -176,8 +176,8 @@ impl Io {
     }
 
     /// Starts an append; [`App::appended`](crate::App::appended) reports its completion. The loop continues
-    /// until then, even if it is stopped. The application must not start a second append to the same file
-    /// before.
+    /// until then, even if it is stopped. The application must not start another append to the same file
+    /// until then.
     ///
     /// # Errors
     ///

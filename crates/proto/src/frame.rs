@@ -121,7 +121,7 @@ pub(crate) fn parse(bytes: &[u8], role: Role) -> Result<Parsed, PeerMisbehaved> 
     }
 }
 
-/// Parses the length prefix at the start of `bytes`, as a head equivalent to a server's frame.
+/// Parses the length prefix at the start of `bytes`, as the head of an unmasked binary frame.
 #[inline]
 pub(crate) fn parse_prefix(bytes: &[u8]) -> Parsed {
     let Some(len) = bytes.first_chunk() else { return Parsed::NeedMore(PREFIX - bytes.len()) };
