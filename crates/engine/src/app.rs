@@ -50,7 +50,7 @@ pub trait App: Sized {
         None
     }
 
-    /// Returns the buffer; its last `received` bytes are new. Otherwise as [`received`](Self::received).
+    /// Takes the buffer back; its last `received` bytes are new. Otherwise as [`received`](Self::received).
     fn received_large(&mut self, io: &mut Io, conn: ConnId, buffer: Vec<u8>, received: usize) -> Flow {
         let _ = (io, conn, buffer, received);
         Flow::Continue
@@ -69,7 +69,7 @@ pub trait App: Sized {
         let _ = (io, conn, bytes);
     }
 
-    /// Returns the chain. `complete` means that the kernel took all of it; otherwise the connection failed
+    /// Takes the chain back. `complete` means that the kernel took all of it; otherwise the connection failed
     /// or was closed, and [`closed`](Self::closed) follows.
     fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: Self::Chain, complete: bool);
 
