@@ -1,4 +1,4 @@
-//! A client on the loop: connects, sends, and prints what comes back. Asks `tcp_echo`, for instance.
+//! A client on the loop: connects, sends, and prints the answers. A server for it is `tcp_echo`.
 //!
 //! `cargo run --release -p sinews-engine --example client -- ADDRESS [auto|poll|uring] [CONNECTIONS]`
 
@@ -10,7 +10,7 @@ use sinews_engine::{Accepted, App, Closed, Config, ConnId, ConnectOptions, Engin
 struct Client {
     address: SocketAddr,
     connections: usize,
-    /// Bytes that each has received, by slot.
+    /// Received bytes of each connection, by slot.
     received: Vec<Vec<u8>>,
 }
 
@@ -22,7 +22,7 @@ impl App for Client {
     fn started(&mut self, io: &mut Io) {
         for _ in 0..self.connections {
             let conn = io.connect(self.address, &ConnectOptions::default());
-            // What is asked for at once happens when it is connected.
+            // Commands are executed when the connection is established.
             io.send(conn);
         }
         self.received.resize_with(self.connections, Vec::new);

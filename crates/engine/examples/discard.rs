@@ -1,4 +1,4 @@
-//! Discards what comes (RFC 863): the least that an application is.
+//! Discards received bytes (RFC 863): the smallest application.
 //!
 //! `cargo run --release -p sinews-engine --example discard -- [PORT] [auto|poll|uring] [THREADS]`
 
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     thread::scope(|scope| {
         let run = |one| scope.spawn(move || Engine::new(config.clone(), vec![one])?.run(&mut Discard));
         let loops: Vec<_> = listeners.into_iter().map(run).collect();
-        loops.into_iter().try_for_each(|one| one.join().expect("no callback panics"))
+        loops.into_iter().try_for_each(|one| one.join().expect("a loop panicked"))
     })?;
     Ok(())
 }

@@ -8,7 +8,8 @@ use sinews_engine::{Accepted, App, Closed, Config, ConnId, Engine, Flow, Io, Lis
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 6\r\n\r\nHello\n";
 
-/// By slot: how much of an empty line has come, and answers owed. A slow reader is a number here, and no memory.
+/// By slot: the received part of an empty line, and pending answers. A slow reader costs a counter, not
+/// memory.
 #[derive(Default)]
 struct Hello(Vec<(usize, usize)>);
 
@@ -59,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let run =
             |one| scope.spawn(move || Engine::new(config.clone(), vec![one])?.run(&mut Hello::default()));
         let loops: Vec<_> = listeners.into_iter().map(run).collect();
-        loops.into_iter().try_for_each(|one| one.join().expect("no callback panics"))
+        loops.into_iter().try_for_each(|one| one.join().expect("a loop panicked"))
     })?;
     Ok(())
 }

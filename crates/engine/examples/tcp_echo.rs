@@ -1,4 +1,4 @@
-//! Plain TCP echo (RFC 862): the reference that protocols on top of the engine are measured against.
+//! Plain TCP echo (RFC 862): the performance reference for protocols on top of the engine.
 //!
 //! `cargo run --release -p sinews-engine --example tcp_echo -- [PORT] [auto|poll|uring] [THREADS]`
 
@@ -6,11 +6,11 @@ use std::{io::Cursor, mem, thread};
 
 use sinews_engine::{Accepted, App, Closed, Config, ConnId, Engine, Flow, Io, ListenOptions, Listener};
 
-/// What waits to be sent, by slot.
+/// Queued bytes, by slot.
 #[derive(Default)]
 struct Echo(Vec<Vec<u8>>);
 
-/// A peer that does not read its echo is not received from beyond this.
+/// Reads from a peer that does not read its echo are paused beyond this.
 const PENDING_MAX: usize = 32 << 20;
 
 impl App for Echo {
@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let run =
             |one| scope.spawn(move || Engine::new(config.clone(), vec![one])?.run(&mut Echo::default()));
         let loops: Vec<_> = listeners.into_iter().map(run).collect();
-        loops.into_iter().try_for_each(|one| one.join().expect("no callback panics"))
+        loops.into_iter().try_for_each(|one| one.join().expect("a loop panicked"))
     })?;
     Ok(())
 }

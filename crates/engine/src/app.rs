@@ -1,150 +1,150 @@
-//! What the loop asks of the server above it.
+//! The callbacks and types that an application implements for the loop.
 
 use std::io::{Cursor, IoSlice};
 use std::net::SocketAddr;
 
 use crate::{Append, ConnId, Io};
 
-/// What lives on a loop. One value per thread; every callback runs on that thread, one at a time.
+/// An application on a loop. One value per thread; every callback runs on that thread, one at a time.
 ///
-/// Callbacks may call any command of [`Io`] on any connection, also on one that has gone: commands are only
-/// recorded, and carried out when no callback is running.
+/// Callbacks may call any command of [`Io`] on any connection, including closed ones. Commands are only
+/// recorded, and executed when no callback is running.
 pub trait App: Sized {
-    /// Bytes that leave in one send.
+    /// The bytes of one send.
     type Chain: Chain + 'static;
 
-    /// What other threads may post to this loop, see [`Post`](crate::Post).
+    /// The mail that other threads may post to this loop, see [`Post`](crate::Post).
     type Mail: Send + 'static;
 
-    /// The loop begins: called once, before everything else, on the thread that runs it. The place of an
-    /// application that connects on its own account to do so. Default: nothing.
+    /// Called once, before all other callbacks, on the thread that runs the loop. An application may
+    /// connect from here. Default: no action.
     fn started(&mut self, io: &mut Io) {
         let _ = io;
     }
 
-    /// A connection has come. From here to [`closed`](Self::closed), which follows exactly once, `conn`
-    /// names it.
+    /// A connection was accepted. `conn` identifies it until [`closed`](Self::closed), which follows
+    /// exactly once.
     fn accepted(&mut self, io: &mut Io, conn: ConnId, from: Accepted);
 
-    /// A connection asked for by [`Io::connect`] is made. If it cannot be made, [`closed`](Self::closed) comes
-    /// in place of this and tells why. Default: nothing.
+    /// A connection of [`Io::connect`] is established. If the attempt fails, [`closed`](Self::closed) is
+    /// called instead, with the reason. Default: no action.
     fn connected(&mut self, io: &mut Io, conn: ConnId) {
         let _ = (io, conn);
     }
 
-    /// Bytes have come. `chunk` is never empty, is lent until return, and may be modified in place.
+    /// Bytes were received. `chunk` is never empty, is borrowed until return, and may be modified in place.
     /// [`Flow::Pause`] stops receiving until [`Io::resume`].
     fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow;
 
-    /// Whether so much is still to come, to a place of the application's own, that it should be received there
-    /// and not into the loop's buffer: asked when much comes. Default: no.
+    /// Whether the rest of a message is large enough to receive it into the application's own buffer
+    /// instead of the loop's. Called after large receives. Default: no.
     fn awaits_large(&self, conn: ConnId) -> bool {
         let _ = conn;
         false
     }
 
-    /// Lends that place. It comes back in [`received_large`](Self::received_large), with or without something
-    /// received, and nothing else is received before; or it is dropped, if the connection closes.
+    /// Lends the application's buffer. [`received_large`](Self::received_large) returns it, with or without
+    /// new bytes, and no other bytes are received before. If the connection closes, the buffer is dropped.
     fn lend_large(&mut self, conn: ConnId) -> Option<Large> {
         let _ = conn;
         None
     }
 
-    /// The buffer is back, and its last `received` bytes are new. Otherwise as [`received`](Self::received).
+    /// Takes the buffer back; its last `received` bytes are new. Otherwise as [`received`](Self::received).
     fn received_large(&mut self, io: &mut Io, conn: ConnId, buffer: Vec<u8>, received: usize) -> Flow {
         let _ = (io, conn, buffer, received);
         Flow::Continue
     }
 
-    /// The peer ended its sending side (FIN): nothing more is received. Sending still works.
+    /// The peer shut down its sending side (FIN): no more bytes are received. Sending still works.
     fn ended(&mut self, io: &mut Io, conn: ConnId);
 
-    /// Asked at the end of a turn, once, for each connection that called [`Io::send`] or [`Io::shutdown`]
-    /// and has no send in flight: everything queued, to leave together. `None`: nothing is queued.
+    /// Returns all queued bytes for one send. Called once at the end of a turn, for each connection that
+    /// called [`Io::send`] or [`Io::shutdown`] and has no send in flight. `None`: the queue is empty.
     fn start_send(&mut self, conn: ConnId) -> Option<Self::Chain>;
 
-    /// The kernel took `bytes` of the chain in flight, and the rest waits for the peer. A place to move the
-    /// deadline of a stalled peer.
+    /// The kernel took `bytes` of the chain in flight, and the rest waits for the peer. An application may
+    /// extend the deadline of a stalled peer here.
     fn progressed(&mut self, io: &mut Io, conn: ConnId, bytes: usize) {
         let _ = (io, conn, bytes);
     }
 
-    /// The chain is home. `complete` says that all of it was handed to the kernel; otherwise the connection
-    /// has failed or was closed, and [`closed`](Self::closed) follows.
+    /// Takes the chain back. `complete` means that the kernel took all of it; otherwise the connection failed
+    /// or was closed, and [`closed`](Self::closed) follows.
     fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: Self::Chain, complete: bool);
 
-    /// Whether [`finish_send`](Self::finish_send) of the chain in flight may wait until something else happens on this
-    /// loop (a receive, mail, a timer), or a second has passed. Asked for each chain that has not come home when the loop
-    /// is about to sleep, so the answer counts for what has happened until then. Default: no.
+    /// Whether [`finish_send`](Self::finish_send) of the chain in flight may be delayed until the next
+    /// event on this loop (a receive, mail, a timer), or by at most one second. Called for each chain in
+    /// flight when the loop is about to sleep, so the answer covers all events up to then. Default: no.
     ///
-    /// A ring knows that the kernel took a chain when it next comes back from it, which is after it has
-    /// slept. An application that does nothing in `finish_send` but take its memory back answers yes and
-    /// saves a system call per message when there is little to do. One that has more to send behind the chain, or does
-    /// anything else when it is home, answers no. After [`Io::send`], a pause, a shutdown or a close on that connection the
-    /// loop does not sleep all the same.
+    /// A ring learns that the kernel took a chain on its next return from the kernel, which is after its
+    /// sleep. An application whose `finish_send` only reclaims memory returns `true` and saves a system
+    /// call per message under low load. An application with more bytes to send behind the chain, or with
+    /// other work in `finish_send`, returns `false`. After [`Io::send`], a pause, a shutdown or a close on
+    /// that connection, the loop does not sleep in any case.
     fn finish_may_wait(&self, conn: ConnId) -> bool {
         let _ = conn;
         false
     }
 
-    /// No operation is in flight and the socket is closed. The id is never seen again.
+    /// No operation is in flight and the socket is closed. The id is never used again.
     fn closed(&mut self, io: &mut Io, conn: ConnId, why: Closed);
 
-    /// The connection's timer, set by [`Io::set_timer`], is due. It is unset now.
+    /// The connection's timer, set by [`Io::set_timer`], has expired. It is now unset.
     fn timer(&mut self, io: &mut Io, conn: ConnId) {
         let _ = (io, conn);
     }
 
-    /// An append that was handed over by [`Io::append`] is done: everything is in the file, and on the disk if that was
-    /// asked for. Or it has failed: [`Append::written`] bytes are in the file, and if those were all of them, syncing
-    /// has failed. Default: nothing.
+    /// An append of [`Io::append`] has completed. On success all bytes are in the file, and on disk if a
+    /// sync was requested. On failure [`Append::written`] bytes are in the file; if that is all of them,
+    /// the sync has failed. Default: no action.
     fn appended(&mut self, io: &mut Io, append: Append, result: std::io::Result<()>) {
         let _ = (io, append, result);
     }
 
-    /// The loop's own timer, set by [`Io::set_app_timer`], is due. It is unset now.
+    /// The loop's own timer, set by [`Io::set_app_timer`], has expired. It is now unset.
     fn app_timer(&mut self, io: &mut Io) {
         let _ = io;
     }
 
-    /// Everything other threads have posted since the last time, in order; nothing, after
-    /// [`Post::wake`](crate::Post::wake). What is left in `mail` on return is dropped.
+    /// All mail that other threads have posted since the last call, in order; possibly empty after
+    /// [`Post::wake`](crate::Post::wake). Mail left in the vector on return is dropped.
     fn mail(&mut self, io: &mut Io, mail: &mut Vec<Self::Mail>);
 }
 
-/// A buffer of the application's to receive into, behind what it holds: see [`App::lend_large`].
-#[expect(clippy::exhaustive_structs, reason = "an application makes it")]
+/// A buffer of the application to receive into, behind its content: see [`App::lend_large`].
+#[expect(clippy::exhaustive_structs, reason = "applications construct it")]
 #[derive(Debug, Default)]
 pub struct Large {
-    /// Holds what has come before; its spare capacity is received into and does not grow.
+    /// Contains the bytes received so far. The loop receives into its spare capacity and does not grow it.
     pub buffer: Vec<u8>,
-    /// Bytes that may come behind that, at most.
+    /// Limit of the bytes to receive.
     pub most: usize,
 }
 
-/// Bytes that leave in one send: handed over by value in [`App::start_send`], returned by value in
-/// [`App::finish_send`], never copied by the loop.
+/// The bytes of one send: moved out of [`App::start_send`], moved back into [`App::finish_send`], never
+/// copied by the loop.
 pub trait Chain {
-    /// Bytes that have not left yet.
+    /// Number of bytes that are not sent yet.
     fn len(&self) -> usize;
 
-    /// Whether all bytes have left.
+    /// Whether all bytes are sent.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Fills `out` from the front with the first slices of what has not left, none of them empty, and
-    /// returns how many it filled. It need not show everything: what does not fit is asked for again later.
+    /// Fills `out` with the first unsent slices, none of them empty, and returns the number of filled
+    /// entries. It may omit slices that do not fit; they are requested again later.
     fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize;
 
-    /// The first `bytes` have left: [`len`](Self::len) shrinks by as much. Never more than `len`.
+    /// Marks the first `bytes` as sent: [`len`](Self::len) shrinks by that number. Never more than `len`.
     fn advance(&mut self, bytes: usize);
 }
 
-/// The simplest chain: one vector, from the cursor's position on.
+/// The simplest chain: a vector, from the cursor's position on.
 impl Chain for Cursor<Vec<u8>> {
     fn len(&self) -> usize {
-        // The position only moves by `advance`, within the vector.
+        // Only `advance` moves the position, within the vector.
         self.get_ref().len().saturating_sub(self.position() as usize)
     }
 
@@ -161,40 +161,40 @@ impl Chain for Cursor<Vec<u8>> {
     }
 }
 
-/// Whether to go on receiving on this connection.
-#[expect(clippy::exhaustive_enums, reason = "an application answers with it and never matches on it")]
+/// Whether to continue receiving on this connection.
+#[expect(clippy::exhaustive_enums, reason = "applications return it and never match on it")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// The next chunk may come at once.
+    /// Continue: the next chunk may be received at once.
     Continue,
-    /// Nothing more until [`Io::resume`]: what the peer sends waits in the kernel, and TCP holds the peer.
+    /// Pause until [`Io::resume`]: received bytes wait in the kernel, and TCP throttles the peer.
     Pause,
 }
 
-/// Where a connection came from.
+/// The origin of a connection.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Accepted {
-    /// Which listener, by its place in the vector given to [`Engine::new`](crate::Engine::new).
+    /// Index of the listener in the vector passed to [`Engine::new`](crate::Engine::new).
     pub listener: usize,
-    /// The peer's address; `0.0.0.0:0` of one that came through a Unix socket.
+    /// The peer's address; `0.0.0.0:0` for a connection through a Unix socket.
     pub peer: SocketAddr,
 }
 
-/// Why a connection was closed.
+/// The reason for closing a connection.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Closed {
-    /// By [`Io::close`].
+    /// [`Io::close`] was called.
     Requested,
-    /// Both directions ended in order: the peer's, and ours by [`Io::shutdown`].
+    /// Both directions ended in order: the peer's, and the local direction by [`Io::shutdown`].
     Finished,
-    /// The peer reset the connection, or was gone when something was sent.
+    /// The peer reset the connection, or was gone during a send.
     Reset,
-    /// The loop is stopping, by [`Io::stop`].
+    /// [`Io::stop`] stops the loop.
     Stopped,
-    /// The socket failed in another way, for instance by a timeout of TCP; or it could not be connected, for
-    /// instance because the peer refused ([`ConnectionRefused`](std::io::ErrorKind::ConnectionRefused)).
+    /// The socket failed otherwise, for instance by a TCP timeout; or the connection attempt failed, for
+    /// instance because the peer refused it ([`ConnectionRefused`](std::io::ErrorKind::ConnectionRefused)).
     Error(std::io::Error),
 }
 

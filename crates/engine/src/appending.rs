@@ -1,4 +1,4 @@
-//! Appends to files that a loop carries out beside its connections.
+//! File appends that a loop executes alongside its connections.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -6,21 +6,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sinews_file::AppendFile;
 
-/// Bytes on their way to the end of a file, see [`Io::append`](crate::Io::append).
+/// A pending append to a file, see [`Io::append`](crate::Io::append).
 #[derive(Debug)]
 pub struct Append {
     file: Arc<AppendFile>,
     pieces: Vec<Bytes>,
     sync: bool,
     tag: u64,
-    /// Pieces that are in the file, and bytes of the one behind them.
+    /// Number of written pieces, and written bytes of the next piece.
     done: (usize, usize),
     written: u64,
 }
 
 impl Append {
-    /// To write `pieces` at the end of `file`, one behind the other, and with `sync` to wait then until the disk has
-    /// them; without pieces to wait only. The `tag` tells the application which one it was.
+    /// Creates an append of `pieces`, in order, at the end of `file`. With `sync` it also waits until the
+    /// bytes are on disk; without pieces it only syncs. The `tag` identifies the append to the application.
     #[must_use]
     pub fn new(file: Arc<AppendFile>, pieces: Vec<Bytes>, sync: bool, tag: u64) -> Self {
         let mut append = Self { file, pieces, sync, tag, done: (0, 0), written: 0 };
@@ -28,13 +28,13 @@ impl Append {
         append
     }
 
-    /// What the application called it.
+    /// The application's tag.
     #[must_use]
     pub fn tag(&self) -> u64 {
         self.tag
     }
 
-    /// Bytes that are in the file by now.
+    /// Number of bytes that are in the file.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written
@@ -48,12 +48,12 @@ impl Append {
         self.sync
     }
 
-    /// Nothing is left to write.
+    /// Whether all bytes are written.
     pub(crate) fn is_whole(&self) -> bool {
         self.done.0 == self.pieces.len()
     }
 
-    /// The first slices of what is left, none of them empty; answers how many.
+    /// Fills `out` with the first unwritten slices, none of them empty, and returns their number.
     pub(crate) fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
         let (first, within) = self.done;
         let rest = self.pieces.iter().skip(first).filter(|piece| !piece.is_empty());
@@ -65,7 +65,7 @@ impl Append {
         count
     }
 
-    /// So many bytes more are in the file.
+    /// Marks `bytes` more bytes as written.
     pub(crate) fn advance(&mut self, mut bytes: usize) {
         self.written += bytes as u64;
         while let Some(piece) = self.pieces.get(self.done.0) {
@@ -87,7 +87,7 @@ impl Append {
     }
 }
 
-/// What the system says of a write or a sync that did not do anything yet may be asked again.
+/// Whether the system's error for a write or sync without effect permits a retry.
 pub(crate) fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_told_slice_by_slice() {
+    fn slices_return_unwritten_bytes() {
         let path = std::env::temp_dir().join(format!("sinews-appending-{}", std::process::id()));
         let file = Arc::new(AppendFile::create(&path).unwrap());
         std::fs::remove_file(path).unwrap();

@@ -1,4 +1,4 @@
-//! The seam between what every backend shares (slots, timers, mail, commands) and what it does its own way.
+//! The interface between shared loop state (slots, timers, mail, commands) and the backends.
 
 use std::io;
 use std::time::Duration;
@@ -10,42 +10,42 @@ use crate::poll::Poll;
 use crate::ring::{Refusal, Ring};
 use crate::{App, Chain, Config, Io, Listener};
 
-/// Carries out the commands recorded in [`Io`] and hands over what the kernel reports.
+/// Executes the commands recorded in [`Io`] and delivers the kernel's events.
 ///
-/// It is shaped by completions: a chunk is lent to the application, a chain goes to the kernel by value and
-/// comes home by value, and a connection is closed only when nothing of it is with the kernel. Readiness
-/// performs an operation when it can complete; a ring submits it and waits.
+/// The interface follows completions: a chunk is lent to the application, a chain moves to the kernel and
+/// back by value, and a connection is closed only when none of its operations is in flight. The readiness
+/// backend executes an operation when it can complete; a ring submits it and waits.
 pub(crate) trait Backend<A: App> {
-    /// Called by the thread that runs the loop, before it waits.
+    /// Called on the thread that runs the loop, before it waits.
     fn start(&mut self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Something is left from the last turn, so this one must not sleep. Asked when the turn is over, and nothing else
-    /// can come to wait.
+    /// Whether work is left from the last turn, so that this turn must not sleep. Called at the end of the
+    /// turn, when no more work can be added.
     fn has_work(&self, app: &A, io: &Io) -> bool;
 
-    /// How long the backend itself may sleep, beside the timers in [`Io`].
+    /// The maximum sleep of the backend itself, in addition to the timers in [`Io`].
     fn until_next_work(&self, io: &Io) -> Option<Duration>;
 
-    /// Waits for the kernel, at most `timeout` (`None`: without end).
+    /// Waits for events of the kernel, at most `timeout` (`None`: without limit).
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
 
-    /// Hands over what has come: `received`, `ended`, `accepted`. Bounded per connection.
+    /// Delivers events: `received`, `ended`, `accepted`. Bounded per connection.
     fn deliver(&mut self, app: &mut A, io: &mut Io);
 
-    /// Carries out commands at the end of a turn: closes, resumes, sends. What callbacks record during the
-    /// sends is left to the next turn, except for closes.
+    /// Executes commands at the end of a turn: closes, resumes, sends. Commands recorded during the sends
+    /// are left to the next turn, except for closes.
     fn carry_out(&mut self, app: &mut A, io: &mut Io);
 
-    /// Hands over what carrying out only queued, when the loop may not come back to wait soon.
+    /// Submits queued operations, when the next wait may be far away.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
 /// The backend of an engine.
-#[expect(clippy::large_enum_variant, reason = "there is one for each thread, and it never moves")]
+#[expect(clippy::large_enum_variant, reason = "one per thread, and it never moves")]
 pub(crate) enum AnyBackend<C> {
     Poll(Poll<C>),
     #[cfg(target_os = "linux")]
@@ -53,7 +53,7 @@ pub(crate) enum AnyBackend<C> {
 }
 
 impl<C: Chain> AnyBackend<C> {
-    /// What the configuration asks for, or falls back on, and the means to wake it.
+    /// Creates the configured backend or its fallback, and the waker for it.
     pub(crate) fn new(config: &Config, listeners: Vec<Listener>) -> io::Result<(Self, Waker)> {
         match config.backend {
             BackendChoice::Poll => Self::poll(config, listeners),
@@ -70,7 +70,7 @@ impl<C: Chain> AnyBackend<C> {
             BackendChoice::Auto => Self::poll(config, listeners),
             #[cfg(not(target_os = "linux"))]
             BackendChoice::Uring => {
-                Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring cannot be used: it is Linux's"))
+                Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring cannot be used: it requires Linux"))
             }
         }
     }
@@ -89,25 +89,25 @@ impl<C: Chain> AnyBackend<C> {
     }
 }
 
-/// Whether a loop of this process can use io_uring: makes a small ring and drops it.
+/// Checks whether a loop of this process can use io_uring: creates a small ring and drops it.
 ///
 /// # Errors
 ///
-/// [`Unsupported`](io::ErrorKind::Unsupported) where io_uring is refused or does not exist; the text names cause and
-/// remedy.
+/// [`Unsupported`](io::ErrorKind::Unsupported) where io_uring is refused or missing; the text names the
+/// cause and the remedy.
 pub fn check_io_uring() -> io::Result<()> {
     let config = Config::default().backend(BackendChoice::Uring);
     AnyBackend::<io::Cursor<Vec<u8>>>::new(&config, Vec::new()).map(drop)
 }
 
-/// Says once for all loops of the process why they do without a ring.
+/// Logs once per process why its loops run without a ring.
 #[cfg(target_os = "linux")]
 fn report(refusal: &Refusal) {
     static SAID: std::sync::Once = std::sync::Once::new();
     SAID.call_once(|| tracing::warn!("{refusal}. Serving by readiness (epoll) instead"));
 }
 
-/// Calls the one that serves.
+/// Calls the active backend.
 macro_rules! each {
     ($backend:expr, $one:ident => $call:expr) => {
         match $backend {

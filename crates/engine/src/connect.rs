@@ -1,4 +1,4 @@
-//! Outgoing connections: where to, from where, and the socket that they begin with.
+//! Outgoing connections: remote address, local address, and socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,13 +9,13 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::ConnId;
 
-/// Whom to connect to, see [`Io::connect`](crate::Io::connect).
+/// The remote end of an outgoing connection, see [`Io::connect`](crate::Io::connect).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Remote {
-    /// By TCP.
+    /// A TCP address.
     Tcp(SocketAddr),
-    /// Who listens at a path of the file system.
+    /// A Unix socket at a path of the file system.
     Unix(Arc<Path>),
 }
 
@@ -45,18 +45,18 @@ impl Default for ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// The address to connect from; with port 0 the kernel chooses one. Default: the kernel chooses both.
+    /// The local address; with port 0 the kernel chooses the port. Default: the kernel chooses both.
     ///
-    /// One address has some 28,000 ports to connect from (`net.ipv4.ip_local_port_range`); who needs more
-    /// connections to one server spreads them over several addresses. No meaning for a Unix socket.
+    /// One address has some 28,000 ephemeral ports (`net.ipv4.ip_local_port_range`). Spread more
+    /// connections to one server over several addresses. No effect for a Unix socket.
     #[must_use]
     pub fn local(mut self, address: SocketAddr) -> Self {
         self.local = Some(address);
         self
     }
 
-    /// Whether small segments leave without waiting for acknowledgements (`TCP_NODELAY`). Default: yes, for
-    /// the reason given at [`ListenOptions::nodelay`](crate::ListenOptions::nodelay).
+    /// Whether small segments are sent without waiting for acknowledgments (`TCP_NODELAY`). Default: yes,
+    /// for the reason given at [`ListenOptions::nodelay`](crate::ListenOptions::nodelay).
     #[must_use]
     pub fn nodelay(mut self, yes: bool) -> Self {
         self.nodelay = yes;
@@ -64,7 +64,7 @@ impl ConnectOptions {
     }
 }
 
-/// One that was asked for and is not under way.
+/// A requested connection that is not started yet.
 #[derive(Debug)]
 pub(crate) struct Connect {
     pub(crate) conn: ConnId,
@@ -73,7 +73,7 @@ pub(crate) struct Connect {
 }
 
 impl Connect {
-    /// A socket, bound where that was asked for, and the address to connect it to.
+    /// Creates the socket, bound if a local address is set, and returns it with the remote address.
     pub(crate) fn socket(&self) -> io::Result<(Socket, SockAddr)> {
         match &self.to {
             Remote::Unix(path) => Ok((Socket::new(Domain::UNIX, Type::STREAM, None)?, SockAddr::unix(path)?)),
@@ -89,6 +89,6 @@ impl Connect {
     }
 }
 
-/// Connections begun in one turn; what goes beyond that comes with the next. It bounds the descriptors that
-/// sockets need on their way into a ring's table.
+/// Maximum connections started in one turn; the rest follow in the next turn. It bounds the descriptors
+/// that sockets need until they are in a ring's table.
 pub(crate) const CONNECTS_PER_TURN: usize = 256;

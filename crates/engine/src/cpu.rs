@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// What the calling thread has used so far, within the kernel too. A system call, so it is not asked in every turn. `None`
-/// where the system does not tell.
+/// CPU time of the calling thread so far, including kernel time. It costs a system call, so it is not read
+/// in every turn. `None` where the system does not provide it.
 #[cfg(unix)]
 pub(crate) fn of_this_thread() -> Option<Duration> {
     use rustix::time::{ClockId, clock_gettime};
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_grows_with_work_and_not_with_sleep() {
+    fn cpu_time_grows_with_work_and_not_with_sleep() {
         let begin = of_this_thread().unwrap();
         while of_this_thread().unwrap() - begin < Duration::from_millis(5) {}
         let worked = of_this_thread().unwrap();

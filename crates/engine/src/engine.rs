@@ -1,4 +1,4 @@
-//! The loop: turns of waiting, handing over, and carrying out.
+//! The loop: turns of waiting, delivering, and executing commands.
 
 use std::io;
 use std::time::Duration;
@@ -8,15 +8,16 @@ use crate::config::BackendChoice;
 use crate::mail::Inbox;
 use crate::{App, Config, Io, Listener, Post, Stats, Watch};
 
-/// One loop: its sockets, timers and mailbox. May be made on one thread and run on another; the thread of its
-/// first turn is the one it stays with.
+/// One loop: its sockets, timers and mailbox. It may be created on one thread and run on another; the
+/// thread of the first turn must run all turns.
 pub struct Engine<A: App> {
     io: Io,
     backend: AnyBackend<A::Chain>,
     inbox: Inbox<A::Mail>,
-    /// The application has been told that the loop begins.
+    /// [`App::started`] has been called.
     begun: bool,
-    /// A turn has begun and not ended. If it stays so a callback has panicked, and what it did not see is lost.
+    /// A turn has begun and not ended. If it stays `true`, a callback has panicked, and the rest of its
+    /// events are lost.
     in_turn: bool,
 }
 
@@ -27,14 +28,14 @@ impl<A: App> std::fmt::Debug for Engine<A> {
 }
 
 impl<A: App> Engine<A> {
-    /// A loop that accepts from `listeners`. Without any it runs for the connections that its application makes
-    /// from [`App::started`] on, or [`until stopped`](Io::run_until_stopped).
+    /// Creates a loop that accepts from `listeners`. Without listeners it runs for the connections that its
+    /// application makes from [`App::started`] on, or [`until stopped`](Io::run_until_stopped).
     ///
     /// # Errors
     ///
-    /// Those of the system, when it cannot make the poller or register the listeners.
-    /// [`Unsupported`](io::ErrorKind::Unsupported) when a ring was asked for and is refused; the text names
-    /// cause and remedy.
+    /// Errors of the system, when it cannot create the poller or register the listeners.
+    /// [`Unsupported`](io::ErrorKind::Unsupported) when a ring was requested and is refused; the text names
+    /// the cause and the remedy.
     pub fn new(config: Config, listeners: Vec<Listener>) -> io::Result<Self> {
         let mut io = Io::new(!listeners.is_empty());
         let (backend, waker) = AnyBackend::new(&config, listeners)?;
@@ -42,34 +43,34 @@ impl<A: App> Engine<A> {
         Ok(Self { io, backend, inbox: Inbox::new(waker, config.mailbox), begun: false, in_turn: false })
     }
 
-    /// The backend that serves: what the configuration asked for, or what it came to.
+    /// The active backend: the configured one, or its fallback.
     pub fn backend(&self) -> BackendChoice {
         self.backend.choice()
     }
 
-    /// A handle by which other threads post mail to this loop.
+    /// A handle for posting mail to this loop from other threads.
     pub fn post(&self) -> Post<A::Mail> {
         self.inbox.post()
     }
 
-    /// Counters since the loop was made. From within a callback: [`Io::stats`].
+    /// Counters since the creation of the loop. From within a callback: [`Io::stats`].
     pub fn stats(&self) -> Stats {
         self.io.stats()
     }
 
-    /// A handle by which other threads read those counters while the loop runs.
+    /// A handle for reading the counters from other threads while the loop runs.
     pub fn watch(&self) -> Watch {
         Watch::new(&self.io.stats)
     }
 
-    /// Runs until [`Io::stop`], or until nothing accepts and no connection is left. Every connection
-    /// accepted or made has been [`closed`](App::closed) by then.
+    /// Runs until [`Io::stop`], or until no listener accepts and no connection is left. All accepted and
+    /// outgoing connections are [`closed`](App::closed) by then.
     ///
     /// # Errors
     ///
-    /// Only if waiting for the kernel fails as such, or a callback has panicked in an earlier turn and the panic
-    /// was caught. No connection, peer or shortage ends the loop, but that of the kernel for a ring's completions
-    /// (EBADR).
+    /// Only if waiting for the kernel fails, or a callback panicked in an earlier turn and the panic was
+    /// caught. No connection, peer or shortage ends the loop, except a kernel shortage of memory for a
+    /// ring's completions (EBADR).
     pub fn run(&mut self, app: &mut A) -> io::Result<()> {
         self.begin(app);
         while !self.io.finished() {
@@ -78,15 +79,15 @@ impl<A: App> Engine<A> {
         Backend::<A>::flush(&mut self.backend)
     }
 
-    /// One turn of the loop, waiting at most `max_wait` (`None`: as long as it takes). For tests, and for
-    /// embedding in another loop. Returns whether there is anything left to run for.
+    /// Runs one turn of the loop, waiting at most `max_wait` (`None`: without limit). For tests, and for
+    /// embedding in another loop. Returns whether the loop must continue to run.
     ///
     /// # Errors
     ///
     /// As [`run`](Self::run).
     pub fn turn(&mut self, app: &mut A, max_wait: Option<Duration>) -> io::Result<bool> {
         self.one_turn(app, max_wait)?;
-        // In `run` this is done on the way into the next wait; here nobody knows when that comes.
+        // `run` flushes on entry into the next wait; here the time of the next wait is unknown.
         Backend::<A>::flush(&mut self.backend)?;
         Ok(!self.io.finished())
     }
@@ -100,7 +101,7 @@ impl<A: App> Engine<A> {
 
     fn one_turn(&mut self, app: &mut A, max_wait: Option<Duration>) -> io::Result<()> {
         if std::mem::replace(&mut self.in_turn, true) {
-            return Err(io::Error::other("a callback has panicked in an earlier turn of this engine"));
+            return Err(io::Error::other("a callback panicked in an earlier turn of this engine"));
         }
         self.begin(app);
         self.wait(app, max_wait).inspect_err(|_| self.in_turn = false)?;
@@ -124,7 +125,8 @@ impl<A: App> Engine<A> {
 
     fn wait(&mut self, app: &A, max_wait: Option<Duration>) -> io::Result<()> {
         self.io.end_turn();
-        // Before others may see that the loop sleeps, or they would wake what cannot be woken yet.
+        // Before other threads may see that the loop sleeps, or they would wake a ring that cannot be woken
+        // yet.
         Backend::<A>::start(&mut self.backend)?;
         let work = self.io.has_commands() || self.backend.has_work(app, &self.io);
         let timeout = if work { Some(Duration::ZERO) } else { self.timeout(max_wait) };
@@ -138,7 +140,7 @@ impl<A: App> Engine<A> {
         result
     }
 
-    /// The first of: the caller's bound, the next timer, the backend's own business.
+    /// The earliest of: the caller's bound, the next timer, the backend's own deadline.
     fn timeout(&self, max_wait: Option<Duration>) -> Option<Duration> {
         let backend = Backend::<A>::until_next_work(&self.backend, &self.io);
         [max_wait, self.io.until_next_timer(), backend].into_iter().flatten().min()

@@ -1,4 +1,4 @@
-//! The commands an application gives. They are recorded here and carried out by the backend.
+//! The commands of an application. They are recorded here and executed by the backend.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,61 +11,62 @@ use crate::stats::Counters;
 use crate::wheel::Wheel;
 use crate::{Append, Closed, ConnId, ConnectOptions, Remote, Stats};
 
-/// The loop as its application sees it: commands, the turn's time, counters.
+/// The loop as seen by its application: commands, the turn's time, counters.
 ///
-/// Commands return at once and fail never. A command on a connection that has gone, or that is being
-/// closed, is ignored.
+/// Commands return at once and never fail. A command on a closed or closing connection is ignored.
 #[derive(Debug)]
 pub struct Io {
     pub(crate) now: Instant,
     pub(crate) slots: Slots,
     pub(crate) stats: Arc<Counters>,
-    /// Connections with something to send or to shut down, each at most once.
+    /// Connections to send on or to shut down, each at most once.
     pub(crate) sends: Vec<ConnId>,
-    /// Connections that were paused and may receive again, each at most once.
+    /// Paused connections that resume, each at most once.
     pub(crate) resumes: Vec<ConnId>,
     /// Connections to close, each once.
     pub(crate) closes: VecDeque<(ConnId, Closed)>,
-    /// Connections to make, in the order in which they were asked for.
+    /// Connections to make, in request order.
     pub(crate) connects: VecDeque<Connect>,
-    /// Appends that were handed over and are not with the kernel, in order; and all that are not done.
+    /// Appends that are not started, in order; and the number of all unfinished appends.
     pub(crate) appends: VecDeque<Append>,
     appending: usize,
-    /// The backend carries them out.
+    /// Whether the backend executes appends.
     pub(crate) appends_files: bool,
     accepting: bool,
-    /// It goes on with nothing to do.
+    /// The loop continues without work.
     lasting: bool,
-    /// Every connection is to be closed at the end of the turn.
+    /// All connections are closed at the end of the turn.
     stopping: bool,
-    /// That has been asked for, in this turn or an earlier one.
+    /// A stop was requested, in this turn or an earlier one.
     stopped: bool,
-    /// Connections that the kernel has accepted and the application has not been told of.
+    /// Connections that the kernel has accepted and that are not yet reported to the application.
     arriving: usize,
     app_timer: Option<Instant>,
-    /// When the last turn ended, if it is one of those that are timed, and the thread's processor time then.
+    /// End of the last turn, if it is timed, and the thread's CPU time at that point.
     turn_ended: Option<(Instant, Option<Duration>)>,
-    /// When the thread's processor time was read.
+    /// Time of the last read of the thread's CPU time.
     cpu_read: Instant,
     wheel: Wheel,
     /// Tick zero.
     epoch: Instant,
 }
 
-/// What an application does.
+/// Commands and queries of an application.
 impl Io {
     /// The time, read once per turn, just after waiting.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// Makes a connection, which is named by the id from now on and told by
-    /// [`App::connected`](crate::App::connected); or by [`App::closed`](crate::App::closed), if it cannot be
-    /// made or is closed before. In either case one `closed` follows, as for one that was accepted.
+    /// Starts a connection. The returned id identifies it at once.
+    /// [`App::connected`](crate::App::connected) reports success; [`App::closed`](crate::App::closed)
+    /// reports failure or an earlier close. In either case `closed` follows exactly once, as for an
+    /// accepted connection.
     ///
-    /// Commands may be given at once: what they ask for happens when it is connected. How long that may take is
-    /// the application's to say, by [`set_timer`](Self::set_timer) and [`close`](Self::close); the system's own
-    /// bound is some two minutes. A turn begins 256 connections, and further ones wait for the next.
+    /// Commands may be issued at once; they are executed when the connection is established. The
+    /// application sets the timeout, by [`set_timer`](Self::set_timer) and [`close`](Self::close); the
+    /// system's own limit is some two minutes. A turn starts 256 connections, and further connections wait
+    /// for the next turn.
     pub fn connect(&mut self, to: impl Into<Remote>, options: &ConnectOptions) -> ConnId {
         let conn = self.slots.insert();
         if let Some(slot) = self.slots.get_mut(conn) {
@@ -75,9 +76,8 @@ impl Io {
         conn
     }
 
-    /// There is something to send: at the end of the turn, or as soon as the send in flight is home,
-    /// [`App::start_send`](crate::App::start_send) is asked for it. Calling it often in a turn costs one
-    /// send all the same.
+    /// Requests a send: at the end of the turn, or when the send in flight completes,
+    /// [`App::start_send`](crate::App::start_send) is called. Repeated calls in a turn cost one send.
     pub fn send(&mut self, conn: ConnId) {
         let Some(slot) = self.slots.live_mut(conn) else { return };
         if slot.sending != Sending::Shut {
@@ -86,8 +86,8 @@ impl Io {
         }
     }
 
-    /// Stops receiving, as [`Flow::Pause`](crate::Flow::Pause) does from within `received`. What the peer
-    /// sends waits in the kernel; so do its end and its reset, unless something is sent meanwhile.
+    /// Pauses reads, as [`Flow::Pause`](crate::Flow::Pause) does from within `received`. Bytes of the peer
+    /// wait in the kernel; so do its end and its reset, unless bytes are sent meanwhile.
     pub fn pause(&mut self, conn: ConnId) {
         let Some(slot) = self.slots.live_mut(conn) else { return };
         if slot.receiving == Receiving::On {
@@ -95,7 +95,7 @@ impl Io {
         }
     }
 
-    /// Receives again after a pause.
+    /// Resumes reads after a pause.
     pub fn resume(&mut self, conn: ConnId) {
         let Some(slot) = self.slots.live_mut(conn) else { return };
         if slot.receiving == Receiving::Paused {
@@ -106,8 +106,8 @@ impl Io {
         }
     }
 
-    /// Ends our sending side (FIN) after everything queued and in flight has left. Receiving goes on; when
-    /// the peer has ended its side too, the connection is closed as [`Closed::Finished`].
+    /// Shuts down the sending side (FIN) after all queued bytes are sent. Receiving continues. When the
+    /// peer has shut down its side too, the connection is closed as [`Closed::Finished`].
     pub fn shutdown(&mut self, conn: ConnId) {
         let Some(slot) = self.slots.live_mut(conn) else { return };
         if slot.sending == Sending::Open {
@@ -116,18 +116,18 @@ impl Io {
         }
     }
 
-    /// Closes at once, in this turn: nothing more is received; a chain in flight comes home incomplete
-    /// through `finish_send`; then [`App::closed`](crate::App::closed). What was queued and not started is
-    /// the application's to drop. The kernel goes on sending what it has taken, unless bytes of the peer
-    /// were left unread, which makes it reset the connection instead: to be sure that the last words
-    /// arrive, [`shutdown`](Self::shutdown) and wait for the peer's end.
+    /// Closes at once, in this turn: no more bytes are received; a chain in flight is returned incomplete
+    /// through `finish_send`; then [`App::closed`](crate::App::closed) follows. The application drops bytes
+    /// that are queued and not started. The kernel still sends the bytes that it has taken, unless bytes of
+    /// the peer are unread, which resets the connection instead. To make sure that the last bytes arrive,
+    /// [`shutdown`](Self::shutdown) and wait for the peer's end.
     pub fn close(&mut self, conn: ConnId) {
         self.close_for(conn, || Closed::Requested);
     }
 
-    /// Sets the connection's one timer, or moves it. It fires never early, and late by at most 5 ms (the
-    /// wheel counts in 4 ms, the poller in 1 ms) plus the length of a turn. Moving it later, the common case
-    /// for an idle deadline, is one store.
+    /// Sets or moves the connection's single timer. It never fires early, and late by at most 5 ms (the
+    /// wheel counts in 4 ms, the poller in 1 ms) plus the length of a turn. Moving it later, the common
+    /// case for an idle deadline, is one store.
     pub fn set_timer(&mut self, conn: ConnId, at: Instant) {
         if self.slots.live_mut(conn).is_some() {
             let due = ticks_up(at.saturating_duration_since(self.epoch));
@@ -135,14 +135,15 @@ impl Io {
         }
     }
 
-    /// Clears the connection's timer, also one that is due in this turn and has not been called yet.
+    /// Clears the connection's timer, also if it has expired in this turn and its callback is still
+    /// pending.
     pub fn clear_timer(&mut self, conn: ConnId) {
         if self.slots.live_mut(conn).is_some() {
             self.wheel.clear(&mut self.slots, conn.index() as u32);
         }
     }
 
-    /// Sets the loop's own timer, for instance the deadline of a graceful stop, or moves it.
+    /// Sets or moves the loop's own timer, for instance the deadline of a graceful stop.
     pub fn set_app_timer(&mut self, at: Instant) {
         self.app_timer = Some(at);
     }
@@ -152,16 +153,16 @@ impl Io {
         self.app_timer = None;
     }
 
-    /// Closes the listeners at the end of the turn. The loop goes on until the last connection has closed
-    /// or [`stop`](Self::stop). Those that the kernel has accepted by then are still
-    /// [`accepted`](crate::App::accepted). Connections that wait in its backlog are reset by it, unless another process
-    /// has the listener too ([`Listener::from_fd`](crate::Listener::from_fd)).
+    /// Closes the listeners at the end of the turn. The loop continues until the last connection has closed
+    /// or [`stop`](Self::stop). Connections that the kernel has accepted by then are still
+    /// [`accepted`](crate::App::accepted). The kernel resets the connections in its backlog, unless another
+    /// process has the listener too ([`Listener::from_fd`](crate::Listener::from_fd)).
     pub fn stop_accepting(&mut self) {
         self.accepting = false;
     }
 
-    /// Has the loop go on without listeners and connections, until [`stop`](Self::stop): for an application that
-    /// connects from time to time, or on request by mail. Without this a loop ends that has neither.
+    /// Keeps the loop running without listeners and connections, until [`stop`](Self::stop): for an
+    /// application that connects from time to time, or on request by mail. By default such a loop ends.
     pub fn run_until_stopped(&mut self) {
         self.lasting = true;
     }
@@ -174,13 +175,14 @@ impl Io {
         self.stopped = true;
     }
 
-    /// Hands an append over; [`App::appended`](crate::App::appended) is told when it is done. The loop goes on until
-    /// then, also when it is stopped. The application sees to it that there is one at a time for each file.
+    /// Starts an append; [`App::appended`](crate::App::appended) reports its completion. The loop continues
+    /// until then, even if it is stopped. The application must not start another append to the same file
+    /// until then.
     ///
     /// # Errors
     ///
-    /// This loop cannot wait for files, since it runs by readiness, in which files have no part: the append is given
-    /// back, and may be carried out on a thread that may block.
+    /// The readiness backend cannot wait for files. The append is returned, and may be executed on a thread
+    /// that may block.
     pub fn append(&mut self, append: Append) -> Result<(), Append> {
         if !self.appends_files {
             return Err(append);
@@ -190,8 +192,8 @@ impl Io {
         Ok(())
     }
 
-    /// Whether the loop ends as soon as nothing is being appended: it was stopped, or has neither listeners nor connections
-    /// any more. Who goes on appending keeps it.
+    /// Whether the loop ends as soon as no append is in flight: it was stopped, or has neither listeners
+    /// nor connections. Further appends keep it running.
     pub fn is_ending(&self) -> bool {
         let is_lasting = self.accepting || self.lasting || self.arriving > 0 || self.slots.len() > 0;
         self.stopped || !is_lasting
@@ -202,13 +204,13 @@ impl Io {
         self.slots.len()
     }
 
-    /// Counters since the loop was made.
+    /// Counters since the creation of the loop.
     pub fn stats(&self) -> Stats {
         self.stats.read()
     }
 }
 
-/// What the engine and its backends do.
+/// Internal state changes for the engine and its backends.
 impl Io {
     pub(crate) fn new(accepting: bool) -> Self {
         let now = Instant::now();
@@ -244,7 +246,7 @@ impl Io {
         self.stopped
     }
 
-    /// An append is about to be told.
+    /// Counts an append as completed, before its callback.
     #[cfg(target_os = "linux")]
     pub(crate) fn append_done(&mut self) {
         self.appending -= 1;
@@ -254,19 +256,19 @@ impl Io {
         self.arriving = connections;
     }
 
-    /// Nothing can happen any more.
+    /// Whether no further event can happen.
     pub(crate) fn finished(&self) -> bool {
         let arrived = self.arriving == 0 || self.stopped;
         !self.accepting && !self.lasting && self.slots.len() == 0 && arrived && self.appending == 0
     }
 
-    /// Commands were recorded after the backend had carried them out: the next turn must not wait.
+    /// Whether commands were recorded after the backend had executed its list: the next turn must not wait.
     pub(crate) fn has_commands(&self) -> bool {
         let none = self.sends.is_empty() && self.resumes.is_empty() && self.closes.is_empty();
         self.stopping || !none || !self.connects.is_empty() || !self.appends.is_empty()
     }
 
-    /// How long the loop may sleep for its timers.
+    /// The maximum sleep for the timers.
     pub(crate) fn until_next_timer(&self) -> Option<Duration> {
         let wheel = self.wheel.next_tick().map(|tick| {
             let at = Duration::from_millis(tick.saturating_mul(GRANULE_MS));
@@ -279,8 +281,8 @@ impl Io {
         }
     }
 
-    /// The turn is over and the loop is about to wait. Every sixteenth is timed: reading the clock once more in
-    /// each would cost a loop that sleeps between single messages some per cent.
+    /// Ends the turn before the loop waits. Every sixteenth turn is timed: an additional clock read in each
+    /// turn would cost a loop that sleeps between single messages a few percent.
     pub(crate) fn end_turn(&mut self) {
         let turns = self.stats.turns.get();
         self.stats.turns.add(1);
@@ -291,7 +293,7 @@ impl Io {
         }
     }
 
-    /// The application is about to begin.
+    /// Starts the application.
     pub(crate) fn begin(&mut self) {
         self.now = Instant::now();
         self.read_cpu(None);
@@ -307,7 +309,7 @@ impl Io {
         self.wheel.advance(&mut self.slots, now);
     }
 
-    /// Reads the thread's processor time, and so what of the wait behind a timed turn was work.
+    /// Reads the thread's CPU time, and derives the CPU share of the wait behind a timed turn.
     fn read_cpu(&mut self, ended: Option<(Instant, Option<Duration>)>) {
         self.cpu_read = self.now;
         let cpu = cpu::of_this_thread();
@@ -320,7 +322,7 @@ impl Io {
         }
     }
 
-    /// The next connection whose timer is due.
+    /// The next connection whose timer has expired.
     pub(crate) fn take_due(&mut self) -> Option<ConnId> {
         loop {
             let index = self.wheel.pop_due(&mut self.slots)?;
@@ -335,7 +337,7 @@ impl Io {
         self.app_timer.take_if(|at| *at <= self.now).is_some()
     }
 
-    /// When the loop is stopping, everybody closes.
+    /// Closes all connections if the loop is stopping.
     pub(crate) fn close_all_if_stopping(&mut self) {
         if self.stopping {
             self.stopping = false;
@@ -346,7 +348,7 @@ impl Io {
         }
     }
 
-    /// Records the first reason to close; later ones are ignored.
+    /// Records the first reason to close; later reasons are ignored.
     pub(crate) fn close_for(&mut self, conn: ConnId, why: impl FnOnce() -> Closed) {
         if let Some(slot) = self.slots.live_mut(conn) {
             slot.closing = true;
@@ -354,7 +356,7 @@ impl Io {
         }
     }
 
-    /// Has the backend look at the sending side of a connection, unless a send in flight will anyway.
+    /// Lists a connection for the backend's send step, unless a send in flight covers it.
     pub(crate) fn list_send(&mut self, conn: ConnId) {
         let Some(slot) = self.slots.live_mut(conn).filter(|slot| !slot.connecting) else { return };
         if !slot.in_flight && !std::mem::replace(&mut slot.send_listed, true) {
@@ -362,7 +364,7 @@ impl Io {
         }
     }
 
-    /// It is connected: what was asked for meanwhile comes next.
+    /// Marks a connection as established and lists its pending commands.
     pub(crate) fn connected(&mut self, conn: ConnId) {
         self.stats.connects.add(1);
         let Some(slot) = self.slots.get_mut(conn) else { return };
@@ -372,7 +374,7 @@ impl Io {
         }
     }
 
-    /// The chain has left: what was asked for meanwhile comes next, in the next turn.
+    /// Marks a send as completed and lists pending commands for the next turn.
     pub(crate) fn send_finished(&mut self, conn: ConnId) {
         let Some(slot) = self.slots.get_mut(conn) else { return };
         slot.in_flight = false;
@@ -381,7 +383,7 @@ impl Io {
         }
     }
 
-    /// Whether chunks may be handed over.
+    /// Whether chunks may be delivered.
     pub(crate) fn receives(&self, conn: ConnId) -> bool {
         let receives = |slot: &Slot| slot.receiving == Receiving::On && !slot.closing && !slot.connecting;
         self.slots.get(conn).is_some_and(receives)
@@ -394,7 +396,7 @@ impl Io {
         }
     }
 
-    /// Both directions have ended: there is nothing left to do on this connection.
+    /// Closes the connection if both directions have ended.
     pub(crate) fn close_if_finished(&mut self, conn: ConnId) {
         let both = |slot: &Slot| slot.receiving == Receiving::Ended && slot.sending == Sending::Shut;
         if self.slots.get(conn).is_some_and(both) {
@@ -402,7 +404,7 @@ impl Io {
         }
     }
 
-    /// The slot is vacated; `closed` comes next.
+    /// Vacates the slot before `closed`.
     pub(crate) fn remove(&mut self, conn: ConnId) {
         self.wheel.clear(&mut self.slots, conn.index() as u32);
         self.slots.remove(conn);
@@ -410,26 +412,26 @@ impl Io {
     }
 }
 
-/// How old the thread's processor time may become in a loop that turns. Reading it is a system call of its own, too much for
-/// every turn; a hundred a second cost 0.003 % of one.
+/// Maximum age of the thread's CPU time in a running loop. Reading it costs a system call, too much for
+/// every turn; a hundred reads per second cost 0.003 % of a CPU.
 const CPU_INTERVAL: Duration = Duration::from_millis(10);
 
-/// One turn in so many is timed.
+/// One of this many turns is timed.
 const TURNS_TIMED: u64 = 16;
 
 /// The precision of timers. Deadlines of network peers are seconds; a coarser tick lets timers that are set
-/// one by one fire together, and 4 ms is far below what a peer could notice.
+/// individually fire together, and a peer cannot notice 4 ms.
 const GRANULE_MS: u64 = 4;
 const TICKS_PER_SECOND: u64 = 1_000 / GRANULE_MS;
 const GRANULE_NS: u32 = GRANULE_MS as u32 * 1_000_000;
 
-/// The first tick that is not before this time: a timer is never early.
+/// The first tick that is not before `time`: a timer is never early.
 fn ticks_up(time: Duration) -> u64 {
     let whole = time.as_secs().saturating_mul(TICKS_PER_SECOND);
     whole.saturating_add(u64::from(time.subsec_nanos().div_ceil(GRANULE_NS)))
 }
 
-/// The last tick that is not after this time.
+/// The last tick that is not after `time`.
 fn ticks_down(time: Duration) -> u64 {
     let whole = time.as_secs().saturating_mul(TICKS_PER_SECOND);
     whole.saturating_add(u64::from(time.subsec_nanos() / GRANULE_NS))
@@ -453,11 +455,11 @@ mod tests {
             assert_eq!((ticks_down(time), ticks_up(time)), (down, up), "{nanos} ns");
         }
         assert_eq!(ticks_up(Duration::from_secs(2)), 500);
-        assert_eq!(ticks_up(Duration::MAX), u64::MAX, "a deadline without end saturates");
+        assert_eq!(ticks_up(Duration::MAX), u64::MAX, "an infinite deadline saturates");
     }
 
     #[test]
-    fn the_first_reason_to_close_wins() {
+    fn first_reason_to_close_wins() {
         let mut io = Io::new(true);
         let conn = io.slots.insert();
         io.close_for(conn, || Closed::Reset);
@@ -468,7 +470,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn every_command_on_a_connection_waits_for_its_chain_in_flight() {
+    fn commands_wait_for_chain_in_flight() {
         let wants: [fn(&mut Io, ConnId); 4] = [
             |io, conn| io.send(conn),
             |io, conn| io.shutdown(conn),
@@ -480,14 +482,14 @@ mod tests {
             let conn = io.slots.insert();
             let slot = io.slots.get_mut(conn).unwrap();
             slot.in_flight = true;
-            assert!(!slot.waits_for_send(), "nothing has been asked for");
+            assert!(!slot.waits_for_send(), "no command is pending");
             want(&mut io, conn);
             assert!(io.slots.get(conn).unwrap().waits_for_send());
         }
     }
 
     #[test]
-    fn one_turn_in_sixteen_is_timed_and_so_is_the_wait_behind_it() {
+    fn one_turn_in_sixteen_and_its_wait_are_timed() {
         let mut io = Io::new(true);
         for _ in 0..TURNS_TIMED * 3 {
             io.end_turn();
@@ -495,7 +497,7 @@ mod tests {
         }
         let stats = io.stats();
         assert_eq!((stats.turns, stats.timed_turns.iter().sum::<u64>()), (TURNS_TIMED * 3, 3));
-        // A turn of two seconds, and a call of three behind it, of which one was work.
+        // A turn of two seconds, followed by a wait of three, of which one was CPU time.
         let before = io.stats();
         io.stats.turn_timed(Duration::from_secs(2));
         io.stats.wait_timed(Duration::from_secs(3), Duration::from_secs(1));
@@ -507,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_hold_a_connection_once() {
+    fn command_lists_contain_a_connection_once() {
         let mut io = Io::new(true);
         let conn = io.slots.insert();
         for _ in 0..3 {

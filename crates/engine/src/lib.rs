@@ -1,8 +1,8 @@
 //! A thread-per-core event loop over TCP sockets: chunks in, chains out.
 //!
-//! The loop moves bytes and knows nothing about them. What lives on it is an [`App`]; it is lent each chunk
-//! that arrives, and gives its commands through [`Io`]. Each thread has a loop, an application and a listener
-//! of its own, so nothing is shared on the way of a message; [`Post`] carries mail between threads.
+//! The loop moves bytes without interpreting them. An [`App`] runs on the loop: it borrows each received
+//! chunk and issues commands through [`Io`]. Each thread has a loop, an application and a listener of its
+//! own, so the path of a message shares no state. [`Post`] carries mail between threads.
 //!
 //! # A turn
 //!
@@ -14,22 +14,22 @@
 //!        │               accept ──▶ app.accepted          only recorded  │
 //!        │               app.mail(burst) · app.timer                     │
 //!        ├───────────────────────────────────────────────────────────────┤
-//!        │ carry out     close what is to be closed ──▶ app.closed       │
+//!        │ carry out     close listed connections   ──▶ app.closed       │
 //!        │               app.start_send ──▶ one send ──▶ app.finish_send │
 //!        └───────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! * **One send per burst.** Callbacks only say that there is something to send. At the end of the turn
-//!   each such connection is asked for everything it has, and that leaves in one system call: fifty answers
-//!   to fifty small messages that came together cost one receive and one send.
-//! * **Owned by one side at a time.** A received chunk is lent until the callback returns and lies in the
-//!   loop's one buffer. A [`Chain`] enters a send by value and comes home by value, however the send ends.
-//! * **Commands are only recorded.** Any callback may close, send on or pause any connection, itself
-//!   included; nothing changes under its feet. Commands on a connection that has gone are ignored.
-//! * **Backpressure is TCP's.** A paused connection leaves its bytes in the kernel; an idle connection owns
+//! * **One send per burst.** Callbacks only record that a connection has bytes to send. At the end of the turn the
+//!   loop asks each such connection for all queued bytes and sends them in one system call: fifty answers
+//!   to a burst of fifty small messages cost one receive and one send.
+//! * **One owner at a time.** A received chunk is borrowed until the callback returns and lies in the
+//!   loop's single buffer. A [`Chain`] moves into a send by value and back by value, regardless of the result.
+//! * **Commands are recorded.** Any callback may close, send on or pause any connection, including its own; no
+//!   state changes during the callback. Commands on closed connections are ignored.
+//! * **Backpressure is TCP's.** The bytes of a paused connection stay in the kernel; an idle connection owns
 //!   no buffer.
-//! * **Nothing ends the loop** but [`Io::stop`], or the last connection closing after
-//!   [`Io::stop_accepting`]. Shortage of descriptors pauses accepting, and is logged once.
+//! * **The loop ends only** by [`Io::stop`], or when the last connection closes after
+//!   [`Io::stop_accepting`]. A shortage of descriptors pauses accepting and is logged once.
 //!
 //! # Life of a connection
 //!
@@ -46,7 +46,7 @@
 //! use std::net::TcpStream;
 //! use sinews_engine::{Accepted, App, Closed, Config, ConnId, Engine, Flow, Io, ListenOptions, Listener};
 //!
-//! /// One connection at a time, to keep it short: a real application keeps a queue for each.
+//! /// One connection at a time, for brevity: a real application keeps a queue per connection.
 //! #[derive(Default)]
 //! struct Echo(Vec<u8>);
 //!
@@ -86,39 +86,40 @@
 //!     std::io::Result::Ok(echo)
 //! });
 //! let mut engine = Engine::<Echo>::new(Config::default(), vec![listener])?;
-//! engine.run(&mut Echo::default())?; // until that connection has closed
+//! engine.run(&mut Echo::default())?; // until the connection has closed
 //! assert_eq!(client.join().unwrap()?, "hello");
 //! # std::io::Result::Ok(())
 //! ```
 //!
-//! Connections are made by [`Io::connect`], from any callback; a loop that only connects begins in
-//! [`App::started`]. The example `client` asks such an echo server.
+//! [`Io::connect`] makes outgoing connections, from any callback. An application that only connects starts
+//! in [`App::started`]. The example `client` connects to such an echo server.
 //!
 //! # Files
 //!
-//! An [`Append`] writes to an [`AppendFile`](sinews_file::AppendFile) of the crate `sinews-file`. On a ring it is an operation of
-//! the loop.
+//! An [`Append`] writes to an append-only file, [`AppendFile`](sinews_file::AppendFile). On a ring it is an operation of the
+//! loop.
 //!
 //! # Backends
 //!
 //! | | `io_uring` (Linux 6.7 or newer) | readiness: epoll, kqueue |
 //! |---|---|---|
-//! | system calls | one a turn | one a turn, one a receive, one a send |
-//! | connections | places of the ring's own table | descriptors of the process |
-//! | chunks | of 2 buffers, filled one after the other | the loop's one buffer |
-//! | a turn receives | 256 KiB at most ([`Config::ring_buffers`]) | [`Config::receives_per_turn`] chunks a connection |
+//! | system calls | one per turn | one per turn, one per receive, one per send |
+//! | connections | slots of the ring's file table | descriptors of the process |
+//! | chunks | of 2 buffers, filled one after the other | the loop's single buffer |
+//! | a turn receives | 256 KiB at most ([`Config::ring_buffers`]) | [`Config::receives_per_turn`] chunks per connection |
 //!
-//! [`BackendChoice::Auto`] takes `io_uring` where the system permits it. Both serve the same application: a
-//! chunk is lent, a chain is handed over, and a connection closes when nothing of it is with the kernel.
+//! [`BackendChoice::Auto`] uses `io_uring` where the system permits it. Both backends run the same
+//! application: chunks are lent, chains are moved, and a connection closes when none of its operations is
+//! in flight.
 //!
-//! A ring belongs to a thread: an engine may be made anywhere, but all its turns are run by one thread, and
-//! it is best dropped there. Elsewhere, or if the kernel does not let go within four seconds, it leaves the
-//! memory of operations in flight to the kernel rather than free it.
+//! A ring belongs to a thread: an engine may be created on any thread, but one thread must run all its
+//! turns and should drop it. If another thread drops it, or if the kernel does not complete all operations
+//! within four seconds, the memory of the operations in flight is leaked instead of freed.
 
 #![deny(unsafe_code)]
 
 #[cfg(not(unix))]
-compile_error!("the engine runs on Unix: it relies on edges as epoll and kqueue report them");
+compile_error!("the engine requires Unix: it relies on the edge-triggered modes of epoll and kqueue");
 
 mod app;
 mod appending;

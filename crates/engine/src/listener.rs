@@ -25,27 +25,27 @@ impl Default for ListenOptions {
 }
 
 impl ListenOptions {
-    /// Lets further sockets of the same user listen on the same port (`SO_REUSEPORT`); Linux spreads new
-    /// connections over them. Default: no. [`Listener::bind_all`] sets it by itself where it is needed.
+    /// Lets further sockets of the same user listen on the same port (`SO_REUSEPORT`); Linux distributes
+    /// new connections among them. Default: no. [`Listener::bind_all`] sets it where it is needed.
     ///
-    /// Note what it gives up: a second server started by mistake is then no error, it silently takes a
-    /// share of the connections.
+    /// Drawback: a second server started by mistake does not fail; it silently takes a share of the
+    /// connections.
     #[must_use]
     pub fn reuse_port(mut self, yes: bool) -> Self {
         self.reuse_port = yes;
         self
     }
 
-    /// Connections the kernel keeps while they wait to be accepted. Default: 4096, the limit that Linux
-    /// itself sets by default (`net.core.somaxconn`).
+    /// Length of the kernel's accept queue (backlog). Default: 4096, the default limit of Linux
+    /// (`net.core.somaxconn`).
     #[must_use]
     pub fn backlog(mut self, connections: u32) -> Self {
         self.backlog = connections;
         self
     }
 
-    /// Whether small segments leave without waiting for acknowledgements (`TCP_NODELAY`). Default: yes. The
-    /// loop already sends once per burst, so delaying would add latency and save nothing.
+    /// Whether small segments are sent without waiting for acknowledgments (`TCP_NODELAY`). Default: yes.
+    /// The loop already sends once per burst, so a delay would add latency without a benefit.
     #[must_use]
     pub fn nodelay(mut self, yes: bool) -> Self {
         self.nodelay = yes;
@@ -53,7 +53,7 @@ impl ListenOptions {
     }
 
     /// The kernel's send buffer of each connection, in bytes (`SO_SNDBUF`, which Linux doubles). Default:
-    /// left to the kernel, which adapts it to the path; a fixed value bounds memory and throughput.
+    /// the kernel's choice, which adapts to the path. A fixed value bounds memory and throughput.
     #[must_use]
     pub fn send_buffer(mut self, bytes: usize) -> Self {
         self.send_buffer = Some(bytes);
@@ -61,7 +61,7 @@ impl ListenOptions {
     }
 
     /// The kernel's receive buffer of each connection, in bytes (`SO_RCVBUF`, which Linux doubles).
-    /// Default: left to the kernel, as above.
+    /// Default: the kernel's choice, which adapts to the path.
     #[must_use]
     pub fn receive_buffer(mut self, bytes: usize) -> Self {
         self.receive_buffer = Some(bytes);
@@ -69,36 +69,36 @@ impl ListenOptions {
     }
 }
 
-/// A listening socket, to be given to an [`Engine`](crate::Engine).
+/// A listening socket for an [`Engine`](crate::Engine).
 #[derive(Debug)]
 pub struct Listener {
-    /// Of whatever family: it is accepted from by its descriptor.
+    /// Of any address family: accepting uses its descriptor.
     pub(crate) socket: TcpListener,
-    /// It listens at a path.
+    /// Whether it listens at a path.
     pub(crate) unix: bool,
-    /// Another process may accept from it too.
+    /// Whether another process may accept from it too.
     pub(crate) inherited: bool,
 }
 
 impl Listener {
-    /// Listens on `address`; port 0 lets the kernel choose. A port whose former connections linger
+    /// Listens on `address`; port 0 lets the kernel choose. A port whose earlier connections linger
     /// (`TIME_WAIT`) may be bound again at once (`SO_REUSEADDR`).
     ///
     /// # Errors
     ///
-    /// Those of the system: the address is in use, is not ours, or is not permitted.
+    /// Errors of the system: the address is in use, is not local, or is not permitted.
     pub fn bind(address: SocketAddr, options: &ListenOptions) -> io::Result<Self> {
         let socket = bound(address, options)?;
         socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
         Ok(Self { socket: socket.into(), unix: false, inherited: false })
     }
 
-    /// Listens `count` times on `address`, for as many threads. Port 0 lets the kernel choose one port for
-    /// all.
+    /// Creates `count` listeners on `address`, for as many threads. Port 0 lets the kernel choose one port
+    /// for all of them.
     ///
     /// `SO_REUSEPORT` alone would let a second server of the same user share the port without an error. So
-    /// a given port is first bound without it, which fails when anyone listens there, and released. (Two
-    /// servers that start within the same millisecond can still miss each other.)
+    /// a given port is first bound without it, which fails if another socket listens on it, and released.
+    /// (Two servers that start within the same millisecond can still miss each other.)
     ///
     /// # Errors
     ///
@@ -106,14 +106,19 @@ impl Listener {
     pub fn bind_all(address: SocketAddr, count: usize, options: &ListenOptions) -> io::Result<Vec<Self>> {
         let alone = options.clone().reuse_port(false);
         match count {
-            0 => return Err(io::Error::new(io::ErrorKind::InvalidInput, "no listener asked for")),
+            0 => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "listener count is 0; at least 1 is required",
+                ));
+            }
             1 => return Ok(vec![Self::bind(address, &alone)?]),
             _ => {}
         }
         if address.port() != 0 {
             drop(bound(address, &alone)?);
         }
-        // A port chosen by the kernel is never one that is shared already.
+        // The kernel never chooses a port that is shared already.
         let shared = options.clone().reuse_port(true);
         let mut listeners = vec![Self::bind(address, &shared)?];
         let address = listeners[0].local_addr()?;
@@ -123,24 +128,29 @@ impl Listener {
         Ok(listeners)
     }
 
-    /// A socket that listens already, got from another process: TCP or a Unix stream. Both may accept from it, each
-    /// connection goes to one of them, and none is refused when either closes its end.
+    /// Adopts a listening socket of another process: TCP or a Unix stream. Both processes may accept from
+    /// it, each connection goes to one of them, and no connection is refused when either process closes its
+    /// descriptor.
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) if it is no TCP or Unix stream socket; otherwise those of the system.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) if it is not a TCP or Unix stream socket; errors of
+    /// the system.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let socket = Socket::from(fd);
         let address = socket.local_addr()?;
         let unix = address.is_unix();
         if !(unix || address.as_socket().is_some()) || socket.r#type()? != Type::STREAM {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no stream socket of TCP or of a path"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "descriptor is not a TCP or Unix stream socket",
+            ));
         }
         Ok(Self { socket: socket.into(), unix, inherited: true })
     }
 
-    /// Further listeners on the address of this one, for further threads, although it may have been alone on it
-    /// (`SO_REUSEPORT` is set late, which Linux takes for what binds from then on).
+    /// Creates further listeners on the address of this listener, for further threads, even if it was bound
+    /// without `SO_REUSEPORT`. (The option is set late; Linux applies it to later binds.)
     ///
     /// # Errors
     ///
@@ -151,11 +161,11 @@ impl Listener {
         (0..count).map(|_| Self::bind(address, &shared)).collect()
     }
 
-    /// The address it listens on, with the port that the kernel chose if it was asked to.
+    /// The listen address, with the port that the kernel chose for port 0.
     ///
     /// # Errors
     ///
-    /// Those of the system; a listener at a path has no such address.
+    /// Errors of the system. A listener at a path has no such address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
@@ -167,8 +177,9 @@ impl AsFd for Listener {
     }
 }
 
-/// A socket bound to `address` that does not listen yet. Accepted sockets inherit its options (Linux, the
-/// BSDs, macOS), which saves system calls per connection; so they are set before the first can come.
+/// Creates a socket bound to `address` that does not listen yet. Accepted sockets inherit its options
+/// (Linux, the BSDs, macOS), which saves system calls per connection; so they are set before the first
+/// accept.
 fn bound(address: SocketAddr, options: &ListenOptions) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;

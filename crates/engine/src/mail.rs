@@ -1,10 +1,10 @@
-//! Mail from other threads: one box per loop, and a wake-up per burst.
+//! Mail from other threads: one mailbox per loop, and one wake-up per burst.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How a sleeping loop is woken: its backend's way.
+/// The backend's way to wake a sleeping loop.
 pub(crate) enum Waker {
     Poll(mio::Waker),
     #[cfg(target_os = "linux")]
@@ -21,19 +21,19 @@ impl Waker {
     }
 }
 
-/// A handle by which any thread posts mail to one loop. Clones post to the same box.
+/// A handle for posting mail to one loop from any thread. Clones post to the same mailbox.
 pub struct Post<M> {
     shared: Arc<Shared<M>>,
 }
 
 impl<M> Post<M> {
-    /// Puts `mail` into the box; the loop hands it to [`App::mail`](crate::App::mail) in its next turn,
-    /// woken if it sleeps. Mail of one thread arrives in order.
+    /// Puts `mail` into the mailbox. The loop passes it to [`App::mail`](crate::App::mail) in its next turn
+    /// and is woken if it sleeps. Mail of one thread arrives in order.
     ///
     /// # Errors
     ///
-    /// The mail comes back when the box is full (see [`Config::mailbox`](crate::Config::mailbox)), or the
-    /// engine is gone ([`is_gone`](Self::is_gone)).
+    /// Returns the mail if the mailbox is full (see [`Config::mailbox`](crate::Config::mailbox)) or the
+    /// engine is dropped ([`is_gone`](Self::is_gone)).
     pub fn send(&self, mail: M) -> Result<(), M> {
         {
             let mut mailbox = self.shared.lock();
@@ -46,9 +46,10 @@ impl<M> Post<M> {
         Ok(())
     }
 
-    /// Has the loop call [`App::mail`](crate::App::mail) in its next turn even if the box is empty then, woken
-    /// if it sleeps. Never refused: what may not be lost to a full box stands elsewhere, is changed before this
-    /// call, and is read in that callback. A loop may wake itself: it does not sleep before its next turn.
+    /// Makes the loop call [`App::mail`](crate::App::mail) in its next turn even with an empty mailbox, and
+    /// wakes it if it sleeps. Never rejected: keep state that must not be lost to a full mailbox elsewhere,
+    /// change it before this call, and read it in that callback. A loop may wake itself: it does not sleep
+    /// before its next turn.
     pub fn wake(&self) {
         self.shared.woken.store(true, Ordering::SeqCst);
         self.alert();
@@ -56,22 +57,22 @@ impl<M> Post<M> {
 
     fn alert(&self) {
         // Either this thread sees that the loop sleeps, or the loop, before it sleeps, sees the mail: each
-        // writes its own flag before it reads the other's, in one total order.
+        // writes its own flag before it reads the other flag, in one total order.
         self.shared.pending.store(true, Ordering::SeqCst);
         if self.shared.asleep.swap(false, Ordering::SeqCst) {
             // Waking can only fail if the descriptor is broken; the mail is then read at the next event.
             if let Err(error) = self.shared.waker.wake() {
-                tracing::warn!(%error, "could not wake a loop for its mail");
+                tracing::warn!(%error, "cannot wake a loop for its mail");
             }
         }
     }
 
-    /// Whether more than half of what the box takes is in it: a good time to wait, for those who can.
+    /// Whether the mailbox is more than half full: senders that can wait should wait.
     pub fn is_crowded(&self) -> bool {
         self.shared.lock().mail.len() > self.shared.limit / 2
     }
 
-    /// Whether the engine has been dropped: nothing will ever be delivered again.
+    /// Whether the engine has been dropped: no mail is delivered any more.
     pub fn is_gone(&self) -> bool {
         self.shared.lock().gone
     }
@@ -89,10 +90,10 @@ impl<M> fmt::Debug for Post<M> {
     }
 }
 
-/// The loop's end of the box.
+/// The receiving end of the mailbox.
 pub(crate) struct Inbox<M> {
     shared: Arc<Shared<M>>,
-    /// Swapped with the vector in the box, so that neither is allocated anew.
+    /// Swapped with the vector in the mailbox, to avoid allocations.
     burst: Vec<M>,
 }
 
@@ -113,20 +114,21 @@ impl<M> Inbox<M> {
         Post { shared: Arc::clone(&self.shared) }
     }
 
-    /// Announces that the loop is about to sleep. `false`: there is mail, so it must not.
+    /// Announces that the loop is about to sleep. `false`: mail is pending, so it must not sleep.
     pub(crate) fn fall_asleep(&self) -> bool {
         self.shared.asleep.store(true, Ordering::SeqCst);
         !self.shared.pending.load(Ordering::SeqCst)
     }
 
-    /// From here on nobody needs to wake the loop.
+    /// Announces that the loop is awake and needs no wake-up.
     pub(crate) fn wake_up(&self) {
         self.shared.asleep.store(false, Ordering::Relaxed);
     }
 
-    /// Everything in the box, or `None` when it is empty and nobody has asked to be called. To be given back to [`finish`](Self::finish).
+    /// Takes all mail, or `None` if the mailbox is empty and no wake-up was requested. Return the vector
+    /// with [`finish`](Self::finish).
     pub(crate) fn take(&mut self) -> Option<Vec<M>> {
-        // The flag is lowered before the box is emptied: mail that comes in between raises it again.
+        // The flag is cleared before the mailbox is emptied: mail that arrives in between sets it again.
         if !self.shared.pending.load(Ordering::Relaxed) || !self.shared.pending.swap(false, Ordering::SeqCst)
         {
             return None;
@@ -141,7 +143,7 @@ impl<M> Inbox<M> {
         Some(burst)
     }
 
-    /// The burst has been handled; its vector is used again unless it has grown large.
+    /// Takes back the vector of a handled burst for reuse, unless it has grown large.
     pub(crate) fn finish(&mut self, mut burst: Vec<M>) {
         burst.clear();
         if burst.capacity() <= KEPT {
@@ -164,11 +166,11 @@ impl<M> Drop for Inbox<M> {
 
 struct Shared<M> {
     mailbox: Mutex<Mailbox<M>>,
-    /// There is mail that the loop has not seen, or it was woken.
+    /// The loop has unseen mail, or was woken.
     pending: AtomicBool,
-    /// The application is to be called even without mail.
+    /// The application must be called even without mail.
     woken: AtomicBool,
-    /// The loop sleeps, or is about to, and needs to be woken.
+    /// The loop sleeps, or is about to, and needs a wake-up.
     asleep: AtomicBool,
     limit: usize,
     waker: Waker,
@@ -180,11 +182,11 @@ struct Mailbox<M> {
 }
 
 impl<M> Shared<M> {
-    /// No code runs under the lock that could leave the box half changed, so a poisoned one is as good.
+    /// No code under the lock can leave the mailbox inconsistent, so a poisoned lock is usable.
     fn lock(&self) -> MutexGuard<'_, Mailbox<M>> {
         self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Capacity kept between bursts, in pieces of mail: a rare flood does not hold its memory for ever.
+/// Capacity kept between bursts, in pieces of mail, so that a rare flood does not pin memory.
 const KEPT: usize = 1024;

@@ -1,9 +1,9 @@
 //! The readiness backend: epoll or kqueue through mio, edge-triggered.
 //!
-//! A socket is registered once, for both directions, and never again. An edge marks the connection readable;
-//! it stays so until a receive takes less than was asked for, which says that the kernel had no more, so the
-//! usual message costs one receive and no second one to learn that nothing is left. A send that is taken
-//! whole costs one send; only one that is cut short waits for the edge of the other direction.
+//! A socket is registered once, for both directions. An edge marks the connection readable; it stays
+//! readable until a receive returns less than the buffer size, which means that the kernel has no more
+//! bytes. So a typical message costs one receive, without a second receive that finds no bytes. A complete
+//! send costs one system call; only a short send waits for the edge of the other direction.
 
 mod accept;
 mod connect;
@@ -26,35 +26,35 @@ pub(crate) struct Poll<C> {
     poll: mio::Poll,
     events: Events,
     acceptors: Acceptors,
-    /// The kernel's end of each connection, by slot.
+    /// Kernel-side state of each connection, by slot.
     links: Vec<Option<Link<C>>>,
-    /// Lent to the application chunk by chunk.
+    /// The receive buffer, lent to the application chunk by chunk.
     buffer: Box<[u8]>,
     receives_per_turn: u32,
-    /// Connections of ours that are connected, or have failed to.
+    /// Outgoing connections that are established, or have failed.
     connected: Vec<ConnId>,
-    /// Connections with something to receive, each at most once.
+    /// Connections that may have bytes to receive, each at most once.
     readable: Vec<ConnId>,
-    /// Connections whose chain waited for room in the kernel, which there is now.
+    /// Connections whose blocked chain may continue.
     writable: Vec<ConnId>,
-    /// Empty between turns: swapped with a list while that is worked off, to keep its memory.
+    /// Empty between turns: swapped with a list while that list is processed, to keep its memory.
     batch: Vec<ConnId>,
 }
 
-/// What this backend knows of a connection.
+/// State of a connection in this backend.
 struct Link<C> {
     stream: TcpStream,
-    /// It is not connected yet.
+    /// The connection is not established yet.
     connecting: bool,
-    /// There may be something to receive.
+    /// Bytes may be available.
     readable: bool,
-    /// The end or an error is to be received, so a short receive does not mean that nothing is left.
+    /// The peer's end or an error is pending, so a short receive does not mean that no event is left.
     hangup: bool,
     /// The connection is on the readable list.
     queued: bool,
-    /// Much comes: the application may want it elsewhere.
+    /// Large receives: the application may want them in its own buffer.
     bulk: bool,
-    /// The kernel refused part of the chain; the edge that ends it is still to come.
+    /// The kernel took only part of the chain; the next writable edge is pending.
     blocked: bool,
     /// The chain in flight.
     chain: Option<C>,
@@ -85,8 +85,8 @@ impl<A: App> Backend<A> for Poll<A::Chain> {
         let mut batch = mem::replace(&mut self.readable, mem::take(&mut self.batch));
         for conn in batch.drain(..) {
             self.receive_turn(app, io, conn);
-            // An answer to this connection alone leaves while it is in the cache; one to many waits for
-            // the end of the turn, so that it leaves with what others of the turn add to it.
+            // An answer to this connection alone is sent while it is in the cache. A broadcast waits for
+            // the end of the turn, so that one send carries it with other messages of the turn.
             if io.sends == [conn] {
                 io.sends.clear();
                 self.start_send(app, io, conn);
@@ -102,7 +102,8 @@ impl<A: App> Backend<A> for Poll<A::Chain> {
         while let Some(conn) = io.resumes.pop() {
             self.resume(io, conn);
         }
-        // No connection is on both lists: a chain in flight is on the first, none in flight on the second.
+        // No connection is on both lists: the first contains chains in flight, the second connections
+        // without a chain.
         let mut batch = mem::replace(&mut self.writable, mem::take(&mut self.batch));
         for conn in batch.drain(..) {
             self.continue_send(app, io, conn);
@@ -140,7 +141,7 @@ impl<C: Chain> Poll<C> {
         Ok((poll, waker))
     }
 
-    /// Turns events into marks and lists. No callback runs here, so all of them name living connections.
+    /// Turns events into marks and lists. No callback runs here, so all events refer to open connections.
     fn sort_events(&mut self, io: &mut Io) {
         let first = self.acceptors.first_free_token();
         for event in &self.events {
@@ -165,7 +166,8 @@ impl<C: Chain> Poll<C> {
         }
     }
 
-    /// Receives until nothing is left, the application pauses or closes, or others must have their turn.
+    /// Receives until no bytes are left, the application pauses or closes, or other connections must be
+    /// served.
     fn receive_turn<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) {
         if let Some(link) = self.link(io, conn) {
             link.queued = false;
@@ -210,7 +212,7 @@ impl<C: Chain> Poll<C> {
         if self.go_on(app, io, conn, outcome) { next } else { Next::Nothing }
     }
 
-    /// Acts on the outcome of a receive. Whether there may be more.
+    /// Acts on the result of a receive. Returns whether more bytes may be available.
     fn go_on<A: App<Chain = C>>(
         &mut self,
         app: &mut A,
@@ -242,7 +244,7 @@ impl<C: Chain> Poll<C> {
     fn resume(&mut self, io: &mut Io, conn: ConnId) {
         if let Some(slot) = io.slots.live_mut(conn) {
             slot.resume_listed = false;
-            // An edge that came during the pause has left its mark, so none is lost.
+            // An edge during the pause has left its mark, so no edge is lost.
             self.queue_if_readable(io, conn);
         }
     }
@@ -257,7 +259,7 @@ impl<C: Chain> Poll<C> {
         }
     }
 
-    /// Asks the application for everything it has queued, and sends it.
+    /// Asks the application for all queued bytes, and sends them.
     fn start_send<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) {
         let Some(slot) = io.slots.live_mut(conn) else { return };
         slot.send_listed = false;
@@ -270,7 +272,7 @@ impl<C: Chain> Poll<C> {
         }
     }
 
-    /// Hands the chain in flight to the kernel: one system call.
+    /// Sends the chain in flight: one system call.
     fn continue_send<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) {
         if io.slots.live_mut(conn).is_none() {
             return;
@@ -303,7 +305,7 @@ impl<C: Chain> Poll<C> {
         }
     }
 
-    /// Everything has left; the end of our side follows if it was asked for.
+    /// Shuts down the sending side if requested, after all bytes are sent.
     fn shutdown_if_asked(&mut self, io: &mut Io, conn: ConnId) {
         let Some(slot) = io.slots.live_mut(conn) else { return };
         if slot.sending != Sending::Closing {
@@ -317,11 +319,11 @@ impl<C: Chain> Poll<C> {
         }
     }
 
-    /// Closes everything listed, also what the callbacks of closing list.
+    /// Closes all listed connections, including those that the `closed` callbacks list.
     fn close_listed<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
         while let Some((conn, why)) = io.closes.pop_front() {
             if let Some(link) = self.links.get_mut(conn.index()).and_then(Option::take) {
-                // Closing the descriptor is what takes it off the poller.
+                // Closing the descriptor removes it from the poller.
                 drop(link.stream);
                 if let Some(chain) = link.chain {
                     app.finish_send(io, conn, chain, false);
@@ -333,19 +335,19 @@ impl<C: Chain> Poll<C> {
         }
     }
 
-    /// The link of a connection that has not gone.
+    /// The link of an open connection.
     fn link(&mut self, io: &Io, conn: ConnId) -> Option<&mut Link<C>> {
         io.slots.get(conn)?;
         self.links.get_mut(conn.index())?.as_mut()
     }
 }
 
-/// What follows a receive.
+/// The next step after a receive.
 enum Next {
-    /// There is no more, or it is not wanted.
+    /// No more bytes, or reads are paused.
     Nothing,
     More,
-    /// More, after the others: it was much.
+    /// More bytes, after other connections: this connection received a lot.
     Others,
 }
 
@@ -363,12 +365,12 @@ impl<C> Link<C> {
         }
     }
 
-    /// Whether the event ends the wait of a blocked chain: there is room, or an error for the send to find.
+    /// Whether the event unblocks a chain: the kernel has capacity, or an error for the send to find.
     fn mark_writable(&mut self, event: &Event) -> bool {
         (event.is_writable() || event.is_write_closed() || event.is_error()) && mem::take(&mut self.blocked)
     }
 
-    /// Whether the connection has to be queued for receiving.
+    /// Whether the connection must be queued for receiving.
     fn mark_readable(&mut self, event: &Event, io: &mut Io, conn: ConnId) -> bool {
         if !(event.is_readable() || event.is_read_closed() || event.is_error()) {
             return false;
@@ -376,7 +378,7 @@ impl<C> Link<C> {
         self.readable = true;
         self.hangup |= event.is_read_closed() || event.is_error();
         if io.slots.get(conn).is_some_and(|slot| slot.receiving == Receiving::Ended) {
-            // After the peer's end a receive reports no error any more, so a reset is asked for by name.
+            // After the peer's end a receive reports no error any more, so a reset is queried explicitly.
             if event.is_error() {
                 let error = self.stream.take_error().ok().flatten();
                 io.close_for(conn, || error.map_or(Closed::Reset, Closed::from));
@@ -387,11 +389,11 @@ impl<C> Link<C> {
     }
 }
 
-/// What the kernel took of a chain.
+/// The part of a chain that the kernel took.
 #[derive(Default)]
 struct Sent {
     bytes: usize,
-    /// It took less than it was offered: it has no room for more.
+    /// The kernel took less than it was offered: its buffer is full.
     short: bool,
 }
 
@@ -402,8 +404,8 @@ fn send<C: Chain>(stream: &mut TcpStream, chain: &C, io: &Io) -> io::Result<Sent
     let slices = &slices[..count.min(SLICES)];
     let offered: usize = slices.iter().map(|slice| slice.len()).sum();
     if offered == 0 {
-        // A chain that has a length and no bytes would wait for ever.
-        return Err(io::Error::new(io::ErrorKind::WriteZero, "a chain showed no bytes"));
+        // A chain that has a length and yields no bytes would wait forever.
+        return Err(io::Error::new(io::ErrorKind::WriteZero, "chain with unsent bytes returned no slices"));
     }
     io.stats.sends.add(1);
     let bytes = match slices {
@@ -416,14 +418,13 @@ fn send<C: Chain>(stream: &mut TcpStream, chain: &C, io: &Io) -> io::Result<Sent
 
 const WAKER: Token = Token(0);
 
-/// Events taken from the kernel at once; further ones come with the next turn.
+/// Events per poll; further events follow in the next turn.
 const EVENTS_PER_TURN: usize = 1024;
 
-/// Slices of a chain offered to one send; a longer chain goes on in the next turn. Sixteen bytes each, on
-/// the stack.
+/// Slices of a chain per send; a longer chain continues in the next turn. Sixteen bytes each, on the stack.
 const SLICES: usize = 64;
 
-/// A send to a peer that has gone is an error, not a signal.
+/// A send to a closed peer is an error, not a signal.
 #[cfg(not(target_vendor = "apple"))]
 const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
 #[cfg(target_vendor = "apple")]
@@ -438,12 +439,12 @@ mod tests {
     use crate::{Accepted, Engine, ListenOptions};
 
     #[test]
-    fn a_connection_is_small() {
+    fn connection_state_is_small() {
         type Chain = io::Cursor<Vec<u8>>;
-        // A slab adds at most a word; lists hold a connection's id a few times.
+        // A slab adds at most a word; lists contain a connection's id a few times.
         let slot = size_of::<Slot>() + size_of::<usize>();
         let link = size_of::<Option<Link<Chain>>>() - size_of::<Chain>();
-        assert!(slot + link <= 80, "{slot} + {link} bytes beside the chain");
+        assert!(slot + link <= 80, "{slot} + {link} bytes in addition to the chain");
     }
 
     struct Silent;
@@ -465,7 +466,7 @@ mod tests {
         fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
     }
 
-    /// The one connection's socket, as accepted.
+    /// The socket of the only connection, as accepted.
     fn accepted(nodelay: bool) -> TcpStream {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let listener = Listener::bind(address, &ListenOptions::default().nodelay(nodelay)).unwrap();
@@ -486,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_may_move_to_another_thread() {
+    fn engine_can_move_to_another_thread() {
         fn sendable<T: Send>() {}
         fn shareable<T: Send + Sync>() {}
         sendable::<Engine<Silent>>();

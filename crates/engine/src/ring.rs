@@ -1,13 +1,13 @@
 //! The ring backend: `io_uring`.
 //!
-//! One call of the kernel a turn hands over everything queued and brings everything completed. Sockets are
-//! accepted by one operation for all and live in the ring's own table, outside of the process's
-//! descriptors. Each connection has one receive that stays, and is filled from buffers shared by all. A send
-//! is fired: the kernel takes it whole and says nothing, or reports at once what went wrong, and only then
-//! the connection has one ordinary send that waits for the peer.
+//! One system call per turn submits all queued operations and returns all completions. A single multishot
+//! operation per listener accepts sockets into the ring's own file table, outside of the process's
+//! descriptors. Each connection has one persistent receive, which fills buffers shared by all connections.
+//! A send is fired: the kernel takes all of it without a completion, or reports at once why it did not;
+//! only then the connection submits an ordinary send that waits for the peer.
 //!
-//! What has been handed over belongs to the kernel until it is home, so a connection is closed in two
-//! steps: cancel what is in flight, and when the last of it has come home, close the socket.
+//! Submitted memory belongs to the kernel until the operation completes, so a connection is closed in two
+//! steps: cancel the operations in flight, and close the socket when the last of them has completed.
 
 mod accept;
 mod appends;
@@ -49,99 +49,99 @@ use crate::{App, Append, Chain, Closed, Config, ConnId, Io, Large, Listener};
 pub(crate) struct Ring<C, K: Kernel = Uring> {
     kernel: K,
     acceptors: Acceptors,
-    /// The kernel's end of each connection, by slot.
+    /// Kernel-side state of each connection, by slot.
     links: Vec<Option<Link<C>>>,
-    /// What has completed since the last turn.
+    /// Completions since the last turn.
     completed: Vec<Completion>,
-    /// Sends that are home when the kernel has taken them and said nothing, in the order of firing.
+    /// Fired sends, in order. They are complete once the kernel has taken them without a completion.
     fired: Vec<Fired>,
-    /// Bytes of them that were queued and not submitted.
+    /// Bytes of fired sends that are queued and not submitted.
     unsubmitted: usize,
-    /// One of them cannot wait for the next event to be called home, whatever the application says.
+    /// A fired send must complete before the next event, regardless of the application.
     hurried: bool,
-    /// Boxes without a chain, to be used again.
+    /// Boxes without a chain, for reuse.
     berths: Vec<Box<Option<C>>>,
-    /// Sockets on their way to be connected, by slot, each at an address of its own: the kernel reads from it.
+    /// Sockets to be connected, by slot, each boxed: the kernel reads from its address.
     outgoing: BTreeMap<usize, Box<Outgoing>>,
-    /// Appends to files that are with the kernel, each at an address of its own, though it reads behind that only.
+    /// Appends in flight, each boxed, although the kernel reads only the buffers behind it.
     appends: Slab<Box<Append>>,
-    /// Connections that receive again and have something that was held.
+    /// Resumed connections with deferred input.
     readable: Vec<ConnId>,
-    /// Connections whose receive has ended and may have to be armed anew.
+    /// Connections whose receive has ended and may have to be armed again.
     unarmed: Vec<ConnId>,
-    /// The same, but others took all buffers before them: they come first.
+    /// The same, but other connections took all buffers before them: they are armed first.
     starved: Vec<ConnId>,
-    /// Bytes handed over at once of what was held: as many as a receive brings.
+    /// Deferred bytes delivered at once: as many as one receive returns.
     piece: usize,
-    /// Empty between turns: swapped with a list while that is worked off, to keep its memory.
+    /// Empty between turns: swapped with a list while that list is processed, to keep its memory.
     batch: Vec<ConnId>,
 }
 
-/// What this backend knows of a connection.
+/// State of a connection in this backend.
 struct Link<C> {
-    /// The socket's place in the ring's table.
+    /// The socket's slot in the ring's file table.
     file: u32,
     receive: Receive,
     send: Send,
     shutdown: Shutdown,
     close: Close,
-    /// Much comes: the application may want it elsewhere.
+    /// Large receives: the application may want them in its own buffer.
     bulk: bool,
-    /// The turn in which something was received last, in its lower bits.
+    /// The turn of the last receive, in its lower bits.
     fed: u32,
     /// Bytes offered to the kernel by the send in flight.
     offered: u32,
-    /// The chain in flight, at an address of its own: the kernel reads from it.
+    /// The chain in flight, boxed: the kernel reads from its address.
     chain: Option<Box<Option<C>>>,
-    /// Received and not wanted yet.
+    /// Received input that the application has deferred.
     held: Option<Box<Held>>,
-    /// What the receive in flight fills, at an address of its own.
+    /// The buffer of the large receive in flight, boxed.
     large: Option<Box<Large>>,
-    /// Why it closes. In a box, since most do not.
+    /// The reason for closing. Boxed, since most connections have none.
     why: Option<Box<Closed>>,
 }
 
-/// The receive of a connection.
+/// State of a connection's receive operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Receive {
     Home,
-    /// Nothing can be received yet: the socket is on its way into the table.
+    /// No receive is possible: the socket is being moved into the table.
     Installing,
-    /// Nor now: it is being connected.
+    /// No receive is possible: the socket is being connected.
     Connecting,
     Armed,
-    /// Into a buffer of the application's, once.
+    /// A single receive into a buffer of the application.
     Large,
-    /// The peer has ended; an error is waited for.
+    /// The peer has ended; a poll for errors is in flight.
     Watching,
-    /// A cancellation is under way.
+    /// A cancellation is in flight.
     Cancelled,
 }
 
-/// The send of a connection.
+/// State of a connection's send operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Send {
     Home,
-    /// It is home when it has been handed over and no completion says otherwise.
+    /// Complete once it is submitted, unless a completion reports otherwise.
     Fired,
-    /// It completes when something has left.
+    /// Completes when bytes are sent.
     Waiting,
 }
 
-/// The operation that ends our sending side.
+/// State of the shutdown of the sending side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shutdown {
     Home,
     InFlight,
 }
 
-/// How far closing has come.
+/// Progress of closing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Close {
     No,
-    /// Waits until everything is home.
+    /// Waits until all operations complete.
     Wanted,
-    /// With the kernel.
+    /// The close operation is in flight.
     InFlight,
 }
 
@@ -167,7 +167,7 @@ impl<A: App, K: Kernel> Backend<A> for Ring<A::Chain, K> {
     fn deliver(&mut self, app: &mut A, io: &mut Io) {
         io.stats.enters.set(self.kernel.enters());
         let mut completed = mem::take(&mut self.completed);
-        // Chains come home first, so that what is received next may be answered at once.
+        // Completed sends first, so that the next received chunk may be answered at once.
         for completion in &completed {
             if let Some(Kind::Fire | Kind::Send) = completion.token.kind() {
                 self.sent(app, io, completion);
@@ -180,7 +180,7 @@ impl<A: App, K: Kernel> Backend<A> for Ring<A::Chain, K> {
             self.answer_at_once(app, io, completion.token, next);
         }
         completed.clear();
-        // What early submissions have brought meanwhile.
+        // Completions of early submissions.
         completed.append(&mut self.completed);
         self.completed = completed;
         self.deliver_held(app, io);
@@ -219,7 +219,8 @@ impl<A: App, K: Kernel> Backend<A> for Ring<A::Chain, K> {
 }
 
 impl<C: Chain> Ring<C> {
-    /// The backend and the means to wake it; or the listeners back, and why there is no ring here.
+    /// Creates the backend and its waker; or returns the listeners, and the reason why a ring is not
+    /// available.
     pub(crate) fn new(
         config: &Config,
         listeners: Vec<Listener>,
@@ -272,12 +273,12 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             Some(Kind::Sync) => self.synced(app, io, completion),
             Some(Kind::Wake) => io.stats.wakes.add(1),
             Some(Kind::Nothing | Kind::Fire | Kind::Send) => {}
-            None => tracing::error!(?completion, "the ring completed what nobody asked for"),
+            None => tracing::error!(?completion, "the ring returned a completion with an unknown token"),
         }
     }
 
-    /// An answer to this connection alone is made while all it needs is in the cache; one to many waits for
-    /// the end of the turn, and so does one to a burst that goes on.
+    /// Sends the answer to this connection alone while its data is in the cache. A broadcast waits for the
+    /// end of the turn, and so does the answer to a burst that continues.
     fn answer_at_once<A: App<Chain = C>>(
         &mut self,
         app: &mut A,
@@ -294,13 +295,13 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         }
     }
 
-    /// Whose operation it was, unless that has gone.
+    /// The connection of an operation, unless it has closed.
     fn owner(&mut self, io: &Io, token: Token) -> Option<(ConnId, &mut Link<C>)> {
         let conn = io.slots.id_at(token.index()).filter(|conn| token.is_of(*conn))?;
         Some((conn, self.links.get_mut(conn.index())?.as_mut()?))
     }
 
-    /// The link of a connection that has not gone.
+    /// The link of an open connection.
     fn link(&mut self, io: &Io, conn: ConnId) -> Option<&mut Link<C>> {
         io.slots.get(conn)?;
         self.links.get_mut(conn.index())?.as_mut()
@@ -327,7 +328,7 @@ impl<C> Link<C> {
 }
 
 impl<C, K: Kernel> Drop for Ring<C, K> {
-    /// Nothing that the kernel may still read or write is freed before it has let go.
+    /// Memory that the kernel may still access is not freed before its operations complete.
     fn drop(&mut self) {
         if !self.kernel.join() {
             for link in self.links.drain(..).flatten() {
@@ -344,8 +345,8 @@ mod tests {
     use crate::slots::Slot;
 
     #[test]
-    fn a_connection_is_small() {
-        // A slab adds at most a word; lists hold a connection's id a few times.
+    fn connection_state_is_small() {
+        // A slab adds at most a word; lists contain a connection's id a few times.
         let slot = size_of::<Slot>() + size_of::<usize>();
         let link = size_of::<Option<Link<io::Cursor<Vec<u8>>>>>();
         assert!(slot + link <= 104, "{slot} + {link} bytes");

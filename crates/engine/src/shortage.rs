@@ -1,9 +1,9 @@
-//! Errors of accepting: which concern one connection, and what helps against the others.
+//! Accept errors: errors of a single connection, and remedies for shortages.
 
 use std::io;
 
-/// Errors that belong to the connection at the head of the backlog, not to the listener. Linux reports
-/// network errors of a new connection this way and says to go on (accept(2), "Error handling").
+/// Errors of the connection at the head of the backlog, not of the listener. Linux reports network errors
+/// of a new connection this way and requires a retry (accept(2), "Error handling").
 pub(crate) fn concerns_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, TimedOut};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted | TimedOut)
@@ -22,7 +22,7 @@ pub(crate) fn concerns_one_connection(error: &io::Error) -> bool {
         )
 }
 
-/// What the operator can do.
+/// The remedy for the operator.
 pub(crate) fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EMFILE) => "raise the process's descriptor limit: ulimit -n, or LimitNOFILE= of systemd",
@@ -30,7 +30,7 @@ pub(crate) fn remedy(error: &io::Error) -> &'static str {
         Some(libc::ENOBUFS | libc::ENOMEM) => {
             "the kernel is out of memory for sockets: see sysctl net.ipv4.tcp_mem"
         }
-        _ => "accepting is tried again by itself",
+        _ => "none needed: accepting is retried automatically",
     }
 }
 
@@ -43,7 +43,7 @@ mod tests {
         for code in [libc::ECONNABORTED, libc::EPROTO, libc::EINTR, libc::EPERM, libc::EHOSTUNREACH] {
             assert!(concerns_one_connection(&io::Error::from_raw_os_error(code)), "{code}");
         }
-        // EBADF stands for what cannot happen: it must pause too, or the loop would spin.
+        // EBADF represents an impossible error: it must pause too, or the loop would spin.
         for code in [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::EBADF] {
             assert!(!concerns_one_connection(&io::Error::from_raw_os_error(code)), "{code}");
         }

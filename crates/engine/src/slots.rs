@@ -1,14 +1,14 @@
-//! What the loop remembers about a connection whatever the backend: a few states and a timer.
+//! Backend-independent state of a connection: a few flags and a timer.
 
 use slab::Slab;
 
 use crate::wheel::{Node, Nodes};
 
-/// Names one connection of one loop: a slot and the generation that lives in it.
+/// Identifies one connection of one loop: a slot and its generation.
 ///
-/// A slot is used again after [`App::closed`](crate::App::closed), a generation is not: commands on an id
-/// whose connection has gone are ignored. (Generations are counted in 32 bits per loop, so an id kept for
-/// exactly 2^32 connections, or a multiple, could meet its double. Keep no ids after `closed`.)
+/// A slot is reused after [`App::closed`](crate::App::closed), a generation is not: commands with the id of
+/// a closed connection are ignored. (Generations are counted in 32 bits per loop, so an id kept for exactly
+/// 2^32 connections, or a multiple, could collide. Keep no ids after `closed`.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId {
     index: u32,
@@ -16,34 +16,34 @@ pub struct ConnId {
 }
 
 impl ConnId {
-    /// The slot: small, dense, unique among the living connections of this loop. Made to index a slab or a
-    /// vector of the application's own.
+    /// The slot: small, dense, unique among the open connections of this loop. Suited as an index into a
+    /// slab or a vector of the application.
     pub fn index(self) -> usize {
         self.index as usize
     }
 
-    /// Tells it from others that had the slot before.
+    /// Distinguishes connections that used the same slot.
     #[cfg(target_os = "linux")]
     pub(crate) fn generation(self) -> u32 {
         self.generation
     }
 }
 
-/// Our receiving side.
+/// State of the receiving side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receiving {
     On,
-    /// The application asked for a pause; what the peer sends waits in the kernel.
+    /// The application paused reads; bytes of the peer wait in the kernel.
     Paused,
-    /// The peer ended its sending side.
+    /// The peer shut down its sending side.
     Ended,
 }
 
-/// Our sending side.
+/// State of the sending side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sending {
     Open,
-    /// To be shut down once everything queued has left.
+    /// To be shut down once all queued bytes are sent.
     Closing,
     Shut,
 }
@@ -53,24 +53,24 @@ pub(crate) struct Slot {
     generation: u32,
     pub(crate) receiving: Receiving,
     pub(crate) sending: Sending,
-    /// The application has something to send that `start_send` has not been asked for.
+    /// The application requested a send, and `start_send` has not been called yet.
     pub(crate) send_wanted: bool,
     /// The connection is on the list of sends.
     pub(crate) send_listed: bool,
-    /// A chain is with the backend.
+    /// The backend has a chain.
     pub(crate) in_flight: bool,
-    /// The connection is on the list of resumed ones.
+    /// The connection is on the list of resumes.
     pub(crate) resume_listed: bool,
-    /// A reason to close is recorded: commands are ignored, nothing more is received or sent.
+    /// A reason to close is recorded: commands are ignored, no bytes are received or sent.
     pub(crate) closing: bool,
-    /// It is ours to connect, and is not connected yet.
+    /// An outgoing connection that is not established yet.
     pub(crate) connecting: bool,
     timer: Node,
 }
 
 #[cfg(target_os = "linux")]
 impl Slot {
-    /// Whether something of the connection waits for its chain in flight to come home.
+    /// Whether a command of the connection waits for its chain in flight.
     pub(crate) fn waits_for_send(&self) -> bool {
         let ends = self.closing || self.sending == Sending::Closing;
         self.send_wanted || ends || self.receiving == Receiving::Paused
@@ -117,12 +117,12 @@ impl Slots {
         self.slab.get_mut(conn.index()).filter(|slot| slot.generation == conn.generation)
     }
 
-    /// The slot, unless the connection has gone or is about to.
+    /// The slot of a connection that is neither closed nor closing.
     pub(crate) fn live_mut(&mut self, conn: ConnId) -> Option<&mut Slot> {
         self.get_mut(conn).filter(|slot| !slot.closing)
     }
 
-    /// Who lives in the slot now.
+    /// The id of the connection in the slot.
     pub(crate) fn id_at(&self, index: usize) -> Option<ConnId> {
         let slot = self.slab.get(index)?;
         Some(ConnId { index: index as u32, generation: slot.generation })
@@ -138,7 +138,7 @@ impl Slots {
 }
 
 impl Nodes for Slots {
-    /// The wheel names only slots that are filled: a timer is cleared before its slot is vacated.
+    /// The wheel refers only to occupied slots: a timer is cleared before its slot is vacated.
     fn node(&mut self, index: u32) -> &mut Node {
         &mut self.slab[index as usize].timer
     }
@@ -149,21 +149,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stale_id_finds_nothing_in_a_slot_used_again() {
+    fn stale_id_does_not_match_reused_slot() {
         let mut slots = Slots::default();
         let first = slots.insert();
         slots.remove(first);
         let second = slots.insert();
-        assert_eq!(first.index(), second.index(), "the slot is used again");
+        assert_eq!(first.index(), second.index(), "the slot is reused");
         assert_ne!(first, second);
         assert!(slots.get(first).is_none() && slots.get(second).is_some());
         slots.remove(first);
-        assert_eq!(slots.len(), 1, "removing by a stale id removes nobody");
+        assert_eq!(slots.len(), 1, "removing by a stale id has no effect");
         assert_eq!(slots.id_at(second.index()), Some(second));
     }
 
     #[test]
-    fn a_closing_connection_takes_no_commands() {
+    fn closing_connection_ignores_commands() {
         let mut slots = Slots::default();
         let conn = slots.insert();
         assert!(slots.live_mut(conn).is_some());

@@ -1,4 +1,5 @@
-//! Spare memory: receiving into the spare capacity of an application's buffer, and giving back what is free.
+//! Memory: receiving into the spare capacity of an application's buffer, and returning free memory to the
+//! system.
 
 #![allow(unsafe_code)]
 
@@ -9,9 +10,9 @@ use socket2::SockRef;
 
 use crate::Large;
 
-/// Gives free memory of the process back to the system, where the C library's allocator keeps it (glibc): small pieces that
-/// are in use would hold it in place, however much is free between them. Takes a lock of the allocator for as long as that
-/// takes, some microseconds for each free megabyte, so it is no work for a loop.
+/// Returns free memory of the process to the system, where the C library's allocator retains it (glibc):
+/// small allocations would pin it otherwise. It holds a lock of the allocator for some microseconds per
+/// free megabyte, so it must not run on a loop.
 pub fn give_back_free_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: it may be called at any time on any thread, and touches nothing that is in use.
@@ -21,12 +22,12 @@ pub fn give_back_free_memory() {
 }
 
 impl Large {
-    /// Bytes that may be received: none if the buffer has no capacity for them.
+    /// Number of bytes that may be received: 0 if the buffer has no spare capacity.
     pub(crate) fn room(&self) -> usize {
         self.most.min(self.buffer.capacity() - self.buffer.len())
     }
 
-    /// Receives what is there, at most `most` bytes, behind what the buffer holds.
+    /// Receives available bytes, at most `most`, behind the content of the buffer.
     pub(crate) fn receive(&mut self, socket: &impl AsFd, most: usize) -> io::Result<usize> {
         let room = self.room().min(most);
         let received = SockRef::from(socket).recv(&mut self.buffer.spare_capacity_mut()[..room])?;

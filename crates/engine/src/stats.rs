@@ -1,50 +1,50 @@
-//! What a loop counts, and who may read it.
+//! Counters of a loop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Counters of one loop, since it was made. Plain numbers, read by value.
+/// Counters of one loop since its creation. Plain numbers, read by value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Turns, each of which waited for the kernel once.
+    /// Turns. Each turn waited for the kernel once.
     pub turns: u64,
-    /// System calls that entered the ring; 0 with the readiness backend, whose calls are one a turn, one a
-    /// receive and one a send.
+    /// System calls that entered the ring; 0 with the readiness backend, which makes one call per turn, per
+    /// receive and per send.
     pub enters: u64,
-    /// Times another thread woke the loop for mail.
+    /// Wake-ups by other threads for mail.
     pub wakes: u64,
     /// Connections accepted.
     pub accepts: u64,
     /// Connections made by [`Io::connect`](crate::Io::connect).
     pub connects: u64,
-    /// Episodes in which no connection could be accepted for lack of descriptors or memory.
+    /// Periods without accepting, for lack of descriptors or memory.
     pub accept_stalls: u64,
     /// Connections closed.
     pub closes: u64,
-    /// Receive operations, also those that found an end, an error or nothing.
+    /// Receive operations, including those that returned an end, an error or no bytes.
     pub receives: u64,
     /// Bytes received.
     pub received_bytes: u64,
-    /// Send operations, also those that were refused.
+    /// Send operations, including rejected ones.
     pub sends: u64,
-    /// Bytes the kernel took.
+    /// Bytes that the kernel took.
     pub sent_bytes: u64,
-    /// Turns that were timed, one in sixteen, by how long they took: up to each of
-    /// [`TURN_BOUNDS`](Self::TURN_BOUNDS), each counted once, and those that were longer. A turn is everything
-    /// between two waits for the kernel.
+    /// Timed turns, one in sixteen, by duration: one bucket for each of [`TURN_BOUNDS`](Self::TURN_BOUNDS),
+    /// not cumulative, and one for longer turns. A turn spans from one wait for the kernel to the next.
     pub timed_turns: [u64; TURN_BUCKETS],
-    /// What those took together.
+    /// Total duration of the timed turns.
     pub timed_took: Duration,
-    /// The same, and what the kernel did for the loop in the calls right behind them: with a ring, sending and receiving.
-    /// Its share of this and [`timed_waiting`](Self::timed_waiting) tells how busy the loop is.
+    /// Total duration of the timed turns, plus the CPU time in the system calls right after them: with a
+    /// ring, sending and receiving. Its ratio to the sum with [`timed_waiting`](Self::timed_waiting) is the
+    /// load of the loop.
     pub timed_busy: Duration,
-    /// How long the loop slept right behind them.
+    /// Total sleep right after the timed turns.
     pub timed_waiting: Duration,
-    /// Processor time of the loop's thread, within the kernel too, as it was less than 10 ms before the loop went to
-    /// sleep. Its growth in a second is the share of a processor that the loop uses, whatever the backend. `None` where the
-    /// system does not tell.
+    /// CPU time of the loop's thread, including kernel time, read less than 10 ms before the loop went to
+    /// sleep. Its growth per second is the loop's share of a CPU, for any backend. `None` where the system
+    /// does not provide it.
     pub cpu: Option<Duration>,
 }
 
@@ -65,8 +65,8 @@ impl Stats {
 
 const TURN_BUCKETS: usize = 10;
 
-/// Reads the counters of a loop from any thread, while it runs and after its end. Clones are cheap, and reading
-/// costs the loop nothing.
+/// Reads the counters of a loop from any thread, while it runs and after its end. Clones are cheap, and
+/// reads do not slow down the loop.
 #[derive(Clone, Debug)]
 pub struct Watch(Arc<Counters>);
 
@@ -75,14 +75,14 @@ impl Watch {
         Self(Arc::clone(counters))
     }
 
-    /// The counters as they are now; each is right by itself, and the loop may be in the middle of a turn.
+    /// The current counters. Each is consistent by itself; the loop may be in the middle of a turn.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.0.read()
     }
 }
 
-/// The counters where the loop writes them.
+/// The counters as the loop writes them.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) turns: Counter,
@@ -98,10 +98,10 @@ pub(crate) struct Counters {
     pub(crate) sent_bytes: Counter,
     timed_turns: [Counter; TURN_BUCKETS],
     timed_took_ns: Counter,
-    /// Of the calls behind them, what was work.
+    /// CPU time in the calls after the timed turns.
     timed_calls_ns: Counter,
     timed_waiting_ns: Counter,
-    /// And one: 0 is not known.
+    /// CPU time plus one; 0 means unknown.
     cpu_ns: Counter,
 }
 
@@ -112,7 +112,7 @@ impl Counters {
         self.timed_took_ns.add(nanos(took));
     }
 
-    /// The call behind such a turn, in which the thread has used a processor for `worked`.
+    /// Records the call after a timed turn, with `worked` CPU time of the thread.
     pub(crate) fn wait_timed(&self, took: Duration, worked: Duration) {
         let worked = worked.min(took);
         self.timed_calls_ns.add(nanos(worked));
@@ -150,8 +150,8 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A number that one thread writes and any may read: adding is a load and a store, no locked operation. (Two threads
-/// that add would lose some.)
+/// A counter with one writer thread and any number of readers: adding is a load and a store, without a
+/// locked operation. (Two writers would lose increments.)
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 

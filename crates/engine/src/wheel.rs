@@ -1,18 +1,18 @@
 //! The timer wheel: constant time to set, move and clear, and no allocation, since the list nodes live in
 //! the connections' slots.
 //!
-//! Eleven levels of 64 places cover every 64-bit tick. A timer sits on the level of the highest 6-bit digit
-//! in which its tick differs from the current one; when the wheel reaches its place there it moves down, so
-//! a timer is touched at most once a level. Most timers are never reached: they are cleared, or moved later.
-//! Moving later is a single store, because the node keeps its early place and is sorted in anew when that
-//! comes up.
+//! Eleven levels of 64 slots cover every 64-bit tick. A timer is on the level of the highest 6-bit digit in
+//! which its tick differs from the current tick. When the wheel reaches its slot, it moves down, so a timer
+//! is touched at most once per level. Most timers are never reached: they are cleared, or moved later.
+//! Moving later is a single store, because the node keeps its early slot and is reinserted when the wheel
+//! reaches it.
 
-/// List nodes by index. Implemented by whoever stores them.
+/// List nodes by index, stored by the owner of the connections.
 pub(crate) trait Nodes {
     fn node(&mut self, index: u32) -> &mut Node;
 }
 
-/// One timer: unset, or linked into the list of one place.
+/// One timer: unset, or linked into the list of a slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node {
     due: u64,
@@ -29,11 +29,11 @@ impl Default for Node {
 
 #[derive(Debug)]
 pub(crate) struct Wheel {
-    /// Every timer due at or before this tick is on the list of due ones.
+    /// Every timer due at or before this tick is on the due list.
     current: u64,
-    /// Head of the list of each place, level by level, and of the due timers at the end.
+    /// Head of the list of each slot, level by level, and of the due list at the end.
     heads: Box<[u32]>,
-    /// Per level a bit for each place that holds a timer.
+    /// Per level a bit for each slot that contains a timer.
     occupied: [u64; LEVELS],
 }
 
@@ -42,8 +42,8 @@ impl Wheel {
         Self { current: 0, heads: vec![NIL; HEADS].into_boxed_slice(), occupied: [0; LEVELS] }
     }
 
-    /// Sets or moves a timer. A tick that has passed means the next one: a timer set while the due ones are
-    /// being taken never joins them, or a callback that sets its timer again could hold the loop.
+    /// Sets or moves a timer. A past tick means the next tick: a timer set while due timers are taken never
+    /// joins them, or a callback that sets its timer again could block the loop.
     pub(crate) fn set(&mut self, nodes: &mut impl Nodes, index: u32, due: u64) {
         let due = due.max(self.current + 1);
         let node = nodes.node(index);
@@ -88,7 +88,7 @@ impl Wheel {
         self.current = self.current.max(now);
     }
 
-    /// Takes one of the due timers; it is unset from then on. Their order is not specified.
+    /// Takes one of the due timers and unsets it. Their order is not specified.
     pub(crate) fn pop_due(&mut self, nodes: &mut impl Nodes) -> Option<u32> {
         let index = self.heads[DUE as usize];
         if index == NIL {
@@ -98,8 +98,8 @@ impl Wheel {
         Some(index)
     }
 
-    /// The tick at which the wheel wants to be advanced next. No timer is due before it; on the upper levels
-    /// it is the start of a place, so now and then the wheel is moved and nothing is due.
+    /// The next tick at which the wheel must be advanced. No timer is due before it. On the upper levels it
+    /// is the start of a slot, so an advance may find no due timer.
     pub(crate) fn next_tick(&self) -> Option<u64> {
         if self.heads[DUE as usize] != NIL {
             return Some(self.current);
@@ -107,7 +107,7 @@ impl Wheel {
         self.earliest().map(|(level, place)| self.start_of(level, place))
     }
 
-    /// Sorts the timers of one place in anew, the due ones into the due list.
+    /// Reinserts the timers of one slot, the due timers into the due list.
     fn scatter(&mut self, nodes: &mut impl Nodes, from: usize) {
         let mut index = self.heads[from];
         self.heads[from] = NIL;
@@ -132,7 +132,7 @@ impl Wheel {
         (node.previous, node.next, node.place) = (NIL, head, place);
     }
 
-    /// Where a tick after the current one belongs.
+    /// The slot of a tick after the current one.
     fn place_of(&self, due: u64) -> u16 {
         debug_assert!(due > self.current);
         let level = (due ^ self.current).ilog2() / BITS;
@@ -140,14 +140,14 @@ impl Wheel {
         (level as usize * PLACES) as u16 + place as u16
     }
 
-    /// The first place to be reached. All places on a level lie beyond those of the levels below, and none
-    /// lies behind the current tick, so this is the lowest bit of the lowest level in use.
+    /// The first slot to be reached. All slots of a level are behind those of the levels below, and none is
+    /// behind the current tick, so this is the lowest bit of the lowest used level.
     fn earliest(&self) -> Option<(usize, usize)> {
         let level = self.occupied.iter().position(|&bits| bits != 0)?;
         Some((level, self.occupied[level].trailing_zeros() as usize))
     }
 
-    /// The first tick that belongs to a place: the digits above from the current tick, zeros below.
+    /// The first tick of a slot: the digits above from the current tick, zeros below.
     fn start_of(&self, level: usize, place: usize) -> u64 {
         let shift = level as u32 * BITS;
         let above = self.current.checked_shr(shift + BITS).map_or(0, |digits| digits << (shift + BITS));
@@ -157,11 +157,11 @@ impl Wheel {
 
 /// Bits of a digit.
 const BITS: u32 = 6;
-/// Places on a level: one bit each in a word.
+/// Slots per level: one bit each in a word.
 const PLACES: usize = 1 << BITS;
-/// As many digits as a 64-bit tick has, so that no deadline needs clamping.
+/// The number of digits of a 64-bit tick, so that no deadline needs clamping.
 const LEVELS: usize = u64::BITS.div_ceil(BITS) as usize;
-/// The list of due timers comes after the places.
+/// The due list follows the slots.
 const DUE: u16 = (LEVELS * PLACES) as u16;
 const HEADS: usize = DUE as usize + 1;
 const UNSET: u16 = DUE + 1;
@@ -180,7 +180,7 @@ mod tests {
         }
     }
 
-    /// xorshift64*: a seed is a whole test.
+    /// xorshift64*: a seed determines the whole test.
     struct Random(u64);
 
     impl Random {
@@ -204,7 +204,7 @@ mod tests {
         due
     }
 
-    /// Random operations, compared after each with a map from timer to tick.
+    /// Random operations, each compared with a map from timer to tick.
     fn model(seed: u64, operations: usize) {
         const TIMERS: u64 = 40;
         let mut random = Random(seed);
@@ -212,7 +212,7 @@ mod tests {
         let (mut wheel, mut map, mut now) = (Wheel::new(), BTreeMap::new(), 0_u64);
         for _ in 0..operations {
             let index = random.below(TIMERS) as u32;
-            // Distances of every magnitude: all levels are used, also the past (distance 0).
+            // Distances of every magnitude use all levels, including the past (distance 0).
             let bits = random.below(40) as u32;
             let distance = random.below(1 << bits);
             match random.below(8) {
@@ -225,7 +225,7 @@ mod tests {
                     map.remove(&index);
                 }
                 step => {
-                    // Either some distance, or exactly to the next timer or just before it.
+                    // Either a random distance, or exactly to the next timer or just before it.
                     let next = map.values().min().copied().unwrap_or(now);
                     now = if step == 5 { now + distance } else { now.max(next - (step - 6).min(next)) };
                     wheel.advance(&mut nodes, now);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_set_while_the_due_ones_are_taken_waits_for_the_next_tick() {
+    fn timer_set_while_taking_due_timers_waits_for_next_tick() {
         let mut nodes = vec![Node::default(); 2];
         let mut wheel = Wheel::new();
         wheel.set(&mut nodes, 0, 5);
@@ -260,13 +260,13 @@ mod tests {
         wheel.set(&mut nodes, first, 5);
         let second = 1 - first;
         wheel.clear(&mut nodes, second);
-        assert_eq!(wheel.pop_due(&mut nodes), None, "one was set anew, the other cleared");
+        assert_eq!(wheel.pop_due(&mut nodes), None, "one timer was set again, the other cleared");
         wheel.advance(&mut nodes, 10);
         assert_eq!(wheel.pop_due(&mut nodes), Some(first));
     }
 
     #[test]
-    fn the_ends_of_time_are_places_like_others() {
+    fn extreme_ticks_are_supported() {
         let mut nodes = vec![Node::default(); 2];
         let mut wheel = Wheel::new();
         wheel.set(&mut nodes, 0, u64::MAX);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn moving_later_leaves_the_node_and_costs_no_relinking() {
+    fn moving_later_does_not_relink_node() {
         let mut nodes = vec![Node::default(); 1];
         let mut wheel = Wheel::new();
         wheel.set(&mut nodes, 0, 10);

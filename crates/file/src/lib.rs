@@ -1,4 +1,4 @@
-//! Append-only files, and views of their pages without a copy.
+//! Append-only files whose bytes are lent from the page cache.
 //!
 //! The crate holds the unsafe code that mapped files need. `sinews-stream` keeps its logs in such files, and `sinews-engine` appends
 //! to them through a ring.
@@ -13,14 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use memmap2::{MmapOptions, MmapRaw};
 
-/// A file that is appended to, and whose bytes are lent without a copy: they are the system's own pages of it.
+/// An append-only file whose bytes are lent without a copy: they are the system's own pages of the file.
 ///
-/// What has been lent is never cut off by [`truncate`](Self::truncate). That no other handle, and no other process, writes
-/// to the file or shortens it is up to who opens it: with a lock on its directory, as a rule. What another one
-/// overwrites changes under whoever reads; what it cuts off ends the process with `SIGBUS`.
+/// [`truncate`](Self::truncate) never cuts off lent bytes. The caller must make sure that no other handle
+/// and no other process writes to the file or truncates it, usually by a lock on its directory. A foreign
+/// write changes lent bytes under their reader; a foreign truncation ends the process with `SIGBUS`.
 ///
-/// The pages are brought in before they are lent, so that a disk that cannot be read is an error of [`lend`](Self::lend).
-/// Where the system cannot do that (before Linux 5.14, and elsewhere), the bytes are read into memory of their own.
+/// The pages are faulted in before they are lent, so that an unreadable disk is an error of
+/// [`lend`](Self::lend). Where the system does not support that (before Linux 5.14, and on other systems),
+/// the bytes are read into a buffer.
 ///
 /// ```
 /// use std::io::IoSlice;
@@ -40,30 +41,30 @@ pub struct AppendFile {
     lent: Mutex<Lent>,
 }
 
-/// What is mapped, and how far it has been lent.
+/// The current map, and the end of the lent bytes.
 #[derive(Debug, Default)]
 struct Lent {
     map: Option<Arc<MmapRaw>>,
     end: u64,
-    /// Whoever is lent something has a count of it, be it of an earlier map.
+    /// Each lent range holds a clone, also a range of an earlier map.
     holders: Arc<()>,
 }
 
 impl AppendFile {
-    /// Creates the file, or opens one that is there.
+    /// Creates the file, or opens an existing one.
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// Errors of the system.
     pub fn create(path: &Path) -> io::Result<Self> {
         Self::open_with(path, true)
     }
 
-    /// Opens a file that is there.
+    /// Opens an existing file.
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// Errors of the system.
     pub fn open(path: &Path) -> io::Result<Self> {
         Self::open_with(path, false)
     }
@@ -73,56 +74,61 @@ impl AppendFile {
         Ok(Self { file, lent: Mutex::default() })
     }
 
-    /// Writes at the end of the file, in one call, and says how much: it may be less than all.
+    /// Writes at the end of the file, in one call, and returns the number of written bytes, which may be
+    /// less than all.
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// Errors of the system.
     pub fn append(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         (&self.file).write_vectored(slices)
     }
 
-    /// Waits until the disk has what was written.
+    /// Waits until all written bytes are on disk.
     ///
     /// # Errors
     ///
-    /// The system's. What was written since the last sync may then be lost, though it can be read, and a further sync
-    /// may say nothing of it.
+    /// Errors of the system. The bytes written since the last sync may then be lost, although they are
+    /// readable, and a further sync may not report the error again.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
 
-    /// Cuts off what is behind so many bytes.
+    /// Truncates the file to `bytes` bytes.
     ///
     /// # Errors
     ///
-    /// `ResourceBusy` if some of it was lent and anything still is; the system's.
+    /// `ResourceBusy` if bytes behind the new end were lent and any lent range is still alive; errors of
+    /// the system.
     pub fn truncate(&self, bytes: u64) -> io::Result<()> {
         let mut lent = self.lent();
         if lent.end > bytes {
-            // The lock is held, so there can be no new holder.
+            // The lock is held, so no holder can be added.
             if Arc::strong_count(&lent.holders) > 1 {
-                return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the end of the file is lent"));
+                return Err(io::Error::new(
+                    io::ErrorKind::ResourceBusy,
+                    "cannot truncate: bytes behind the new end are lent",
+                ));
             }
             *lent = Lent::default();
         }
         self.file.set_len(bytes)
     }
 
-    /// How many bytes the file has.
+    /// Returns the length of the file in bytes.
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// Errors of the system.
     pub fn bytes(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Lends bytes of the file, which stay as long as they are held, whatever becomes of the file's name.
+    /// Lends bytes of the file. They stay valid as long as they are held, even if the file is unlinked.
     ///
     /// # Errors
     ///
-    /// `UnexpectedEof` if the file is shorter; the system's, if they cannot be read.
+    /// `UnexpectedEof` if the file is shorter; errors of the system if the bytes cannot be read.
     pub fn lend(&self, range: Range<u64>) -> io::Result<Bytes> {
         let (start, end) = (to_usize(range.start)?, to_usize(range.end)?);
         if start >= end {
@@ -135,7 +141,8 @@ impl AppendFile {
         let map = match &lent.map {
             Some(map) if map.len() >= end => map.clone(),
             _ => {
-                // Of a growing file more than there is, so that it is mapped a few times and not with each append.
+                // The map of a growing file extends beyond its end, so that it is remapped a few times
+                // instead of at each append.
                 let reach = end.max(MAPPED_LEAST).checked_next_power_of_two().unwrap_or(end);
                 let map = Arc::new(MmapOptions::new().len(reach).map_raw_read_only(&self.file)?);
                 lent.map = Some(map.clone());
@@ -150,7 +157,7 @@ impl AppendFile {
         Ok(Bytes::from_owner(Part { map, start, end, _holder: lent.holders.clone() }))
     }
 
-    /// Bytes of the file, copied.
+    /// Reads a copy of the bytes.
     fn read(&self, start: usize, end: usize) -> io::Result<Bytes> {
         use std::os::unix::fs::FileExt;
         let mut bytes = vec![0; end - start];
@@ -158,27 +165,27 @@ impl AppendFile {
         Ok(bytes.into())
     }
 
-    /// Nothing here panics while it is held.
+    /// No code panics while it holds the lock.
     fn lent(&self) -> MutexGuard<'_, Lent> {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// For a ring, which appends and syncs by the file's number. The caller appends only: it does not shorten the file.
+/// For a ring, which appends and syncs by the file's descriptor. A caller never shortens the file.
 impl AsFd for AppendFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-/// The least that is mapped at once: 1 MiB of addresses costs nothing.
+/// Smallest map: 1 MiB of address space costs no memory.
 const MAPPED_LEAST: usize = 1 << 20;
 
 fn to_usize(place: u64) -> io::Result<usize> {
     usize::try_from(place).map_err(|_| io::ErrorKind::FileTooLarge.into())
 }
 
-/// A range of a map, whose pages were there when it was made.
+/// A range of a map, whose pages existed at its creation.
 struct Part {
     map: Arc<MmapRaw>,
     start: usize,
@@ -195,7 +202,7 @@ impl AsRef<[u8]> for Part {
     }
 }
 
-/// Brings pages in; false: this system cannot.
+/// Faults pages in. `false`: the system does not support it.
 #[cfg(target_os = "linux")]
 fn populate(map: &MmapRaw, range: Range<usize>) -> io::Result<bool> {
     loop {
@@ -225,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_stays_when_the_file_grows_and_goes() {
+    fn lent_bytes_survive_growth_and_unlink() {
         let (path, file) = file("stays");
         assert_eq!(file.append(&[IoSlice::new(b"one"), IoSlice::new(b"two")]).unwrap(), 6);
         let lent = file.lend(3..6).unwrap();
@@ -241,13 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_is_not_cut_off() {
+    fn truncate_fails_while_cut_bytes_are_lent() {
         let (path, file) = file("cut");
         file.append(&[IoSlice::new(b"abcdef")]).unwrap();
         let lent = file.lend(0..4).unwrap();
         file.truncate(5).unwrap();
         assert_eq!(file.truncate(3).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
-        // A longer file is mapped anew; what was lent of the first map counts on.
+        // A longer file is remapped; lent ranges of the first map still count.
         file.append(&[IoSlice::new(&vec![0; MAPPED_LEAST])]).unwrap();
         file.lend(4..MAPPED_LEAST as u64 + 5).unwrap();
         assert_eq!(file.truncate(3).unwrap_err().kind(), io::ErrorKind::ResourceBusy);

@@ -1,4 +1,4 @@
-//! Nanoseconds per message through the machine, in memory: head, unmask, deliver, echo.
+//! Nanoseconds per message through the state machine, in memory: parse, unmask, deliver, echo.
 #![allow(missing_docs, reason = "criterion's macro makes the function")]
 
 use std::hint::black_box;
@@ -26,7 +26,7 @@ fn echo(c: &mut Criterion) {
                     let mut shared = PerThread::new(|| [0; 4]);
                     let (mut chunk, mut out) = (input.clone(), Vec::with_capacity(1 << 17));
                     b.iter(|| {
-                        // Refilled like a receive buffer: the cost of the copy is in the figure.
+                        // Refilled like a receive buffer: the result includes the cost of the copy.
                         chunk.copy_from_slice(&input);
                         out.clear();
                         let out = reply.then_some(&mut out);

@@ -1,7 +1,7 @@
-//! Echoes messages in memory, for counting instructions: two runs that differ in `ROUNDS` only differ in
-//! nothing but the messages.
+//! Echoes messages in memory, for counting instructions: the difference of two runs with different `ROUNDS`
+//! is the cost of the messages.
 //!
-//! `echo_in_memory SIZE ROUNDS text|binary deliver|echo` prints how many messages a round has.
+//! `echo_in_memory SIZE ROUNDS text|binary deliver|echo` prints the number of messages per round.
 
 use sinews_proto::PerThread;
 

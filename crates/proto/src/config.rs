@@ -1,10 +1,10 @@
-//! Limits and waits of a connection.
+//! Limits and timeouts of a connection.
 
 use core::time::Duration;
 
-/// Limits and waits. Every buffer, counter and wait of a connection has its setting here.
+/// Limits and timeouts. Every buffer, counter and timeout of a connection has its setting here.
 ///
-/// One value serves many connections: it is shared by reference count.
+/// One value serves many connections through an `Arc`.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(crate) max_message: u64,
@@ -22,29 +22,29 @@ pub struct Config {
     pub(crate) overflow: Overflow,
 }
 
-/// How many pings a peer may send: a bucket of `burst` pings that refills at `per_second`.
+/// Rate limit for the pings of a peer: a bucket of `burst` pings that refills at `per_second`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "a pair of numbers")]
 pub struct PingRate {
-    /// Pings a second, in the long run.
+    /// Sustained pings per second.
     pub per_second: u32,
-    /// Pings at once after a quiet time.
+    /// Pings at once after an idle period.
     pub burst: u32,
 }
 
-/// What happens to a message when [`Config::max_outbound`] bytes wait already: the slow-consumer policy.
+/// The slow-consumer policy: action for a message when [`Config::max_outbound`] bytes are queued already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[allow(clippy::exhaustive_enums, reason = "a policy that a caller cannot match is none")]
 pub enum Overflow {
-    /// The connection ends with 1008: a consumer that lags this far is better served by a reconnect
-    /// than by a gap. The default, since no message is lost unnoticed.
+    /// Close the connection with 1008: a consumer that lags this far is better served by a reconnect than
+    /// by a gap. The default, since no message is lost silently.
     #[default]
     Close,
-    /// The new message is dropped; the sender is told.
+    /// Drop the new message and report it to the sender.
     DropNewest,
-    /// The oldest published messages (framed once for many connections) still waiting are dropped to make room for a new one. A message to this
-    /// connection alone is never dropped once it is queued; where no room can be made, a new one is, and the
-    /// sender is told.
+    /// Drop the oldest queued published messages (framed once for many connections) to free capacity for a
+    /// new one. A message to this connection alone is never dropped once it is queued. If no capacity can
+    /// be freed, the new message is dropped and reported to the sender.
     DropOldest,
 }
 
@@ -68,7 +68,7 @@ impl Default for Config {
     }
 }
 
-/// A setting with which no connection can work.
+/// Error for a setting with which no connection can work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidConfig(&'static str);
 
@@ -81,11 +81,11 @@ impl core::fmt::Display for InvalidConfig {
 impl core::error::Error for InvalidConfig {}
 
 impl Config {
-    /// Whether a connection can work with these settings. Drivers ask before the first one.
+    /// Validates the settings. Drivers call it before the first connection.
     ///
     /// # Errors
-    /// [`InvalidConfig`] names the setting: a wait of zero, which would be over at once, or a limit of zero where
-    /// nothing could pass.
+    /// [`InvalidConfig`] names the setting: a timeout of zero, which would expire at once, or a limit of
+    /// zero, which would reject all input.
     pub fn check(&self) -> Result<(), InvalidConfig> {
         let zero = Some(Duration::ZERO);
         let faults = [
@@ -93,8 +93,8 @@ impl Config {
             (self.max_frame == 0, "max_frame must be at least 1"),
             (self.max_fragments == 0, "max_fragments must be at least 1"),
             (self.max_outbound == 0, "max_outbound must be at least 1"),
-            (self.idle_timeout == zero, "idle_timeout must be longer than zero; None waits for ever"),
-            (self.ping_interval == zero, "ping_interval must be longer than zero; None sends no ping"),
+            (self.idle_timeout == zero, "idle_timeout must be longer than zero; None disables it"),
+            (self.ping_interval == zero, "ping_interval must be longer than zero; None disables it"),
             (self.pong_timeout.is_zero(), "pong_timeout must be longer than zero"),
             (self.write_timeout.is_zero(), "write_timeout must be longer than zero"),
             (self.close_timeout.is_zero(), "close_timeout must be longer than zero"),
@@ -106,7 +106,7 @@ impl Config {
     }
 }
 
-/// Defines a setter and a getter for one setting; both carry the same text.
+/// Defines a setter and a getter for one setting; both have the same documentation.
 macro_rules! settings {
     ($($(#[$doc:meta])* $name:ident / $with:ident: $type:ty;)*) => {
         impl Config {
@@ -129,42 +129,44 @@ macro_rules! settings {
 }
 
 settings! {
-    /// Bytes in one message, after inflating. Default 16 MiB: what a peer may make us hold, and what the
-    /// Autobahn suite sends. In fragment delivery it bounds a stream and costs no memory: raise it there, and
-    /// [`max_fragments`](Self::max_fragments) and [`max_frame`](Self::max_frame) with it.
+    /// Maximum bytes of a message, after inflating. Default 16 MiB: the memory that a peer can occupy, and
+    /// the largest message of the Autobahn suite. In fragment delivery it bounds a stream and costs no
+    /// memory: raise it there, together with [`max_fragments`](Self::max_fragments) and
+    /// [`max_frame`](Self::max_frame).
     max_message / with_max_message: u64;
-    /// Bytes that one frame may declare. Default 16 MiB: a message in a single frame. It bounds a streamed frame
-    /// too, though no memory follows from it.
+    /// Maximum bytes that one frame may declare. Default 16 MiB: a message in a single frame. It also
+    /// bounds a streamed frame, which costs no memory.
     max_frame / with_max_frame: u64;
-    /// Fragments in one message, at least 1. Default 131,072, as Node's `ws`; Autobahn sends 65,536. A stream in
-    /// frames of 4 KiB ends there after 512 MiB.
+    /// Maximum fragments of a message, at least 1. Default 131,072, like Node's `ws`; Autobahn sends
+    /// 65,536. A stream in frames of 4 KiB ends there after 512 MiB.
     max_fragments / with_max_fragments: u32;
-    /// Empty fragments in one message: legal, without use, and free for the sender. Default 1,024.
+    /// Maximum empty fragments of a message: legal, useless, and free for the sender. Default 1,024.
     max_empty_fragments / with_max_empty_fragments: u32;
-    /// Pings that a peer may send. Default 64 a second, 256 at once: far above any keepalive.
+    /// Rate limit for pings of the peer. Default 64 per second, 256 at once: far above any keepalive.
     ping_rate / with_ping_rate: PingRate;
-    /// How long nothing may come from the peer and no message may be sent to it. Default 120 s; `None` waits for
-    /// ever. Then the connection closes with 1001. Time in which the caller does not drive the connection does not
-    /// count: what the peer has sent meanwhile is read first, and if there is nothing, the wait begins anew.
+    /// Maximum time without bytes from the peer and without a message to it. Default 120 s; `None` disables
+    /// the timeout. When it expires, the connection closes with 1001. Time in which the caller does not
+    /// drive the connection does not count: pending input is read first, and if there is none, the timeout
+    /// restarts.
     idle_timeout / with_idle_timeout: Option<Duration>;
-    /// A ping leaves after so long without a byte from the peer. Default 25 s, below the 30 s at which
-    /// the strictest proxies cut; `None` sends none.
+    /// Idle time without a byte from the peer after which a ping is sent. Default 25 s, below the 30 s at
+    /// which the strictest proxies close; `None` sends none.
     ping_interval / with_ping_interval: Option<Duration>;
-    /// How long a ping may stay without a byte in answer. Default 20 s, then 1011. What the peer has sent is read
-    /// before this is decided.
+    /// Maximum time without a byte after a ping. Default 20 s, then 1011. Pending input is read before the
+    /// timeout expires.
     pong_timeout / with_pong_timeout: Duration;
-    /// How long the peer may take nothing of what waits to be sent. Default 30 s, then the connection is
-    /// dropped: a Close frame would only wait behind the rest.
+    /// Maximum time in which the peer accepts none of the queued bytes. Default 30 s, then the connection
+    /// is dropped: a Close frame would only wait behind the queue.
     write_timeout / with_write_timeout: Duration;
-    /// How long the peer may take to answer our Close and to end the transport, once the Close has left.
-    /// Default 5 s; before that, [`write_timeout`](Self::write_timeout) counts.
+    /// Maximum time for the peer to answer the local Close and to end the transport, once the Close is
+    /// sent. Default 5 s; before that, [`write_timeout`](Self::write_timeout) applies.
     close_timeout / with_close_timeout: Duration;
-    /// Bytes waiting to be sent above which reading pauses and senders are told to slow down. Default
-    /// 64 KiB: a socket's send buffer holds about as much again.
+    /// High-water mark: queued bytes above which reads pause and senders get backpressure. Default 64 KiB:
+    /// a socket's send buffer holds about the same amount again.
     high_water / with_high_water: usize;
-    /// Bytes waiting to be sent at which further messages meet [`overflow`](Self::overflow). Compared
-    /// before a message is queued, so that one message may always overshoot. Default 1 MiB.
+    /// Queued bytes at which [`overflow`](Self::overflow) applies to further messages. Checked before a
+    /// message is queued, so one message may always exceed the limit. Default 1 MiB.
     max_outbound / with_max_outbound: usize;
-    /// What happens to a message when [`max_outbound`](Self::max_outbound) bytes wait already.
+    /// Action for a message when [`max_outbound`](Self::max_outbound) bytes are queued already.
     overflow / with_overflow: Overflow;
 }

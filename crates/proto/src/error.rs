@@ -1,11 +1,11 @@
-//! What can go wrong, sorted by who must act.
+//! Errors, by responsible party.
 
 use core::fmt;
 
 use crate::CloseCode;
 
-/// The peer broke the protocol or one of our limits. The connection is over; the machine has already
-/// prepared the Close frame with [`close_code`](Self::close_code).
+/// The peer violated the protocol or a local limit. The connection has failed; the state machine has
+/// already prepared the Close frame with [`close_code`](Self::close_code).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PeerMisbehaved {
@@ -23,11 +23,11 @@ pub enum PeerMisbehaved {
     ControlTooLong,
     /// A control frame in several fragments (RFC 6455 5.5).
     ControlFragmented,
-    /// A length written with more bytes than it needs (RFC 6455 5.2).
+    /// A length encoded with more bytes than required (RFC 6455 5.2).
     LengthNotMinimal,
     /// The most significant bit of a 64-bit length is set (RFC 6455 5.2).
     LengthTopBit,
-    /// A continuation with nothing to continue (RFC 6455 5.4).
+    /// A continuation frame without a message to continue (RFC 6455 5.4).
     NothingToContinue,
     /// A new text or binary frame inside an unfinished message (RFC 6455 5.4).
     DataInsideMessage,
@@ -37,7 +37,7 @@ pub enum PeerMisbehaved {
     InvalidCloseCode(u16),
     /// A Close reason that is not UTF-8 (RFC 6455 5.5.1).
     CloseReasonNotUtf8,
-    /// Text that is not UTF-8, noticed at the first impossible byte (RFC 6455 8.1).
+    /// Text that is not UTF-8, detected at the first invalid byte (RFC 6455 8.1).
     InvalidUtf8,
     /// A compressed payload that is not deflate data or ends in mid-block (RFC 7692 7.2.2).
     BadDeflate,
@@ -50,12 +50,12 @@ pub enum PeerMisbehaved {
     /// More empty fragments in one message than
     /// [`Config::max_empty_fragments`](crate::Config::max_empty_fragments).
     TooManyEmptyFragments,
-    /// Pings came faster than [`Config::ping_rate`](crate::Config::ping_rate) allows.
+    /// Pings exceed [`Config::ping_rate`](crate::Config::ping_rate).
     PingFlood,
 }
 
 impl PeerMisbehaved {
-    /// The code that our Close frame carries (RFC 6455 7.4.1).
+    /// The code of the local Close frame (RFC 6455 7.4.1).
     #[must_use]
     pub const fn close_code(self) -> CloseCode {
         match self {
@@ -66,7 +66,7 @@ impl PeerMisbehaved {
         }
     }
 
-    /// A short text, also the reason in our Close frame (below 124 bytes).
+    /// A short text, also the reason in the local Close frame (below 124 bytes).
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -107,11 +107,11 @@ impl fmt::Display for PeerMisbehaved {
 
 impl core::error::Error for PeerMisbehaved {}
 
-/// Our caller asked for something that the protocol does not allow now. Nothing was written.
+/// The caller requested an operation that the protocol does not allow now. No bytes were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Misuse {
-    /// The closing handshake has begun: no data may follow our Close frame (RFC 6455 5.5.1).
+    /// The closing handshake has begun: no data may follow the local Close frame (RFC 6455 5.5.1).
     Closing,
     /// A ping payload over 125 bytes (RFC 6455 5.5).
     PingTooLong,
@@ -120,13 +120,13 @@ pub enum Misuse {
     /// A whole message, or a fragment of the other kind, while a fragmented message is being sent
     /// (RFC 6455 5.4).
     MessageOpen,
-    /// A client must mask what it sends, so its payload cannot be sent by reference (RFC 6455 5.3).
+    /// A client must mask its payload, so the payload cannot be sent by reference (RFC 6455 5.3).
     MustMask,
     /// The sending of data was split off this connection
     /// ([`Connection::split_data`](crate::Connection::split_data)).
     SplitOff,
-    /// Over a plain stream ([`Negotiated::prefixed`](crate::Negotiated::prefixed)), a message goes whole, and what was
-    /// framed for WebSockets does not go at all.
+    /// A plain stream ([`Negotiated::prefixed`](crate::Negotiated::prefixed)) carries whole messages only,
+    /// and no prepared WebSocket frames.
     Prefixed,
 }
 
@@ -146,16 +146,15 @@ impl fmt::Display for Misuse {
 
 impl core::error::Error for Misuse {}
 
-/// A wait that ended without what it waited for. Each has its setting in [`Config`](crate::Config).
+/// A timeout expired. Each has its setting in [`Config`](crate::Config).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Expired {
-    /// Nothing came for [`idle_timeout`](crate::Config::idle_timeout).
+    /// No bytes were received for [`idle_timeout`](crate::Config::idle_timeout).
     Idle,
     /// A ping was not answered within [`pong_timeout`](crate::Config::pong_timeout).
     Pong,
-    /// The peer took nothing of what waits to be sent for
-    /// [`write_timeout`](crate::Config::write_timeout).
+    /// The peer accepted none of the queued bytes for [`write_timeout`](crate::Config::write_timeout).
     Write,
     /// The peer did not finish the closing handshake within
     /// [`close_timeout`](crate::Config::close_timeout).
@@ -163,7 +162,7 @@ pub enum Expired {
 }
 
 impl Expired {
-    /// A short text, also the reason in our Close frame where one is still sent.
+    /// A short text, also the reason in the local Close frame, if one is still sent.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {

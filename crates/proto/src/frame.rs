@@ -1,4 +1,4 @@
-//! The frame head (RFC 6455 section 5.2), parsed and written.
+//! Parsing and writing of frame heads (RFC 6455 section 5.2).
 
 use alloc::vec::Vec;
 
@@ -12,13 +12,13 @@ pub(crate) struct Head {
     /// RSV1: the first frame of a compressed message (RFC 7692 6).
     pub(crate) compressed: bool,
     pub(crate) len: u64,
-    /// All zero from a server, which does not mask.
+    /// The mask key; zero for frames of a server, which does not mask.
     pub(crate) key: [u8; 4],
-    /// Bytes of the head itself, 2 to 14.
+    /// Length of the head, 2 to 14 bytes.
     pub(crate) size: usize,
 }
 
-/// The six opcodes that exist.
+/// The six defined opcodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opcode {
     Continuation,
@@ -29,7 +29,7 @@ pub(crate) enum Opcode {
     Pong,
 }
 
-/// A whole head, or how many bytes of it are missing at least.
+/// A complete head, or the minimum number of missing bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parsed {
     Head(Head),
@@ -65,11 +65,11 @@ impl Opcode {
     }
 }
 
-/// Bytes in the payload of a ping, or of any control frame, at most (RFC 6455 section 5.5).
+/// Maximum payload of a ping, or of any control frame, in bytes (RFC 6455 section 5.5).
 pub const CONTROL_MAX: usize = 125;
 
-/// Parses the head at the start of `bytes`, as `role` receives it. What the first two bytes make wrong by
-/// themselves is wrong before the rest of the head is there.
+/// Parses the head at the start of `bytes`, as received by `role`. Errors in the first two bytes are
+/// reported before the rest of the head arrives.
 #[inline]
 pub(crate) fn parse(bytes: &[u8], role: Role) -> Result<Parsed, PeerMisbehaved> {
     let &[first, second, ..] = bytes else {
@@ -121,7 +121,7 @@ pub(crate) fn parse(bytes: &[u8], role: Role) -> Result<Parsed, PeerMisbehaved> 
     }
 }
 
-/// The length at the start of `bytes`, as the head of a frame that a server sent would be.
+/// Parses the length prefix at the start of `bytes`, as the head of an unmasked binary frame.
 #[inline]
 pub(crate) fn parse_prefix(bytes: &[u8]) -> Parsed {
     let Some(len) = bytes.first_chunk() else { return Parsed::NeedMore(PREFIX - bytes.len()) };
@@ -136,7 +136,7 @@ pub(crate) fn parse_prefix(bytes: &[u8]) -> Parsed {
     })
 }
 
-/// Appends the length of a message; one that four bytes cannot tell is none.
+/// Appends the length prefix of a message. A length beyond four bytes is rejected.
 #[inline]
 pub(crate) fn write_prefix(len: u64, out: &mut Vec<u8>) -> bool {
     u32::try_from(len).is_ok_and(|len| {
@@ -145,10 +145,10 @@ pub(crate) fn write_prefix(len: u64, out: &mut Vec<u8>) -> bool {
     })
 }
 
-/// Bytes of a length.
+/// Bytes of the length prefix.
 const PREFIX: usize = 4;
 
-/// The shortest of the three forms must be used, and the top bit of the longest must be zero.
+/// The shortest of the three forms is required, and the top bit of the longest must be zero.
 #[inline]
 const fn check_length(len: u64, before_key: usize) -> Result<(), PeerMisbehaved> {
     if len >> 63 != 0 {
@@ -162,13 +162,13 @@ const fn check_length(len: u64, before_key: usize) -> Result<(), PeerMisbehaved>
     if len < least { Err(PeerMisbehaved::LengthNotMinimal) } else { Ok(()) }
 }
 
-/// What a frame head is made of when we write one.
+/// The fields of a frame head to write.
 #[derive(Clone, Copy)]
 pub(crate) struct Outgoing {
     pub(crate) opcode: Opcode,
     pub(crate) fin: bool,
     pub(crate) compressed: bool,
-    /// The mask key: clients must have one, servers must not.
+    /// The mask key: required for clients, forbidden for servers.
     pub(crate) key: Option<[u8; 4]>,
 }
 
@@ -204,7 +204,7 @@ pub(crate) fn write_head(frame: Outgoing, len: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&head[..size]);
 }
 
-/// Appends a whole frame; a client's payload is masked on the way.
+/// Appends a complete frame; a client's payload is masked while it is copied.
 #[inline]
 pub(crate) fn write_frame(frame: Outgoing, payload: &[u8], out: &mut Vec<u8>) {
     out.reserve(HEAD_MAX + payload.len());

@@ -1,8 +1,8 @@
-//! The WebSocket protocol without I/O: RFC 6455 and RFC 7692 as a machine over borrowed bytes.
+//! The WebSocket protocol without I/O: RFC 6455 and RFC 7692 as a state machine over borrowed bytes.
 //!
-//! There is no socket here, no clock and no generator of random numbers: bytes, time and mask keys are
-//! arguments. What comes in is looked at where it lies, unmasked in place, and answered in ranges; what goes
-//! out is appended to a buffer of the caller's. So one protocol serves every runtime, and a test replays a
+//! The crate has no socket, no clock and no random number generator: bytes, time and mask keys are
+//! arguments. Input is parsed and unmasked in place, and events refer to it by ranges. Output is appended
+//! to a buffer of the caller. So one protocol implementation serves every runtime, and a test replays a
 //! connection from a seed.
 //!
 //! ```text
@@ -16,16 +16,16 @@
 //!
 //! # The loop
 //!
-//! 1. A handshake makes a [`Negotiated`], without which there is no [`Connection`].
-//! 2. Give [`receive`](Connection::receive) what has come, again and again with the rest, until it answers
-//!    [`Event::NeedMore`]. Keep what it did not consume: part of a frame's head, or of a control frame.
-//! 3. Answer events with [`send`](Connection::send) and its like.
-//! 4. Let [`write_control`](Connection::write_control) append pongs, pings and Close.
-//! 5. Send what was appended: everything that came together is answered together.
-//! 6. Ask [`transport`](Connection::transport) whether it goes on, and [`deadline`](Connection::deadline)
-//!    when to call [`handle_timeout`](Connection::handle_timeout) if nothing comes before.
+//! 1. A handshake returns a [`Negotiated`], which every [`Connection`] requires.
+//! 2. Pass received bytes to [`receive`](Connection::receive), repeatedly with the rest, until it returns
+//!    [`Event::NeedMore`]. Keep the unconsumed bytes: part of a frame head, or of a control frame.
+//! 3. Answer events with [`send`](Connection::send) and related methods.
+//! 4. Call [`write_control`](Connection::write_control), which appends pongs, pings and Close.
+//! 5. Send the appended bytes: one send answers the whole burst.
+//! 6. Query [`transport`](Connection::transport) for the state of the transport, and
+//!    [`deadline`](Connection::deadline) for the time of the next [`handle_timeout`](Connection::handle_timeout).
 //!
-//! Here is all of it, over a transport that is two byte vectors:
+//! The complete loop, over a transport that consists of two byte vectors:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -34,7 +34,7 @@
 //! use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
 //! use sinews_proto::{CloseCode, Config, Connection, Event, Kind, PerThread, Place, Time, Transport};
 //!
-//! /// Steps 2 to 4: handles all of `wire`, echoing messages into `out`. Answers what was received.
+//! /// Steps 2 to 4: processes all of `wire`, echoing messages into `out`. Returns the received texts.
 //! fn turn(
 //!     connection: &mut Connection,
 //!     wire: &mut Vec<u8>,
@@ -42,7 +42,7 @@
 //!     out: &mut Vec<u8>,
 //!     now: Time,
 //! ) -> Result<Vec<String>, Box<dyn std::error::Error>> {
-//!     // Holds messages that do not come whole; empty between messages.
+//!     // Buffers incomplete messages; empty between messages.
 //!     let mut assembly = Vec::new();
 //!     let (mut at, mut texts) = (0, Vec::new());
 //!     loop {
@@ -69,19 +69,19 @@
 //!     Ok(texts)
 //! }
 //!
-//! // Step 1: the handshake, both ends of it.
+//! // Step 1: both ends of the handshake.
 //! let mut client = ClientRequest::new("example.com", "/")?.start([7; 16]); // random bytes, really
 //! let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
 //! client.write_request(&mut to_server);
 //! let mut slots = HeaderSlots::new();
 //! let request = RequestHead::parse(&to_server, &HeadLimits::new(), &mut slots)?;
-//! let accepted = accept(&request, &ServerOptions::new()).expect("a sound request");
+//! let accepted = accept(&request, &ServerOptions::new()).expect("a valid request");
 //! accepted.write_response(&[], &mut to_client)?;
-//! let ClientStep::Done(done) = client.read_response(&to_client)? else { panic!("it is all there") };
+//! let ClientStep::Done(done) = client.read_response(&to_client)? else { panic!("the response is complete") };
 //! to_server.clear();
 //! to_client.drain(..done.consumed());
 //!
-//! // One set of limits for many connections; what a thread's connections share; the caller's clock.
+//! // One set of limits for many connections; per-thread state; the caller's clock.
 //! let config = Arc::new(Config::default().with_max_message(1 << 20));
 //! let mut shared = PerThread::new(|| [1, 2, 3, 4]); // unpredictable, really
 //! let now = Time::ZERO;
@@ -97,25 +97,25 @@
 //! let heard = turn(&mut client, &mut to_client, &mut shared, &mut to_server, now)?;
 //! assert_eq!(heard, ["hello"]);
 //!
-//! // Step 6: both Closes have passed; the server ends the transport first.
+//! // Step 6: both Closes are exchanged; the server ends the transport first.
 //! assert_eq!(server.transport(), Transport::Finish);
 //! assert_eq!(client.transport(), Transport::AwaitEnd);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Promises
+//! # Guarantees
 //!
-//! * A peer's input never causes a panic, and memory follows the bytes received, never the bytes declared.
-//! * Whatever a peer breaks has a name ([`PeerMisbehaved`]), and a Close frame with the code for it is
-//!   prepared. What our caller breaks is [`Misuse`]; nothing is written then. Waiting is no error.
-//! * Any way of cutting the same bytes gives the same events and the same answers. (A message that is broken in
-//!   more than one way may be refused for another of them.)
-//! * Each limit and each wait is a documented setting of [`Config`] or [`http::HeadLimits`].
+//! * A peer's input never causes a panic, and memory follows the received bytes, never the declared length.
+//! * Each violation of a peer has a variant of [`PeerMisbehaved`], and a Close frame with its code is prepared.
+//!   Each misuse of the caller has a variant of [`Misuse`]; it writes no bytes. Incomplete input is not an error.
+//! * Events and answers do not depend on how the bytes are split. (A message with more than one violation may be
+//!   rejected for any of them.)
+//! * Each limit and each timeout is a documented setting of [`Config`] or [`http::HeadLimits`].
 //!
 //! # Features
 //!
-//! `deflate` (default): permessage-deflate. `std` (default): vector instructions are chosen at run time
-//! instead of when compiling. Without both the crate needs only `core` and `alloc`.
+//! `deflate` (default): permessage-deflate. `std` (default): vector instructions are selected at run time
+//! instead of at compile time. Without both features the crate needs only `core` and `alloc`.
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
 #![forbid(unsafe_code)]
 

@@ -6,11 +6,11 @@ use core::time::Duration;
 
 /// A point on the caller's monotonic clock, in microseconds since an origin that the caller chose.
 ///
-/// The protocol never reads a clock: whoever drives it says what time it is, so that a test can replay
-/// a day in a millisecond.
+/// The protocol never reads a clock: the driver passes the time, so that a test can replay a day in a
+/// millisecond.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(
-    /// One more than the microseconds, so that an optional time takes no more memory than a time.
+    /// The microseconds plus one, so that an `Option<Time>` has the size of a `Time`.
     NonZeroU64,
 );
 
@@ -18,13 +18,13 @@ impl Time {
     /// The origin of the caller's clock.
     pub const ZERO: Self = Self(NonZeroU64::MIN);
 
-    /// A time so many microseconds behind the origin.
+    /// A time in microseconds after the origin.
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self(NonZeroU64::MIN.saturating_add(micros))
     }
 
-    /// A time so many milliseconds behind the origin.
+    /// A time in milliseconds after the origin.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self::from_micros(millis.saturating_mul(1000))
@@ -36,7 +36,7 @@ impl Time {
         self.0.get() - 1
     }
 
-    /// How long ago `earlier` was; zero if it lies ahead.
+    /// Time elapsed since `earlier`; zero if `earlier` is in the future.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.get().saturating_sub(earlier.0.get()))
@@ -58,9 +58,9 @@ impl core::fmt::Debug for Time {
 impl Add<Duration> for Time {
     type Output = Self;
 
-    /// Saturates: a deadline behind the end of time never comes.
+    /// Saturates: a deadline beyond the range is never reached.
     fn add(self, wait: Duration) -> Self {
-        // In 64 bits: this runs for every deadline that is looked at.
+        // In 64 bits, since this runs for every deadline check.
         let seconds = wait.as_secs().saturating_mul(1_000_000);
         Self(self.0.saturating_add(seconds).saturating_add(u64::from(wait.subsec_micros())))
     }

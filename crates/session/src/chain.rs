@@ -1,4 +1,4 @@
-//! What leaves in one send: small pieces in one arena, large ones by reference between them.
+//! The bytes of one send: small pieces in an arena, large payloads by reference between them.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -7,25 +7,26 @@ use bytes::Bytes;
 
 use crate::pool::Pool;
 
-/// Bytes in the order in which they leave. A driver takes it by value for the length of a send, tells
-/// it how far the kernel came, and brings it home.
+/// Queued bytes in transmission order. A driver takes the chain by value for the duration of a send,
+/// reports the progress of the kernel with [`advance`](Self::advance), and returns the chain to its
+/// session.
 #[derive(Debug, Default)]
 pub struct Chain {
-    /// Heads and small payloads, one behind the other.
+    /// Frame heads and small payloads, contiguous.
     arena: Vec<u8>,
-    /// Payloads that stand between them.
+    /// Large payloads that are interleaved with the arena.
     large: VecDeque<Large>,
-    /// Bytes of the arena that have left.
+    /// Bytes of the arena that are sent.
     arena_sent: usize,
-    /// Entries of `large` that have left.
+    /// Entries of `large` that are sent.
     large_sent: usize,
-    /// Bytes that have not left.
+    /// Bytes that are not sent yet.
     len: usize,
 }
 
 #[derive(Debug)]
 struct Large {
-    /// The arena bytes before this offset go first.
+    /// Arena bytes before this offset are sent before this payload.
     at: usize,
     bytes: Bytes,
     /// A whole published message, which the overflow policy may drop.
@@ -33,28 +34,28 @@ struct Large {
 }
 
 impl Chain {
-    /// Bytes that have not left yet.
+    /// Number of bytes that are not sent yet.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether everything has left.
+    /// Whether all bytes are sent.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What leaves next, if that is one piece: all that is left of the arena, with nothing large behind it.
+    /// The remaining bytes, if they are contiguous: the rest of the arena without large payloads.
     #[must_use]
     #[inline]
     pub fn as_slice(&self) -> Option<&[u8]> {
         (self.large_sent == self.large.len()).then(|| &self.arena[self.arena_sent..])
     }
 
-    /// Fills `out` with what leaves next and answers how many entries it filled.
+    /// Fills `out` with the next slices to send and returns the number of filled entries.
     pub fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
         let mut filled = 0;
         let mut arena_at = self.arena_sent;
@@ -76,7 +77,7 @@ impl Chain {
         filled
     }
 
-    /// What leaves next, piece by piece; none is empty.
+    /// The remaining bytes, slice by slice. No slice is empty.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let large = self.large.range(self.large_sent..);
         let tail = large.clone().next_back().map_or(self.arena_sent, |large| large.at);
@@ -88,9 +89,9 @@ impl Chain {
         pairs.chain([&self.arena[tail..]]).filter(|piece| !piece.is_empty())
     }
 
-    /// The next `count` bytes have left.
+    /// Marks the next `count` bytes as sent.
     pub fn advance(&mut self, count: usize) {
-        debug_assert!(count <= self.len, "more left than was there");
+        debug_assert!(count <= self.len, "advance past the end of the chain");
         let mut count = count.min(self.len);
         self.len -= count;
         while count > 0 {
@@ -111,7 +112,7 @@ impl Chain {
         }
     }
 
-    /// Appends what `write` puts behind the end of a buffer.
+    /// Appends the bytes that `write` adds to the end of a buffer.
     #[inline]
     pub fn write<R>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         let before = self.arena.len();
@@ -120,7 +121,7 @@ impl Chain {
         result
     }
 
-    /// Moves what has not left of another chain behind the end of this one.
+    /// Moves the unsent bytes of another chain to the end of this chain.
     pub(crate) fn append(&mut self, other: &mut Self) {
         let (start, sent) = (self.arena.len(), other.arena_sent);
         self.arena.extend_from_slice(&other.arena[sent..]);
@@ -130,7 +131,7 @@ impl Chain {
         other.clear(0);
     }
 
-    /// Appends by reference.
+    /// Appends a payload by reference.
     pub fn push_bytes(&mut self, bytes: Bytes) {
         self.push(bytes, false);
     }
@@ -140,9 +141,9 @@ impl Chain {
         self.large.push_back(Large { at: self.arena.len(), bytes, droppable });
     }
 
-    /// Drops the oldest droppable messages until at least `count` bytes are gone or none is left. They
-    /// stand at the front, but for what was sent to this connection alone, so that this is cheap however
-    /// many wait. Answers how many bytes and how many messages are gone.
+    /// Drops the oldest droppable messages until `count` bytes are freed or no droppable message is left.
+    /// Droppable messages are at the front, except for messages sent to this connection alone, so the cost
+    /// does not depend on the length of the queue. Returns the number of dropped bytes and messages.
     pub(crate) fn drop_oldest(&mut self, count: usize) -> (usize, usize) {
         let (mut dropped, mut messages, mut at) = (0, 0, self.large_sent);
         while dropped < count && at < self.large.len() {
@@ -159,11 +160,11 @@ impl Chain {
         (dropped, messages)
     }
 
-    /// Takes out the memory of a payload that was sent by reference and that nobody else refers to.
+    /// Takes the memory of a payload that was sent by reference and has no other owner.
     pub(crate) fn take_memory(&mut self) -> Option<Vec<u8>> {
         while let Some(mut large) = self.large.pop_back() {
             if !large.droppable && large.bytes.is_unique() {
-                // What is left of it has left, or never will.
+                // The rest of the payload is sent already or is never sent.
                 let left = large.bytes.len();
                 bytes::Buf::advance(&mut large.bytes, left);
                 return Some(Vec::from(large.bytes));
@@ -172,14 +173,13 @@ impl Chain {
         None
     }
 
-    /// Whether memory of large messages will be left when the chain has been sent.
+    /// Whether memory of large messages can be reclaimed once the chain is sent.
     #[must_use]
     pub fn holds_large(&self) -> bool {
         !self.large.is_empty() || self.arena.capacity() > Pool::CAPACITY_MAX
     }
 
-    /// Takes out the memory of the heads and payloads in one piece, if it is larger than the pool keeps. Nothing of
-    /// it may still have to leave.
+    /// Takes the arena if it is larger than the pool's limit. No byte of the arena may be unsent.
     pub(crate) fn take_large_arena(&mut self) -> Option<Vec<u8>> {
         (self.arena.capacity() > Pool::CAPACITY_MAX).then(|| {
             self.arena_sent = 0;
@@ -187,7 +187,7 @@ impl Chain {
         })
     }
 
-    /// Empties the chain. Answers whether it is worth keeping: its buffers have at most `max` bytes.
+    /// Empties the chain. Returns whether it is worth keeping: its buffers hold at most `max` bytes.
     pub(crate) fn clear(&mut self, max: usize) -> bool {
         self.arena.clear();
         self.large.clear();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_leave_in_order_however_they_are_taken() {
+    fn bytes_are_sent_in_order_for_every_slice_size() {
         let (whole, expected) = sample();
         assert_eq!(content(&whole), expected);
         for first in 0..=expected.len() {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_follows_another_whatever_has_left_of_both() {
+    fn append_keeps_order_of_partly_sent_chains() {
         let (_, expected) = sample();
         for (first, second) in (0..=expected.len()).flat_map(|a| (0..=expected.len()).map(move |b| (a, b))) {
             let ((mut chain, _), (mut other, _)) = (sample(), sample());
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn few_entries_give_a_prefix() {
+    fn short_slice_array_gets_a_prefix() {
         let (chain, expected) = sample();
         for entries in 0..4 {
             let mut slices = vec![IoSlice::new(&[]); entries];
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_a_payload_comes_home_whole_unless_somebody_else_has_it() {
+    fn take_memory_returns_uniquely_owned_payload() {
         let mut chain = Chain::default();
         let mut payload = Vec::with_capacity(1 << 20);
         payload.extend_from_slice(&[7; 1000]);
@@ -275,14 +275,14 @@ mod tests {
         chain.push_bytes(Bytes::from_static(b"static"));
         chain.push(Bytes::from(vec![2; 1000]), true);
         chain.advance(2500);
-        let memory = chain.take_memory().expect("nobody else refers to the first");
+        let memory = chain.take_memory().expect("the first payload has one owner");
         assert_eq!((memory.len(), memory.capacity()), (0, 1 << 20));
         assert_eq!(chain.take_memory(), None);
         assert_eq!(elsewhere[..], [1; 1000]);
     }
 
     #[test]
-    fn only_published_messages_are_dropped_and_the_oldest_first() {
+    fn drop_oldest_drops_only_published_messages_in_order() {
         let mut chain = Chain::default();
         chain.push(Bytes::from_static(b"own"), false);
         chain.push(Bytes::from_static(b"old"), true);

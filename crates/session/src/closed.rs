@@ -1,10 +1,10 @@
-//! How a connection ended.
+//! The reason for the end of a connection.
 
 use std::fmt;
 
 use sinews_proto::{CloseCode, Expired, PeerMisbehaved};
 
-/// How a connection ended: told once, to the handler's `close`.
+/// The close code, reason and cause of an ended connection. The handler's `close` receives it once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Closed {
     code: Option<CloseCode>,
@@ -12,19 +12,19 @@ pub struct Closed {
     cause: Cause,
 }
 
-/// Who ended a connection, or what.
+/// The cause of the end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The peer's Close came first.
+    /// The peer sent its Close first.
     Peer,
-    /// The peer's Close answered ours, or this end closed without waiting for it.
+    /// The peer answered the local Close, or this end closed without waiting for an answer.
     Local,
-    /// The peer broke the protocol or a limit.
+    /// The peer violated the protocol or a limit.
     Fault(PeerMisbehaved),
-    /// A wait ended.
+    /// A timeout expired.
     Expired(Expired),
-    /// The peer lagged more than the overflow policy allows.
+    /// The outbound queue exceeded the limit and the overflow policy closed the connection.
     Overflow,
     /// The transport ended without a Close.
     Ended,
@@ -35,14 +35,15 @@ impl Closed {
         Self { code, reason, cause }
     }
 
-    /// The code of the peer's Close, or of ours where the peer was at fault or this end did not wait for its Close.
+    /// The code of the peer's Close. It is the code of the local Close if the peer was at fault or if this
+    /// end did not wait for the peer's Close.
     #[must_use]
     pub fn code(&self) -> Option<CloseCode> {
         self.code
     }
 
-    /// The number that an application expects: the code, 1005 for a Close without one, 1006 where no
-    /// Close came (RFC 6455 section 7.1.5).
+    /// The status code for applications: the close code, 1005 for a Close without a code, 1006 without a
+    /// Close (RFC 6455 section 7.1.5).
     #[must_use]
     pub fn status(&self) -> u16 {
         match (self.code, self.cause) {
@@ -58,14 +59,14 @@ impl Closed {
         &self.reason
     }
 
-    /// Whether it ended in order, whatever the code: by a Close of either end that the other one answered, or by a Close
-    /// of this end that waited for no answer.
+    /// Whether the closing handshake completed, with any code: one end answered the Close of the other end,
+    /// or this end sent a Close that requires no answer.
     #[must_use]
     pub fn is_orderly(&self) -> bool {
         matches!(self.cause, Cause::Peer | Cause::Local)
     }
 
-    /// Who ended it, or what.
+    /// The cause of the end.
     #[must_use]
     pub fn cause(&self) -> Cause {
         self.cause

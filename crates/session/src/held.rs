@@ -1,11 +1,12 @@
-//! Messages that wait for the end of another.
+//! Published messages that are deferred until a fragmented message ends.
 
 use std::collections::VecDeque;
 
 use crate::prepared::Prepared;
 
-/// Messages framed for many that came while one was being sent in fragments: nothing may stand between
-/// those (RFC 6455 section 5.4), so they leave behind its end, in their order.
+/// Published messages that were queued while a message was being sent in fragments. No other data frame may
+/// be interleaved with the fragments (RFC 6455 section 5.4), so these messages follow the last fragment, in
+/// order.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     messages: VecDeque<Prepared>,
@@ -13,7 +14,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// What all of them will put on the wire, uncompressed.
+    /// The uncompressed wire size of all messages.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -30,7 +31,7 @@ impl Held {
     }
 }
 
-/// What one of them counts as: empty ones cost something too.
+/// The queue size of one message. An empty message counts too.
 pub(crate) fn cost(message: &Prepared) -> usize {
     message.payload().len() + HEAD_MAX
 }

@@ -1,10 +1,9 @@
-//! One WebSocket connection without a runtime and without a socket: its memory, what is in flight, when it
-//! must be looked at.
+//! One WebSocket connection without a runtime and without a socket: buffers, operations in flight,
+//! deadlines.
 //!
-//! Between a protocol machine ([`sinews_proto::Connection`]) and a socket lies work that every driver would
-//! do again: keep what is cut, gather messages that come in parts, borrow buffers and give them back, answer
-//! a burst with one send, pause when the peer does not read, close in the right order. [`Session`] does it
-//! once.
+//! Every driver needs the same work between a protocol machine ([`sinews_proto::Connection`]) and a socket:
+//! keep incomplete frames, assemble fragmented messages, borrow and return buffers, answer a burst with one
+//! send, pause reads for a slow peer, close in the right order. [`Session`] implements this work once.
 //!
 //! ```text
 //!             receive(chunk)                       start_send() → Chain
@@ -18,13 +17,12 @@
 //!
 //! # The loop
 //!
-//! 1. Bytes come: [`receive`](Session::receive). [`Flow::Pause`] says to give no more until
-//!    [`wants_resume`](Session::wants_resume), then [`resume`](Session::resume).
-//! 2. When all that came together is handled, [`start_send`](Session::start_send) gives everything queued as
-//!    one [`Chain`], which comes home through [`finish_send`](Session::finish_send). There is one send in
-//!    flight at most.
-//! 3. [`fate`](Session::fate) says what becomes of the transport, [`deadline`](Session::deadline) when to call
-//!    [`handle_timeout`](Session::handle_timeout), [`take_closed`](Session::take_closed) how it ended.
+//! 1. Pass received bytes to [`receive`](Session::receive). After [`Flow::Pause`], stop until
+//!    [`wants_resume`](Session::wants_resume) returns `true`, then call [`resume`](Session::resume).
+//! 2. After a burst of input, [`start_send`](Session::start_send) returns everything queued as one [`Chain`].
+//!    Return the chain with [`finish_send`](Session::finish_send). At most one send is in flight.
+//! 3. [`fate`](Session::fate) tells how to treat the transport, [`deadline`](Session::deadline) when to call
+//!    [`handle_timeout`](Session::handle_timeout), [`take_closed`](Session::take_closed) how the connection ended.
 //!
 //! ```
 //! use std::io::IoSlice;
@@ -39,7 +37,7 @@
 //!
 //! impl Events for Echo {
 //!     fn message(&mut self, payload: Payload<'_>, tx: &mut Tx<'_>) {
-//!         // Fails only while closing, when there is nobody to answer.
+//!         // Fails only while closing, when no answer can be sent.
 //!         let _ = tx.send_payload(payload);
 //!     }
 //! }
@@ -48,19 +46,19 @@
 //!     Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 //! let mut slots = HeaderSlots::new();
 //! let head = RequestHead::parse(request, &HeadLimits::new(), &mut slots)?;
-//! let accepted = accept(&head, &ServerOptions::new()).expect("a sound request");
+//! let accepted = accept(&head, &ServerOptions::new()).expect("a valid request");
 //!
-//! // One for each thread; one set of limits for many connections.
+//! // One per thread; one set of limits for many connections.
 //! let mut resources = Resources::new();
 //! let mut session = Session::new(accepted.negotiated(), Arc::new(Config::default()), Time::ZERO);
 //!
-//! // Two frames and a half come in one receive.
+//! // One receive delivers two and a half frames.
 //! let mut chunk = *b"\x81\x82\0\0\0\0hi\x81\x82\0\0\0\0yo\x81";
 //! let flow = session.receive(&mut chunk, &mut resources, Time::ZERO, &mut Echo);
 //! assert_eq!(flow, Flow::Continue);
 //!
-//! // Both answers leave in one send.
-//! let mut chain = session.start_send().expect("two answers wait");
+//! // One send carries both answers.
+//! let mut chain = session.start_send().expect("two answers are queued");
 //! let mut slices = [IoSlice::new(&[]); 4];
 //! assert_eq!(chain.slices(&mut slices), 1);
 //! assert_eq!(&*slices[0], b"\x81\x02hi\x81\x02yo");
@@ -71,9 +69,9 @@
 //!
 //! # Memory
 //!
-//! An idle session owns no buffer. Outbound chains and assembly buffers are borrowed from [`Resources`], the
-//! pool of the thread, and go back when they have served; a message that is not whole keeps hardly more than
-//! the bytes received; up to 130 bytes of a cut head stay with the session.
+//! An idle session owns no buffer. Outbound chains and assembly buffers are borrowed from [`Resources`],
+//! the pool of the thread, and returned after use. An incomplete message takes little more memory than its
+//! received bytes. Up to 130 bytes of an incomplete head stay with the session.
 #![forbid(unsafe_code)]
 
 mod chain;

@@ -1,14 +1,14 @@
 //! Mask keys from the operating system's random source.
 
-/// Keys drawn in batches: one call of the system for 64 frames. Each is used once (RFC 6455 section
-/// 5.3: unpredictable to whoever chose the payload).
+/// Mask keys drawn in batches: one system call for 64 frames. Each key is used once, so the sender of a
+/// payload cannot predict it (RFC 6455 section 5.3).
 pub(crate) fn from_os() -> impl FnMut() -> [u8; 4] + Send + 'static {
     let mut batch = [0; 256];
     let mut at = batch.len();
     move || {
         if at == batch.len() {
-            // A system without randomness cannot speak the protocol safely, and none of ours is.
-            getrandom::fill(&mut batch).expect("the operating system gives random bytes");
+            // The protocol is unsafe without randomness. All supported systems provide it.
+            getrandom::fill(&mut batch).expect("getrandom failed: no random bytes from the operating system");
             at = 0;
         }
         let key = [batch[at], batch[at + 1], batch[at + 2], batch[at + 3]];

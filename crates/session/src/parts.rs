@@ -1,4 +1,4 @@
-//! A session in two parts, for halves that live on different tasks.
+//! Splitting a session into two halves for different tasks.
 
 use sinews_proto::{CloseCode, Connection, Time};
 
@@ -8,9 +8,9 @@ use crate::outbound::Outbound;
 use crate::session::{ClosedState, Resources, Session};
 
 impl Session {
-    /// Takes the sending of data out of this session ([`Connection::split_data`]), with everything that is queued.
-    /// What is left here receives, keeps the deadlines, and queues control frames of its own. `None` if this is a
-    /// part already.
+    /// Splits the sending of data off this session ([`Connection::split_data`]), together with all queued
+    /// bytes. The rest receives, keeps the deadlines, and queues control frames of its own. Returns `None`
+    /// if this session is a half already.
     pub fn split_data(&mut self, now: Time) -> Option<Self> {
         let connection = self.connection.split_data(now)?;
         let mut data = Self::from_parts(connection, std::mem::take(&mut self.outbound));
@@ -19,8 +19,9 @@ impl Session {
         Some(data)
     }
 
-    /// Puts the part that [`split_data`](Self::split_data) has taken out back, with what both have queued. A chain
-    /// of the other part that is in flight is then one of this session; there must be none of this part's own.
+    /// Joins the half that [`split_data`](Self::split_data) returned, with the queued bytes of both halves.
+    /// A chain of the other half that is in flight becomes the send in flight of this session, which must
+    /// have none of its own.
     pub fn join_data(&mut self, data: &mut Self, resources: &mut Resources, now: Time) {
         let own = std::mem::replace(&mut self.outbound, std::mem::take(&mut data.outbound));
         self.outbound.append(own, resources);
@@ -33,14 +34,16 @@ impl Session {
         self.after_tx(resources, now);
     }
 
-    /// Tells how many bytes wait outside of this session, in the other part or with the transport that both use, and
-    /// whether the transport took some since the last call: as long as it does the peer is alive.
+    /// Reports the number of bytes queued outside of this session, in the other half or in the shared
+    /// transport, and whether the transport accepted bytes since the last call. Progress proves that the
+    /// peer is alive.
     pub fn note_elsewhere(&mut self, waiting: usize, moved: bool, now: Time) {
         self.elsewhere = waiting;
         self.note_outbound(moved, now);
     }
 
-    /// The other part's Close frame has left ([`Connection::note_close_left`]): what is queued here never will.
+    /// Records that the Close frame of the other half is sent ([`Connection::note_close_left`]). Bytes
+    /// queued here are never sent.
     pub fn note_close_left(&mut self, resources: &mut Resources, now: Time) {
         self.connection.note_close_left(now);
         self.outbound.discard(resources);
@@ -48,13 +51,14 @@ impl Session {
         self.note_outbound(false, now);
     }
 
-    /// Ends the connection by this end's Close, without the peer's: [`Cause::Local`] with this code and reason, unless it
-    /// has ended already.
+    /// Ends the connection by the local Close without waiting for the peer's Close: [`Cause::Local`] with
+    /// this code and reason. No effect on a connection that has ended.
     pub fn end_unanswered(&mut self, code: CloseCode, reason: &str, resources: &mut Resources) {
         self.end_by(Closed::new(Some(code), reason.to_owned(), Cause::Local), resources);
     }
 
-    /// The other part has ended the connection: a timeout, a full queue, or a Close that waits for no answer.
+    /// Ends this half because the other half ended the connection: a timeout, a full queue, or a Close that
+    /// requires no answer.
     pub fn end_by(&mut self, closed: Closed, resources: &mut Resources) {
         if matches!(closed.cause(), Cause::Expired(_) | Cause::Local) {
             self.dropped = true;
@@ -63,12 +67,12 @@ impl Session {
         self.over(closed);
     }
 
-    /// A send of which nothing has left is queued again, in front of the rest.
+    /// Puts a chain without sent bytes back in front of the queue.
     pub fn recall_send(&mut self, chain: Box<Chain>) {
         self.outbound.recall(chain);
     }
 
-    /// A chain of which part may have left already is the send in flight.
+    /// Makes a chain, possibly partly sent, the send in flight.
     pub fn adopt_send(&mut self, chain: &Chain) {
         self.outbound.adopt(chain);
     }
@@ -104,8 +108,8 @@ mod tests {
         let request = b"GET / HTTP/1.1\r\nHost: example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
         let mut slots = HeaderSlots::new();
-        let head = RequestHead::parse(request, &HeadLimits::new(), &mut slots).expect("a sound head");
-        let negotiated = accept(&head, &ServerOptions::new()).expect("a sound request").negotiated();
+        let head = RequestHead::parse(request, &HeadLimits::new(), &mut slots).expect("a valid head");
+        let negotiated = accept(&head, &ServerOptions::new()).expect("a valid request").negotiated();
         Session::new(negotiated, Arc::new(Config::default()), Time::ZERO)
     }
 
@@ -127,10 +131,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_queued_goes_with_the_data_and_comes_back_in_front() {
+    fn split_data_moves_queued_bytes_and_join_data_restores_their_order() {
         let (mut control, resources) = (server(), &mut Resources::new());
         send(&mut control, "a", resources);
-        let mut data = control.split_data(Time::ZERO).expect("a whole one");
+        let mut data = control.split_data(Time::ZERO).expect("a whole session");
         assert_eq!((control.buffered(), data.buffered()), (0, 3));
         send(&mut data, "b", resources);
         let mut ping = [0x89, 0x80, 0, 0, 0, 0];
@@ -142,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_in_flight_may_come_home_late_until_something_waits_behind_it() {
+    fn finish_send_may_be_delayed_until_bytes_are_queued_behind() {
         let (mut session, resources) = (server(), &mut Resources::new());
         send(&mut session, "a", resources);
         let chain = session.start_send().expect("a message");
@@ -155,9 +159,9 @@ mod tests {
     }
 
     #[test]
-    fn a_send_in_flight_is_adopted() {
+    fn send_in_flight_is_adopted() {
         let (mut control, resources) = (server(), &mut Resources::new());
-        let mut data = control.split_data(Time::ZERO).expect("a whole one");
+        let mut data = control.split_data(Time::ZERO).expect("a whole session");
         send(&mut data, "abc", resources);
         let mut chain = data.start_send().expect("a message");
         chain.advance(2);
@@ -170,9 +174,9 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_wait_elsewhere_put_pings_off_and_end_the_connection_when_they_stand_still() {
+    fn bytes_queued_elsewhere_delay_pings_and_are_subject_to_write_timeout() {
         let (mut control, resources) = (server(), &mut Resources::new());
-        let data = control.split_data(Time::ZERO).expect("a whole one");
+        let data = control.split_data(Time::ZERO).expect("a whole session");
         control.note_elsewhere(100, false, Time::ZERO);
         assert_eq!(control.deadline(), Some(Time::ZERO + Duration::from_secs(30)));
         control.note_elsewhere(50, true, Time::from_millis(20_000));
@@ -187,9 +191,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leaves_behind_the_close_of_the_other_part() {
+    fn no_bytes_are_sent_after_close_of_other_half() {
         let (mut control, resources) = (server(), &mut Resources::new());
-        let mut data = control.split_data(Time::ZERO).expect("a whole one");
+        let mut data = control.split_data(Time::ZERO).expect("a whole session");
         send(&mut data, "late", resources);
         control.tx(resources, Time::ZERO).close(CloseCode::NORMAL, "").expect("open");
         control.after_tx(resources, Time::ZERO);

@@ -1,11 +1,11 @@
-//! A message as its handler sees it.
+//! Messages as handlers see them.
 
 use std::ops::{Deref, DerefMut};
 
 use bytes::Bytes;
 use sinews_proto::Kind;
 
-/// A received message, lent to its handler.
+/// A received message, borrowed by its handler.
 #[derive(Debug)]
 pub struct Payload<'a> {
     kind: Kind,
@@ -16,7 +16,7 @@ pub struct Payload<'a> {
 enum Source<'a> {
     /// In the driver's receive buffer.
     Chunk(&'a mut [u8]),
-    /// Put together in a buffer of the connection.
+    /// Assembled in a buffer of the connection.
     Assembly(&'a mut Vec<u8>),
 }
 
@@ -36,8 +36,8 @@ impl<'a> Payload<'a> {
         self.kind
     }
 
-    /// The text, if this is text. It was checked on receipt; this looks at it a second time (at some
-    /// 30 GB/s for ASCII), so a handler that only passes bytes on should not ask.
+    /// Returns the payload of a text message. The session validated it on receipt; this call validates it
+    /// again (at some 30 GB/s for ASCII). A handler that only forwards bytes should not call it.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match self.kind {
@@ -46,9 +46,8 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// Keeps the message beyond the handler. A large message that was put together in a buffer of its
-    /// own is handed over whole; anything else is copied, so that a small message that is kept never
-    /// pins a large block.
+    /// Returns an owned payload that outlives the handler. A large message that was assembled in a buffer
+    /// of its own is moved. Any other message is copied, so a small message never pins a large buffer.
     #[must_use]
     pub fn detach(self) -> Bytes {
         match self.source {
@@ -58,7 +57,7 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// Whether [`detach`](Self::detach) hands the buffer over.
+    /// Whether [`detach`](Self::detach) moves the buffer.
     #[inline]
     pub(crate) fn is_movable(&self) -> bool {
         match &self.source {
@@ -68,8 +67,7 @@ impl<'a> Payload<'a> {
     }
 }
 
-/// Smallest message whose buffer is handed over: below it a copy is cheaper than what the buffer costs
-/// to replace.
+/// Smallest message whose buffer is moved. For smaller messages a copy costs less than a new buffer.
 const HAND_OVER_MIN: usize = 16 << 10;
 
 fn is_handed_over(buffer: &Vec<u8>) -> bool {
@@ -98,13 +96,13 @@ impl DerefMut for Payload<'_> {
     }
 }
 
-/// A piece of a message, in fragment delivery. Its edges carry no meaning.
+/// A piece of a message, in fragment delivery. Its boundaries have no meaning.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Fragment<'a> {
     /// Text or binary.
     pub kind: Kind,
-    /// The bytes. In text, a code point may be cut by the edge; the whole is checked.
+    /// The bytes. In text, a boundary may split a code point; validation covers the whole message.
     pub bytes: &'a mut [u8],
     /// The message begins here.
     pub first: bool,

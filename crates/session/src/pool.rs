@@ -2,18 +2,19 @@
 
 use crate::chain::Chain;
 
-/// Buffers that connections borrow while they have something to hold, so that an idle one owns none.
+/// Buffers that connections borrow while they hold data, so that an idle connection owns none.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     spare: Stack<Vec<u8>>,
     chains: Stack<Box<Chain>>,
 }
 
-/// Spare things of one kind, the ones used last on top: those at the bottom are idle.
+/// Spare objects of one kind, most recently used on top. The objects at the bottom are idle.
 #[derive(Debug)]
 struct Stack<T> {
     items: Vec<T>,
-    /// Fewest that were there since the last look: so many have not been used.
+    /// Lowest number of spares since the last [`release_idle`](Self::release_idle): the number of unused
+    /// objects.
     idle: usize,
 }
 
@@ -36,7 +37,7 @@ impl<T> Stack<T> {
         self.items.len() >= SPARE_MAX
     }
 
-    /// Frees what was not used since the last call. Answers whether some are left.
+    /// Frees the objects that were not used since the last call. Returns whether some are left.
     fn release_idle(&mut self) -> bool {
         self.items.drain(..self.idle);
         self.items.shrink_to(2 * self.items.len());
@@ -45,24 +46,25 @@ impl<T> Stack<T> {
     }
 }
 
-/// Most buffers kept, and most chains.
+/// Limit for spare buffers, and for spare chains.
 const SPARE_MAX: usize = 256;
 
-/// What a connection may keep whatever it holds: shrinking less than this at each segment costs more than it
+/// A connection may keep this much for any content: shrinking by less at each segment costs more than it
 /// saves.
 const TIGHT_MIN: usize = 1 << 10;
 
 impl Pool {
-    /// Largest buffer kept: one large message must not raise the thread's memory for good.
+    /// Largest buffer in the pool, so that one large message does not raise the thread's memory
+    /// permanently.
     pub(crate) const CAPACITY_MAX: usize = 64 << 10;
 
-    /// An empty chain, with a buffer if one was spare.
+    /// Returns an empty chain, with a spare buffer if available.
     #[inline]
     pub(crate) fn take_chain(&mut self) -> Box<Chain> {
         self.chains.take().unwrap_or_default()
     }
 
-    /// Takes a chain back, whatever is left in it; what it held by reference was taken out before.
+    /// Takes a chain back with any content. The caller has taken out the payloads held by reference.
     #[inline]
     pub(crate) fn give_chain(&mut self, mut chain: Box<Chain>) {
         if !self.chains.is_full() && chain.clear(Self::CAPACITY_MAX) {
@@ -70,31 +72,31 @@ impl Pool {
         }
     }
 
-    /// An empty buffer, with capacity if one was spare.
+    /// Returns an empty buffer, with capacity if a spare is available.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.spare.take().unwrap_or_default()
     }
 
-    /// Frees what was not used since the last call. Answers whether some is left.
+    /// Frees the memory that was not used since the last call. Returns whether some is left.
     pub(crate) fn release_idle(&mut self) -> bool {
         let buffers = self.spare.release_idle();
         self.chains.release_idle() || buffers
     }
 
-    /// Spare buffers and chains.
+    /// Number of spare buffers and chains.
     pub(crate) fn spares(&self) -> usize {
         self.spare.items.len() + self.chains.items.len()
     }
 
-    /// Whether there is anything to free.
+    /// Whether there is memory to free.
     #[inline]
     pub(crate) fn holds_spares(&self) -> bool {
         !(self.spare.items.is_empty() && self.chains.items.is_empty())
     }
 
-    /// A buffer that stays with a connection, with hardly more capacity than it needs: memory follows
-    /// the bytes received. One that is larger than any of the pool grew by as much as came, or is a spare
-    /// of the thread's, which are bounded.
+    /// Shrinks a buffer that stays with a connection to little more than its content: memory follows the
+    /// received bytes. A buffer larger than the pool's limit grew with the received bytes or is a spare of
+    /// the thread; the spares are bounded.
     pub(crate) fn keep_tight(&mut self, buffer: Vec<u8>) -> Vec<u8> {
         let tight = (2 * buffer.len()).max(TIGHT_MIN);
         if buffer.capacity() <= tight || buffer.capacity() > Self::CAPACITY_MAX {
@@ -105,7 +107,7 @@ impl Pool {
         tight
     }
 
-    /// Takes a buffer back; it is freed if it is too large or enough are there.
+    /// Takes a buffer back. It is freed if it is too large or the pool is full.
     pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
         let fits = (1..=Self::CAPACITY_MAX).contains(&buffer.capacity());
         if fits && !self.spare.is_full() {
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_comes_back_empty_and_a_large_one_does_not() {
+    fn small_buffer_is_reused_empty_and_large_buffer_is_freed() {
         let mut pool = Pool::default();
         assert_eq!(pool.take().capacity(), 0);
         pool.give(vec![1; 100]);
@@ -140,16 +142,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_between_two_looks_is_given_back() {
+    fn release_idle_frees_buffers_unused_since_last_call() {
         let mut pool = Pool::default();
         for _ in 0..10 {
             pool.give(vec![0; 1]);
             pool.give_chain(Box::default());
         }
-        assert!(pool.release_idle(), "all are new");
+        assert!(pool.release_idle(), "all buffers are new");
         let taken: Vec<_> = (0..3).map(|_| pool.take()).collect();
         taken.into_iter().for_each(|buffer| pool.give(buffer));
-        assert!(pool.holds_spares() && pool.release_idle(), "three were used since");
+        assert!(pool.holds_spares() && pool.release_idle(), "three buffers were used since");
         assert_eq!((pool.spare.items.len(), pool.chains.items.len()), (3, 0));
         assert!(!pool.release_idle());
         assert!(!pool.holds_spares());

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use sinews_proto::deflate::DeflateClass;
 use sinews_proto::{Kind, PerThread, write_prepared};
 
-/// A message for many clients: framed once, and compressed once for each class of connections, on
-/// first use. Clones share it; it may go to other threads.
+/// A message for many clients. It is framed once, and compressed once per class of connections, on first
+/// use. Clones share the frames and may move to other threads.
 #[derive(Clone, Debug)]
 pub struct Prepared(Arc<Inner>);
 
@@ -35,7 +35,8 @@ impl Prepared {
         Self::new(Kind::Binary, payload.into())
     }
 
-    /// A message; the payload of text must be UTF-8, as everything that was received as text is.
+    /// Creates a message of either kind. The payload of text must be UTF-8, which holds for every received
+    /// text.
     #[must_use]
     pub fn new(kind: Kind, payload: Bytes) -> Self {
         Self(Arc::new(Inner { kind, payload, plain: OnceLock::new(), deflated: OnceLock::new() }))
@@ -69,7 +70,7 @@ impl Prepared {
             return encode(Some(class));
         };
         let (kept, frame) = slot.get_or_init(|| (class, encode(Some(class))));
-        // Another level at the same window: rare enough to encode again.
+        // Another level at the same window is rare, so it is encoded again.
         if *kept == class { frame.clone() } else { encode(Some(class)) }
     }
 }

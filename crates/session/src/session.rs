@@ -1,4 +1,4 @@
-//! One connection: its protocol machine, its memory, what is in flight, when it must be looked at.
+//! One connection: its protocol machine, buffers, operations in flight and deadlines.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::pool::Pool;
 use crate::traffic::Traffic;
 use crate::tx::Tx;
 
-/// What the connections of one thread share: spare buffers, deflate contexts, mask keys.
+/// State shared by the connections of one thread: spare buffers, deflate contexts, mask keys.
 #[derive(Debug)]
 pub struct Resources {
     pub(crate) shared: PerThread,
@@ -24,47 +24,47 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// Resources whose mask keys come from the operating system's random source.
+    /// Creates resources with mask keys from the operating system's random source.
     #[must_use]
     pub fn new() -> Self {
         Self::with_masks(crate::masks::from_os())
     }
 
-    /// Resources with mask keys of the caller's; tests want them from a seed.
+    /// Creates resources with the caller's mask keys. Tests pass seeded keys.
     pub fn with_masks(masks: impl FnMut() -> [u8; 4] + Send + 'static) -> Self {
         Self { shared: PerThread::new(masks), pool: Pool::default(), traffic: Traffic::default() }
     }
 }
 
 impl Resources {
-    /// Frees the spare memory that no message has used since the last call, and answers whether some is left.
-    /// A driver calls it every few seconds while there is any.
+    /// Frees the spare memory that no message has used since the last call. Returns whether some is left. A
+    /// driver calls it every few seconds until it returns `false`.
     pub fn release_idle(&mut self) -> bool {
         let large = self.shared.release_idle();
         self.pool.release_idle() || large
     }
 
-    /// What the thread's sessions have sent.
+    /// Traffic counters of the thread's sessions.
     #[must_use]
     #[inline]
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
     }
 
-    /// Spare buffers of at most 64 KiB, for messages on their way in and out.
+    /// Pool of spare buffers of at most 64 KiB, for inbound and outbound messages.
     #[must_use]
     pub fn spares(&self) -> usize {
         self.pool.spares()
     }
 
-    /// Whether [`release_idle`](Self::release_idle) will have something to free.
+    /// Whether [`release_idle`](Self::release_idle) has memory to free.
     #[must_use]
     pub fn holds_spares(&self) -> bool {
         self.shared.holds_spares() || self.pool.holds_spares()
     }
 
-    /// Makes room for a large payload and its head behind what a chain holds, in memory that an earlier message has
-    /// left.
+    /// Reserves capacity for a large payload and its head behind the content of a chain, in the memory of
+    /// an earlier message.
     #[inline]
     pub(crate) fn make_room(&mut self, chain: &mut Chain, len: usize) {
         if len > Pool::CAPACITY_MAX {
@@ -72,7 +72,7 @@ impl Resources {
         }
     }
 
-    /// A buffer that held a message, for the next one.
+    /// Takes the buffer of a delivered message for reuse.
     pub(crate) fn give_assembly(&mut self, buffer: Vec<u8>) {
         if buffer.capacity() > Pool::CAPACITY_MAX {
             self.shared.recycle(buffer);
@@ -81,7 +81,7 @@ impl Resources {
         }
     }
 
-    /// A chain that has left, and the memory of the large payloads in it.
+    /// Takes back a chain that is sent, and the memory of its large payloads.
     #[inline]
     pub(crate) fn take_home(&mut self, mut chain: Box<Chain>) {
         while let Some(buffer) = chain.take_memory() {
@@ -103,7 +103,7 @@ impl Default for Resources {
 /// Longest head of a frame (RFC 6455 section 5.2).
 const HEAD_MAX: usize = 14;
 
-/// What a connection's owner wants to hear. The views are lent for the call.
+/// Callbacks of the application for received messages. The views are borrowed for the call.
 pub trait Events {
     /// A whole message.
     fn message(&mut self, payload: Payload<'_>, tx: &mut Tx<'_>);
@@ -113,36 +113,36 @@ pub trait Events {
         let _ = (fragment, tx);
     }
 
-    /// A ping; it is answered without our help.
+    /// A ping. The session answers it.
     fn ping(&mut self, payload: &[u8], tx: &mut Tx<'_>) {
         let _ = (payload, tx);
     }
 
-    /// A pong; `answers` tells how long our newest keepalive ping took, if this answers it.
+    /// A pong. `answers` is the round-trip time of the newest keepalive ping, if this pong answers it.
     fn pong(&mut self, payload: &[u8], answers: Option<std::time::Duration>, tx: &mut Tx<'_>) {
         let _ = (payload, answers, tx);
     }
 
-    /// Asked after each event: whether the rest of the input must wait until
-    /// [`Session::resume`], as if what waits to be sent had passed [`Config::high_water`]. The driver that
-    /// answers so knows when to go on.
+    /// Called after each event. `true` leaves the rest of the input until [`Session::resume`], as if the
+    /// outbound queue had passed [`Config::high_water`]. A driver that returns `true` must know when to
+    /// resume.
     fn pauses(&self) -> bool {
         false
     }
 }
 
-/// What one [`Session::pull`] came to.
+/// The result of one [`Session::pull`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 #[non_exhaustive]
 pub struct Pulled {
-    /// Bytes of the input that are done with.
+    /// Consumed bytes of the input.
     pub consumed: usize,
-    /// What they meant.
+    /// The event that they encode.
     pub event: Option<Arrived>,
 }
 
-/// What came, for an owner that pulls.
+/// A received event, for an owner that pulls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "an owner must handle each")]
 pub enum Arrived {
@@ -157,28 +157,28 @@ pub enum Arrived {
     Fragment {
         /// Text or binary.
         kind: Kind,
-        /// The piece.
+        /// The bytes of the piece.
         at: Place,
-        /// The message begins here.
+        /// Whether the message begins here.
         first: bool,
-        /// The message ends here.
+        /// Whether the message ends here.
         last: bool,
     },
-    /// A ping, which is answered without our help; the range of its payload in the input.
+    /// A ping, with the range of its payload in the input. The session answers it.
     Ping(std::ops::Range<usize>),
     /// A pong.
     Pong {
         /// The payload.
         at: std::ops::Range<usize>,
-        /// How long our newest keepalive ping took, if this answers it.
+        /// The round-trip time of the newest keepalive ping, if this pong answers it.
         answers: Option<std::time::Duration>,
     },
-    /// The peer's Close: [`Session::take_closed`] has it.
+    /// The peer's Close. [`Session::take_closed`] returns it.
     Close,
 }
 
 impl Arrived {
-    /// The same for an input that begins `offset` bytes further to the front.
+    /// Shifts the ranges by `offset`, for an input with `offset` more bytes in front.
     #[must_use]
     #[inline]
     pub fn behind(mut self, offset: usize) -> Self {
@@ -197,85 +197,85 @@ impl Arrived {
     }
 }
 
-/// Whether the driver goes on receiving.
+/// Whether the driver continues to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 #[allow(clippy::exhaustive_enums, reason = "a driver must handle both")]
 pub enum Flow {
-    /// Give the next bytes when they come.
+    /// Pass the next received bytes.
     Continue,
-    /// Give nothing until [`Session::wants_resume`] says so, the peer's end included, since it stands behind
-    /// the input that was kept: what waits to be sent has passed [`Config::high_water`].
+    /// The outbound queue has passed [`Config::high_water`]. Pass nothing until [`Session::wants_resume`]
+    /// returns `true`. That includes the peer's end of the transport, which follows the retained input.
     Pause,
 }
 
 /// One WebSocket connection: everything between a protocol machine and a socket.
 ///
-/// A driver gives it what comes ([`receive`](Self::receive), [`receive_end`](Self::receive_end)), takes
-/// what is to leave ([`start_send`](Self::start_send), [`progressed`](Self::progressed),
-/// [`finish_send`](Self::finish_send)), and asks what is next: [`fate`](Self::fate),
+/// A driver passes received bytes ([`receive`](Self::receive), [`receive_end`](Self::receive_end)), sends
+/// queued bytes ([`start_send`](Self::start_send), [`progressed`](Self::progressed),
+/// [`finish_send`](Self::finish_send)), and queries the next step: [`fate`](Self::fate),
 /// [`deadline`](Self::deadline), [`take_closed`](Self::take_closed).
 #[derive(Debug)]
 pub struct Session {
     pub(crate) connection: Connection,
     pub(crate) outbound: Outbound,
-    /// Input that could not be used yet: part of a head or of a control frame, or, while paused, the
-    /// rest of a chunk.
+    /// Unprocessed input: part of a head or of a control frame, or, while paused, the rest of a chunk.
     pub(crate) rest: Vec<u8>,
-    /// A message that is not whole yet.
+    /// The message under assembly.
     pub(crate) assembly: Vec<u8>,
-    /// The capacity of the assembly while a driver has it; beyond 4 GiB, that.
+    /// The capacity of the assembly while it is lent to a driver, saturated at 4 GiB.
     pub(crate) lent_bytes: u32,
     pub(crate) paused: bool,
-    /// The peer ended the transport.
+    /// The peer closed the transport.
     pub(crate) ended: bool,
     pub(crate) dropped: bool,
-    /// Bytes that wait outside of this session, to the same peer.
+    /// Bytes for the same peer that are queued outside of this session.
     pub(crate) elsewhere: usize,
     pub(crate) closed: ClosedState,
 }
 
-/// Bytes to come for which lending the assembly is worth what it takes.
+/// Smallest remainder of a message for which lending the assembly buffer pays off.
 const LARGE_MIN: u64 = 64 << 10;
 
-/// How many times what has come may be lent for what comes next: a MiB takes two receives then.
+/// Growth factor: the lent capacity per received byte. A message of 1 MiB takes two receives.
 const LARGE_FACTOR: usize = 4;
 
-/// Bytes received into it at once: they are unmasked while they are in the second-level cache.
+/// Largest single receive into the assembly: the bytes are unmasked while they are in the second-level
+/// cache.
 const LARGE_PIECE: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(crate) enum ClosedState {
     Open,
-    /// Over, and not yet told.
+    /// Ended, but not yet reported.
     Due(Box<Closed>),
     Told,
 }
 
-/// What the driver does with the transport.
+/// The driver's next action on the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "a driver must handle each")]
 pub enum Fate {
-    /// Go on.
+    /// Continue.
     Open,
-    /// Send what is queued, end the sending side, discard what comes, close at the peer's end or at the
-    /// deadline.
+    /// Send the queued bytes, shut down the sending side, discard received bytes. Close at the peer's end
+    /// of the transport or at the deadline.
     Finish,
-    /// Send what is queued, and close at the peer's end or at the deadline.
+    /// Send the queued bytes. Close at the peer's end of the transport or at the deadline.
     AwaitEnd,
-    /// Close now.
+    /// Close immediately.
     Drop,
 }
 
 impl Session {
-    /// A session that a handshake has opened.
+    /// Creates a session for a completed handshake.
     #[must_use]
     pub fn new(negotiated: Negotiated, config: Arc<Config>, now: Time) -> Self {
         Self::with_outbound(negotiated, config, now, Outbound::default())
     }
 
-    /// A session behind a handshake whose answer, and what may have been queued before it, is still on
-    /// its way.
+    /// Creates a session for a handshake whose response, and possibly earlier bytes, are still in
+    /// `outbound`.
     #[must_use]
     pub fn with_outbound(negotiated: Negotiated, config: Arc<Config>, now: Time, outbound: Outbound) -> Self {
         Self {
@@ -292,8 +292,8 @@ impl Session {
         }
     }
 
-    /// Delivers the messages that start from now on in pieces ([`Events::fragment`]), so that a message
-    /// larger than memory can pass.
+    /// Delivers later messages in pieces ([`Events::fragment`]), so that a message may exceed the available
+    /// memory.
     pub fn deliver_fragments(&mut self, fragments: bool) {
         self.connection.deliver_fragments(fragments);
     }
@@ -320,13 +320,13 @@ impl Session {
         self.after_input(resources, now)
     }
 
-    /// Reads `input` up to the next event, in place, for an owner that takes one event after the other instead of
-    /// being called. The input is what came last, behind what an earlier pull has left over; what is not
-    /// [`consumed`](Pulled::consumed) must be given again. With [`Pulled::event`] `None`, at most 130 bytes are left,
-    /// and more must come before there is an event.
+    /// Reads `input` up to the next event, in place, for an owner that takes events one by one instead of
+    /// receiving callbacks. The input is the unconsumed rest of the earlier pull, followed by the newly
+    /// received bytes. Bytes that are not [`consumed`](Pulled::consumed) must be passed again. If
+    /// [`Pulled::event`] is `None`, at most 130 bytes are left, and the next event requires more input.
     ///
-    /// The owner pulls only while it wants to hear more: nothing here pauses. A session is either pulled from or
-    /// [given](Self::receive) what comes.
+    /// The owner controls the pace: this method never pauses. A session is used either with this method or
+    /// with [`receive`](Self::receive).
     #[inline]
     pub fn pull(&mut self, input: &mut [u8], resources: &mut Resources, now: Time) -> Pulled {
         self.settle_assembly(resources);
@@ -351,9 +351,9 @@ impl Session {
         pulled
     }
 
-    /// [`pull`](Self::pull) for the most frequent case, at less cost: a whole message at the beginning of the input.
-    /// Answers its kind and where its payload is, with whose end it is consumed. `None`: [`pull`](Self::pull), which
-    /// also tells of a fault.
+    /// Fast path of [`pull`](Self::pull) for the most frequent case: a complete message at the beginning of
+    /// the input. Returns its kind and the range of its payload; the input is consumed up to the end of
+    /// that range. `None` in all other cases, including faults: call [`pull`](Self::pull).
     #[inline]
     pub fn pull_whole(&mut self, input: &mut [u8], now: Time) -> Option<(Kind, std::ops::Range<usize>)> {
         if self.assembly.capacity() > 0 {
@@ -365,7 +365,8 @@ impl Session {
         })
     }
 
-    /// [`receive_appended`](Self::receive_appended) for an owner that pulls: the message that is whole by it.
+    /// [`receive_appended`](Self::receive_appended) for an owner that pulls. Returns the message that these
+    /// bytes complete.
     pub fn pull_appended(
         &mut self,
         mut assembly: Vec<u8>,
@@ -389,36 +390,35 @@ impl Session {
         arrived
     }
 
-    /// Whether a [`pull`](Self::pull) from this input would come to something ([`Connection::holds_event`]): more
-    /// to answer follows.
+    /// Whether a [`pull`](Self::pull) from this input yields an event ([`Connection::holds_event`]).
     #[must_use]
     #[inline]
     pub fn holds_event(&self, input: &[u8]) -> bool {
         self.connection.is_receiving() && self.connection.holds_event(input)
     }
 
-    /// Payload bytes that a driver may receive into memory of the application's
+    /// Number of payload bytes that a driver may receive into the application's memory
     /// ([`Connection::awaits_piece`]), in fragment delivery.
     #[must_use]
     pub fn awaits_piece(&self) -> u64 {
         self.connection.awaits_piece()
     }
 
-    /// Whether the message ends with them ([`Connection::awaits_last_piece`]).
+    /// Whether these bytes end the message ([`Connection::awaits_last_piece`]).
     #[must_use]
     pub fn awaits_last_piece(&self) -> bool {
         self.connection.awaits_last_piece()
     }
 
-    /// Whether the next [`pull`](Self::pull) from this input may end the message under way without further payload
-    /// ([`Connection::may_end`]).
+    /// Whether the next [`pull`](Self::pull) from this input may end the current message without further
+    /// payload ([`Connection::may_end`]).
     #[must_use]
     pub fn may_end(&self, input: &[u8]) -> bool {
         self.connection.is_receiving() && self.connection.may_end(input)
     }
 
-    /// Handles them where they are ([`Connection::receive_piece`]): whether they end their message, or `None` if the
-    /// connection is over.
+    /// Processes payload bytes in place ([`Connection::receive_piece`]). Returns whether they end their
+    /// message, or `None` if the connection has ended.
     pub fn receive_piece(
         &mut self,
         piece: &mut [u8],
@@ -433,13 +433,13 @@ impl Session {
         handled
     }
 
-    /// The message that the last pull answered with [`Place::Assembly`]. What is left in it is dropped by the next
-    /// pull.
+    /// The message of the last pull that returned [`Place::Assembly`]. The next pull drops its remaining
+    /// bytes.
     pub fn assembled(&mut self) -> &mut Vec<u8> {
         &mut self.assembly
     }
 
-    /// Gives the memory of a message that was delivered back.
+    /// Returns the memory of a delivered message to the pool.
     #[inline]
     pub fn settle_assembly(&mut self, resources: &mut Resources) {
         if self.assembly.capacity() > 0 && !self.connection.holds_assembly() {
@@ -471,14 +471,14 @@ impl Session {
         self.over(Closed::new(Some(fault.close_code()), fault.reason().to_owned(), Cause::Fault(fault)));
     }
 
-    /// Whether what waits to be sent has passed [`Config::high_water`] and not yet fallen to half of it.
+    /// Whether the outbound queue has passed [`Config::high_water`] and not yet fallen to half of it.
     #[must_use]
     #[inline]
     pub fn is_congested(&self) -> bool {
         self.outbound.congested
     }
 
-    /// Whether a message is being sent in fragments, so that no other may begin.
+    /// Whether a message is being sent in fragments. No other message may begin until it ends.
     #[must_use]
     pub fn is_mid_message(&self) -> bool {
         self.connection.is_mid_message()
@@ -490,36 +490,37 @@ impl Session {
         self.connection.role()
     }
 
-    /// The limits and waits.
+    /// The limits and timeouts.
     #[must_use]
     pub fn config(&self) -> &Config {
         self.connection.config()
     }
 
-    /// Whether so much of a message is still to come that a driver should receive it into
-    /// [`lend_assembly`](Self::lend_assembly)'s buffer instead of its own.
+    /// Whether the rest of the current message is large enough for a driver to receive it into the buffer
+    /// of [`lend_assembly`](Self::lend_assembly) instead of its own.
     #[must_use]
     #[inline]
     pub fn awaits_large(&self) -> bool {
         self.rest.is_empty() && !self.paused && self.connection.awaits_payload() >= LARGE_MIN
     }
 
-    /// Lends the buffer of the message under way, and how many bytes may be appended to it: it has capacity
-    /// for them, and more must not be. `None` if there is no point in it. Until it is back in
-    /// [`receive_appended`](Self::receive_appended), nothing else may be received.
+    /// Lends the buffer of the current message, and the number of bytes that may be appended. The buffer
+    /// has capacity for that many bytes; the driver must not append more. Returns `None` if lending does
+    /// not pay off. No other bytes may be received until [`receive_appended`](Self::receive_appended)
+    /// returns the buffer.
     pub fn lend_assembly(&mut self, resources: &mut Resources) -> Option<(Vec<u8>, usize)> {
         if !self.awaits_large() {
             return None;
         }
         let mut assembly = std::mem::take(&mut self.assembly);
-        // Memory follows the bytes received: a few times what has come.
+        // Memory follows the received bytes: a small multiple of their number.
         let most = (LARGE_FACTOR * assembly.len()).clamp(LARGE_MIN as usize, LARGE_PIECE);
         let room = self.connection.make_room(&mut assembly, &mut resources.shared, most);
         self.lent_bytes = u32::try_from(assembly.capacity()).unwrap_or(u32::MAX);
         Some((assembly, room))
     }
 
-    /// The buffer comes back, with so many bytes appended by the driver; none, if nothing came.
+    /// Returns the lent buffer with `appended` bytes added by the driver; 0 if none were received.
     pub fn receive_appended(
         &mut self,
         mut assembly: Vec<u8>,
@@ -547,7 +548,7 @@ impl Session {
         self.after_input(resources, now)
     }
 
-    /// Goes on with input that was left when the session paused.
+    /// Continues with the input that was left when the session paused.
     pub fn resume(&mut self, resources: &mut Resources, now: Time, events: &mut impl Events) -> Flow {
         if self.paused {
             self.connection.note_unread(now);
@@ -557,18 +558,18 @@ impl Session {
         self.after_input(resources, now)
     }
 
-    /// The peer ended the transport.
+    /// The peer closed the transport.
     pub fn receive_end(&mut self, now: Time) {
         self.ended = true;
         let clean = self.connection.receive_end(&mut self.assembly, now);
-        // A plain stream ends between messages, or in one; a Close was told when it came.
+        // A plain stream ends between messages or within a message. A Close was reported on receipt.
         let cause = if clean && self.rest.is_empty() { Cause::Peer } else { Cause::Ended };
         self.rest = Vec::new();
         self.over(Closed::new(None, String::new(), cause));
     }
 
-    /// Completes what is left of the input before, by as few bytes as that needs; answers how many bytes
-    /// of the chunk are done with.
+    /// Completes the retained input with as few bytes of the chunk as needed. Returns the number of
+    /// consumed bytes of the chunk.
     #[cold]
     fn receive_behind_rest(
         &mut self,
@@ -590,7 +591,7 @@ impl Session {
         at
     }
 
-    /// Handles `rest` as far as possible; answers how many bytes are missing.
+    /// Processes `rest` as far as possible. Returns the number of missing bytes.
     fn handle_rest(&mut self, resources: &mut Resources, now: Time, events: &mut impl Events) -> usize {
         let mut rest = std::mem::take(&mut self.rest);
         let (used, need) = self.handle(&mut rest, resources, now, events);
@@ -601,8 +602,9 @@ impl Session {
         need
     }
 
-    /// Handles events until the input is used up or reading pauses; answers the bytes used and how many
-    /// are missing at least. The assembly is borrowed from the pool and stays only if it holds something.
+    /// Processes events until the input is used up or reading pauses. Returns the number of used bytes and
+    /// the minimum number of missing bytes. The assembly is borrowed from the pool and stays only if it
+    /// holds data.
     #[inline]
     fn handle(
         &mut self,
@@ -699,42 +701,44 @@ impl Session {
         if self.paused { Flow::Pause } else { Flow::Continue }
     }
 
-    /// A view of the outbound side, for what does not answer a message. Call
+    /// A view of the outbound side, for sends outside of a message callback. Call
     /// [`after_tx`](Self::after_tx) when done.
     pub fn tx<'a>(&'a mut self, resources: &'a mut Resources, now: Time) -> Tx<'a> {
         Tx::new(&mut self.connection, &mut self.outbound, resources, now)
     }
 
-    /// Settles what a [`tx`](Self::tx) has done.
+    /// Applies the effects of a [`tx`](Self::tx).
     pub fn after_tx(&mut self, resources: &mut Resources, now: Time) {
         self.write_control(resources, now);
         self.note_outbound(false, now);
     }
 
-    /// What ends the connection at the [`deadline`](Self::deadline): see [`Connection::awaits`].
+    /// The timeout that ends the connection at the [`deadline`](Self::deadline): see
+    /// [`Connection::awaits`].
     #[must_use]
     pub fn awaits(&self) -> Option<Expired> {
         self.connection.awaits()
     }
 
-    /// A message was sent at this time: see [`Connection::note_sent`]. What is sent by a [`tx`](Self::tx) is noted
-    /// with the time that it was given; this is for a driver whose time may have been old then.
+    /// Records the time of a sent message: see [`Connection::note_sent`]. Sends through [`tx`](Self::tx)
+    /// use the time that was passed to it. This method is for a driver whose time may have been old at that
+    /// call.
     pub fn note_sent(&mut self, now: Time) {
         self.connection.note_sent(now);
     }
 
-    /// Nothing was read until now: see [`Connection::note_unread`].
+    /// Records that nothing was read until now: see [`Connection::note_unread`].
     pub fn note_unread(&mut self, now: Time) {
         self.connection.note_unread(now);
     }
 
-    /// The session is driven again: see [`Connection::note_driven`].
+    /// Records that the session is driven again: see [`Connection::note_driven`].
     pub fn note_driven(&mut self, since: Time) {
         self.connection.note_driven(since);
     }
 
-    /// Carries out what is due. The next [`deadline`](Self::deadline) is another one. While the session is paused, the
-    /// peer's silence counts for nothing, since nobody reads.
+    /// Executes the actions that are due, and updates [`deadline`](Self::deadline). While the session is
+    /// paused, the peer's silence does not count, since no bytes are read.
     pub fn handle_timeout(&mut self, resources: &mut Resources, now: Time) {
         if self.paused && matches!(self.connection.awaits(), Some(Expired::Idle | Expired::Pong)) {
             self.connection.note_unread(now);
@@ -750,34 +754,34 @@ impl Session {
         self.note_outbound(false, now);
     }
 
-    /// What leaves now, in one send; `None` while a send is in flight or nothing waits. The chain comes
-    /// home through [`finish_send`](Self::finish_send).
+    /// Returns all queued bytes for one send. `None` while a send is in flight or the queue is empty.
+    /// Return the chain with [`finish_send`](Self::finish_send).
     #[inline]
     pub fn start_send(&mut self) -> Option<Box<Chain>> {
         self.outbound.start()
     }
 
-    /// Whether [`start_send`](Self::start_send) has something.
+    /// Whether [`start_send`](Self::start_send) returns a chain.
     #[must_use]
     #[inline]
     pub fn wants_send(&self) -> bool {
         self.outbound.wants_send()
     }
 
-    /// The transport takes nothing more for now: what the peer may take its time for begins here, and not when it was
-    /// queued. For a driver whose time may be old when it sends.
+    /// Records that the transport accepts no more bytes for now: the write timeout starts here instead of
+    /// at the time of queueing. For a driver whose time may be old when it sends.
     pub fn stalled(&mut self, now: Time) {
         self.connection.note_stalled(now);
     }
 
-    /// Part of the chain in flight has left.
+    /// Records that `count` bytes of the chain in flight are sent.
     pub fn progressed(&mut self, count: usize, now: Time) {
         self.outbound.progressed(count);
         self.note_outbound(true, now);
     }
 
-    /// The chain is home. Answers whether the handler's `drain` is due: what waits has fallen below half
-    /// of [`Config::high_water`] after it had passed it.
+    /// Completes the send and takes its chain back. Returns whether the handler's `drain` is due: the queue
+    /// has fallen below half of [`Config::high_water`] after it had passed it.
     #[inline]
     pub fn finish_send(&mut self, chain: Box<Chain>, resources: &mut Resources, now: Time) -> bool {
         self.outbound.finish(chain, resources);
@@ -791,9 +795,9 @@ impl Session {
         false
     }
 
-    /// Whether nothing hangs on [`finish_send`](Self::finish_send) but memory: the connection is open, nothing waits
-    /// behind the send in flight and nothing is held back, so that a driver may call it as late as suits it. The next call
-    /// of a handler may change that.
+    /// Whether only memory depends on [`finish_send`](Self::finish_send): the connection is open, nothing
+    /// is queued behind the send in flight and nothing is deferred. The driver may then delay that call.
+    /// The next handler call may change the result.
     #[must_use]
     #[inline]
     pub fn finish_may_wait(&self) -> bool {
@@ -801,8 +805,8 @@ impl Session {
         self.connection.is_open() && !waits && !self.paused
     }
 
-    /// Ends a connection whose peer lags more than its owner allows: a Close behind what is queued, told as
-    /// [`Cause::Overflow`].
+    /// Closes a connection whose peer lags more than the owner allows: queues a Close behind the pending
+    /// bytes and reports [`Cause::Overflow`].
     ///
     /// # Errors
     /// As [`Tx::close`].
@@ -819,21 +823,21 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the last input ended in [`Flow::Pause`] and was not resumed yet.
+    /// Whether the last input ended in [`Flow::Pause`] and has not been resumed yet.
     #[must_use]
     pub fn is_paused(&self) -> bool {
         self.paused
     }
 
-    /// Whether the driver should call [`resume`](Self::resume): the session had paused and what waits to
-    /// be sent is little enough.
+    /// Whether the driver should call [`resume`](Self::resume): the session is paused and the outbound
+    /// queue is short enough.
     #[must_use]
     pub fn wants_resume(&self) -> bool {
         self.paused && !self.outbound.congested
     }
 
-    /// Writes pongs and pings while there is room, so that a flood against a peer that does not read
-    /// keeps only the newest; a Close always.
+    /// Writes pongs and pings while the queue has capacity, so that a ping flood from a peer that does not
+    /// read keeps only the newest pong. A Close is always written.
     fn write_control(&mut self, resources: &mut Resources, now: Time) {
         let room = !self.outbound.congested || !self.connection.is_open();
         if self.connection.wants_control() && room && !self.dropped {
@@ -865,8 +869,8 @@ impl Session {
         }
     }
 
-    /// How the connection ended, once: when the peer's Close came, a fault or a wait ended it, or the
-    /// transport did.
+    /// Returns the cause of the connection's end, once: after the peer's Close, a fault, a timeout, or the
+    /// end of the transport.
     pub fn take_closed(&mut self) -> Option<Closed> {
         if !matches!(self.closed, ClosedState::Due(_)) {
             return None;
@@ -877,7 +881,7 @@ impl Session {
         }
     }
 
-    /// What the driver does with the transport.
+    /// The driver's next action on the transport.
     #[must_use]
     #[inline]
     pub fn fate(&self) -> Fate {
@@ -890,21 +894,21 @@ impl Session {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called. It may come to lie later
-    /// unnoticed, so a driver asks again when the time it knows has come.
+    /// Time at which to call [`handle_timeout`](Self::handle_timeout). It may move to a later time without
+    /// notice, so a driver checks it again when the known time is reached.
     #[must_use]
     #[inline]
     pub fn deadline(&self) -> Option<Time> {
         if self.dropped { None } else { self.connection.deadline() }
     }
 
-    /// Bytes that wait to be sent, the send in flight included.
+    /// Queued bytes, including the send in flight.
     #[must_use]
     pub fn buffered(&self) -> usize {
         self.outbound.len()
     }
 
-    /// Bytes of memory that hold what has come and is not whole yet, a lent assembly included.
+    /// Bytes of memory held for incomplete input, including a lent assembly.
     #[must_use]
     pub fn incomplete(&self) -> usize {
         self.assembly.capacity() + self.lent_bytes as usize + self.rest.capacity()

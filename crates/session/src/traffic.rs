@@ -1,18 +1,19 @@
-//! What the sessions of a thread have sent.
+//! Traffic counters of a thread's sessions.
 
-/// What the sessions of one thread have sent, and dropped in place of it, since its
-/// [`Resources`](crate::Resources) were made. What they receive is handed to their owner, who can count it.
+/// Counters of messages sent and dropped by the sessions of one thread since the creation of its
+/// [`Resources`](crate::Resources). Received messages are passed to their owner, which can count them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Traffic {
-    /// Data messages that were queued to be sent; one in fragments when its last one was.
+    /// Data messages queued for sending. A fragmented message counts with its last fragment.
     pub messages_sent: u64,
-    /// Their payloads, before compression.
+    /// Payload bytes of these messages, before compression.
     pub bytes_sent: u64,
-    /// Messages, pieces of one, and pings that [`Overflow::DropNewest`](sinews_proto::Overflow::DropNewest) dropped, and those that
-    /// [`Overflow::DropOldest`](sinews_proto::Overflow::DropOldest) could make no room for.
+    /// Messages, fragments, and pings that [`Overflow::DropNewest`](sinews_proto::Overflow::DropNewest)
+    /// dropped, and messages for which [`Overflow::DropOldest`](sinews_proto::Overflow::DropOldest) could
+    /// not free capacity.
     pub dropped_newest: u64,
-    /// Messages that were queued and that [`Overflow::DropOldest`](sinews_proto::Overflow::DropOldest) dropped.
+    /// Queued messages that [`Overflow::DropOldest`](sinews_proto::Overflow::DropOldest) dropped.
     pub dropped_oldest: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The outbound side of a connection, as a handler sees it.
+//! The outbound side of a connection for handlers.
 
 use bytes::Bytes;
 use sinews_proto::{CloseCode, Config, Connection, Kind, Misuse, Overflow, PING_MAX, PerThread, Role, Time};
@@ -9,21 +9,21 @@ use crate::payload::Payload;
 use crate::prepared::Prepared;
 use crate::session::Resources;
 
-/// What became of a message.
+/// The result of queueing a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "a sender must handle each")]
 pub enum Sent {
-    /// Queued; it leaves with the rest of the burst.
+    /// Queued. One send carries the whole burst.
     Queued,
-    /// Queued, and [`Config::high_water`] is passed: slow down until `drain`.
+    /// Queued, but [`Config::high_water`] is passed. Slow down until `drain`.
     Backpressure,
-    /// Not queued: [`Config::max_outbound`] was reached and the policy is to drop this message, or the
-    /// connection, which then closes with 1008.
+    /// Not queued: [`Config::max_outbound`] is reached and the policy is to drop this message, or to close
+    /// the connection with 1008.
     Dropped,
 }
 
-/// A short-lived view of a connection's outbound side. What is sent through it leaves in one send when
-/// the burst that is being handled is done.
+/// A short-lived view of a connection's outbound side. One send carries everything that is queued during
+/// the current burst.
 #[derive(Debug)]
 pub struct Tx<'a> {
     connection: &'a mut Connection,
@@ -42,7 +42,7 @@ impl<'a> Tx<'a> {
         Self { connection, outbound, resources, now }
     }
 
-    /// The same view for a shorter time.
+    /// Reborrows the view for a shorter lifetime.
     #[inline]
     pub fn reborrow(&mut self) -> Tx<'_> {
         Tx::new(self.connection, self.outbound, self.resources, self.now)
@@ -51,8 +51,8 @@ impl<'a> Tx<'a> {
     /// Sends a text message.
     ///
     /// # Errors
-    /// [`Misuse::Closing`] once a Close is decided; [`Misuse::MessageOpen`] while a message is being
-    /// sent in fragments.
+    /// [`Misuse::Closing`] after a local Close is queued or due; [`Misuse::MessageOpen`] while a message is
+    /// being sent in fragments.
     pub fn send_text(&mut self, text: &str) -> Result<Sent, Misuse> {
         self.send_slice(Kind::Text, text.as_bytes())
     }
@@ -65,8 +65,7 @@ impl<'a> Tx<'a> {
         self.send_slice(Kind::Binary, payload)
     }
 
-    /// Sends a message that is owned already: by reference where it is large and may leave unmasked and
-    /// uncompressed.
+    /// Sends an owned message, by reference if it is large and needs neither masking nor compression.
     ///
     /// # Errors
     /// As [`send_text`](Self::send_text).
@@ -74,7 +73,7 @@ impl<'a> Tx<'a> {
         self.send_owned(Kind::Binary, payload)
     }
 
-    /// Sends a received message on, without a copy where its buffer can be handed over.
+    /// Forwards a received message, without a copy if its buffer can be moved.
     ///
     /// # Errors
     /// As [`send_text`](Self::send_text).
@@ -87,16 +86,16 @@ impl<'a> Tx<'a> {
         self.send_slice(kind, &payload)
     }
 
-    /// Sends a message that was framed for many. Such messages are what
-    /// [`Overflow::DropOldest`] may drop.
+    /// Sends a message that was framed for many connections. [`Overflow::DropOldest`] may drop such
+    /// messages.
     ///
-    /// While a message is being sent in fragments it is held, and leaves behind the last of them, in order.
-    /// What is held counts towards [`Config::max_outbound`] and meets the overflow policy like everything that
-    /// is sent to many; it does not count as [`buffered`](Self::buffered), and fragments go on beside it. A
-    /// Close in the middle of a message drops it.
+    /// While a message is being sent in fragments, the message is deferred and follows the last fragment,
+    /// in order. Deferred messages count towards [`Config::max_outbound`] and are subject to the overflow
+    /// policy like all published messages. They do not count as [`buffered`](Self::buffered), and fragments
+    /// may still be sent. A Close in the middle of a fragmented message drops them.
     ///
     /// # Errors
-    /// [`Misuse::Closing`] once a Close is decided.
+    /// [`Misuse::Closing`] after a local Close is queued or due.
     pub fn send_prepared(&mut self, message: &Prepared) -> Result<Sent, Misuse> {
         if self.connection.is_mid_message() {
             return self.hold(message);
@@ -114,12 +113,13 @@ impl<'a> Tx<'a> {
         Ok(self.queued())
     }
 
-    /// Queues a message that was framed for many, whatever waits: for an owner that has a policy of its own for
-    /// these, and has asked [`waiting`](Self::waiting) first. With `apart`, it does not count towards
-    /// [`Config::max_outbound`], so that what is sent to this connection alone is not refused for it.
+    /// Queues a message that was framed for many connections, regardless of the queue's size. For an owner
+    /// with its own policy for published messages that checks [`waiting`](Self::waiting) first. With
+    /// `apart`, the message does not count towards [`Config::max_outbound`], so that it does not displace
+    /// messages sent to this connection alone.
     ///
     /// # Errors
-    /// [`Misuse::Closing`] once a Close is decided.
+    /// [`Misuse::Closing`] after a local Close is queued or due.
     #[inline]
     pub fn queue_prepared(&mut self, message: &Prepared, apart: bool) -> Result<Sent, Misuse> {
         if self.connection.is_mid_message() || !self.connection.takes_prepared() {
@@ -148,13 +148,13 @@ impl<'a> Tx<'a> {
         Ok(self.queued())
     }
 
-    /// Bytes of [`buffered`](Self::buffered) that were queued apart; at most, while some of them leave.
+    /// Upper bound of the bytes in [`buffered`](Self::buffered) that were queued with `apart`.
     #[must_use]
     pub fn apart(&self) -> usize {
         self.outbound.apart()
     }
 
-    /// Bytes that wait: [`buffered`](Self::buffered), and what is held until a message in fragments has ended.
+    /// Queued bytes: [`buffered`](Self::buffered), and messages deferred until a fragmented message ends.
     #[must_use]
     #[inline]
     pub fn waiting(&self) -> usize {
@@ -163,7 +163,7 @@ impl<'a> Tx<'a> {
 
     fn push_prepared(&mut self, frame: Bytes, compressed: bool) -> Result<(), Misuse> {
         self.connection.send_prepared(compressed)?;
-        // Only what stands on its own can be dropped later.
+        // Only a payload with a chain entry of its own can be dropped later.
         let by_reference =
             frame.len() > PUBLISHED_COPY_MAX || self.connection.config().overflow() == Overflow::DropOldest;
         let chain = self.outbound.gathering(self.resources);
@@ -187,7 +187,7 @@ impl<'a> Tx<'a> {
         Ok(self.queued())
     }
 
-    /// The message in fragments has ended: what was held follows. It was admitted when it came.
+    /// Queues the deferred messages after the end of a fragmented message. They were admitted on arrival.
     fn release_held(&mut self) -> Result<(), Misuse> {
         while let Some(message) = self.outbound.take_held() {
             if !self.connection.takes_prepared() {
@@ -204,8 +204,8 @@ impl<'a> Tx<'a> {
         Ok(())
     }
 
-    /// Sends a piece of a message whose length need not be known; `last` ends it. A piece that was
-    /// [`Dropped`](Sent::Dropped) may be sent again later: the message goes on where it stood.
+    /// Sends a fragment of a message of unknown length; `last` ends the message. A fragment with the result
+    /// [`Dropped`](Sent::Dropped) may be sent again later; the message continues at the same position.
     ///
     /// # Errors
     /// As [`send_text`](Self::send_text), and [`Misuse::MessageOpen`] if the kind changes.
@@ -225,14 +225,14 @@ impl<'a> Tx<'a> {
         Ok(self.queued())
     }
 
-    /// Delivers the messages that start from now on in pieces ([`Events::fragment`](crate::Events::fragment)),
-    /// so that a message larger than memory can pass, or whole again. What bounds such a message are
-    /// [`Config::max_message`], [`Config::max_frame`] and [`Config::max_fragments`].
+    /// Delivers later messages in pieces ([`Events::fragment`](crate::Events::fragment)), so that a message
+    /// may exceed the available memory, or as whole messages again. [`Config::max_message`],
+    /// [`Config::max_frame`] and [`Config::max_fragments`] still apply.
     pub fn deliver_fragments(&mut self, fragments: bool) {
         self.connection.deliver_fragments(fragments);
     }
 
-    /// Sends a ping. Pings of the keepalive are apart from these.
+    /// Sends a ping. Keepalive pings are independent of it.
     ///
     /// # Errors
     /// [`Misuse::PingTooLong`] over 125 bytes; [`Misuse::Closing`].
@@ -240,7 +240,7 @@ impl<'a> Tx<'a> {
         self.control(payload, |connection, shared, arena| connection.send_ping(payload, shared, arena))
     }
 
-    /// Sends a pong that answers nothing: a heartbeat in one direction.
+    /// Sends an unsolicited pong: a heartbeat in one direction.
     ///
     /// # Errors
     /// As [`send_ping`](Self::send_ping).
@@ -253,7 +253,7 @@ impl<'a> Tx<'a> {
         payload: &[u8],
         write: impl FnOnce(&mut Connection, &mut PerThread, &mut Vec<u8>) -> Result<(), Misuse>,
     ) -> Result<Sent, Misuse> {
-        // What may never be sent overflows nothing.
+        // A payload that is too long for a ping never triggers the overflow policy.
         if payload.len() <= PING_MAX && !self.admit(payload.len(), false) {
             return Ok(Sent::Dropped);
         }
@@ -262,15 +262,15 @@ impl<'a> Tx<'a> {
         Ok(self.queued())
     }
 
-    /// Begins the closing handshake behind what is queued.
+    /// Starts the closing handshake behind the queued bytes.
     ///
     /// # Errors
-    /// [`Misuse::ReasonTooLong`] over 123 bytes; [`Misuse::Closing`] if a Close is decided already.
+    /// [`Misuse::ReasonTooLong`] over 123 bytes; [`Misuse::Closing`] if a Close was started already.
     pub fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Misuse> {
         self.connection.close(code, reason, self.now)
     }
 
-    /// Bytes that may leave and wait to be sent, here and in the send in flight.
+    /// Bytes in the queue, including the send in flight, without deferred messages.
     #[must_use]
     pub fn buffered(&self) -> usize {
         self.outbound.len()
@@ -288,7 +288,7 @@ impl<'a> Tx<'a> {
         self.connection.config()
     }
 
-    /// Sends a message of either kind, copied behind its head. The payload of text must be UTF-8.
+    /// Sends a message of either kind, copied behind its head. A text payload must be UTF-8.
     ///
     /// # Errors
     /// As [`send_text`](Self::send_text).
@@ -303,7 +303,7 @@ impl<'a> Tx<'a> {
             return Ok(Sent::Dropped);
         }
         let chain = self.outbound.gathering(self.resources);
-        // What compresses needs less, and how much is not known.
+        // Compression reduces the size by an unknown amount.
         if !self.connection.compresses(payload.len()) {
             self.resources.make_room(chain, payload.len());
         }
@@ -314,8 +314,8 @@ impl<'a> Tx<'a> {
         Ok(self.queued())
     }
 
-    /// Sends a message of either kind that is owned already, as [`send_bytes`](Self::send_bytes) does. The payload of
-    /// text must be UTF-8.
+    /// Sends an owned message of either kind, as [`send_bytes`](Self::send_bytes) does. A text payload must
+    /// be UTF-8.
     ///
     /// # Errors
     /// As [`send_text`](Self::send_text).
@@ -338,9 +338,9 @@ impl<'a> Tx<'a> {
         Ok(self.queued())
     }
 
-    /// Sends one message that is put together from several pieces, of which each counts as
-    /// [`send_owned`](Self::send_owned)'s payload: what is large leaves by reference, so that a head and what was read
-    /// elsewhere need no buffer of their own. Where the message is masked or compressed, all of it is copied once.
+    /// Sends one message composed of several buffers. Each buffer is treated like the payload of
+    /// [`send_owned`](Self::send_owned): large buffers are sent by reference, so a header and a payload
+    /// need no common buffer. If the message is masked or compressed, all of it is copied once.
     ///
     /// # Errors
     /// As [`send_text`](Self::send_text).
@@ -381,8 +381,9 @@ impl<'a> Tx<'a> {
         Ok(self.queued())
     }
 
-    /// Whether another message may be queued; carries out the overflow policy if not. What is held counts
-    /// against further publications only: it waits for the fragments, so these must not wait for it.
+    /// Whether the queue admits another message. If not, executes the overflow policy. Deferred messages
+    /// count against further publications only: they wait for the fragments, so fragments must not wait for
+    /// them.
     #[inline]
     fn admit(&mut self, len: usize, published: bool) -> bool {
         let max = self.connection.config().max_outbound();
@@ -395,7 +396,7 @@ impl<'a> Tx<'a> {
 
     #[cold]
     fn overflow(&mut self, len: usize, max: usize, held: usize, published: bool) -> bool {
-        // Once a Close is decided nothing is queued, whatever room there is: the send itself says so.
+        // After a local Close, the send itself rejects the message, independent of the queue's size.
         if !self.connection.is_open() {
             return true;
         }
@@ -408,18 +409,18 @@ impl<'a> Tx<'a> {
                 let excess = (self.outbound.counted() + held + len).saturating_sub(max);
                 let (dropped, mut messages) = self.outbound.drop_oldest(excess);
                 if published {
-                    // They came after those that may leave.
+                    // Deferred messages are newer than queued messages.
                     messages += self.outbound.drop_oldest_held(excess.saturating_sub(dropped));
                 }
-                // The newest published message always gets in, also where what cannot be dropped fills the
-                // queue: it takes the place of those before it.
+                // The newest published message is always admitted, even if undroppable messages fill the
+                // queue: it replaces older publications.
                 let room = published || self.outbound.counted() < max;
                 self.resources.traffic.dropped_oldest += messages as u64;
                 self.resources.traffic.dropped_newest += u64::from(!room);
                 room
             }
             Overflow::Close => {
-                // The connection is open and the reason short, so this cannot fail.
+                // Cannot fail: the connection is open and the reason is short.
                 self.outbound.overflowed =
                     self.connection.close(CloseCode::POLICY, "too slow", self.now).is_ok();
                 false
@@ -438,9 +439,9 @@ impl<'a> Tx<'a> {
     }
 }
 
-/// Published frames up to this size are copied into the arena: cheaper than an entry of their own in
-/// the vector of a send.
+/// Published frames up to this size are copied into the arena: a copy costs less than an entry of its own
+/// in the vector of a send.
 const PUBLISHED_COPY_MAX: usize = 256;
 
-/// Owned payloads from this size leave by reference.
+/// Owned payloads of at least this size are sent by reference.
 const REFERENCE_MIN: usize = 4 << 10;

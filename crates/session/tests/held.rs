@@ -1,4 +1,4 @@
-//! Messages to many in the middle of one that is being sent in fragments.
+//! Published messages during a fragmented message.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl End {
         tx.send_fragment(Kind::Text, piece.as_bytes(), last)
     }
 
-    /// The frames that leave: the first byte of each, and its payload, which is short here.
+    /// The sent frames: the first byte of each, and its payload, which is short in these tests.
     fn frames(&mut self) -> Vec<(u8, String)> {
         let mut wire = Vec::new();
         while let Some(mut chain) = self.session.start_send() {
@@ -54,7 +54,7 @@ impl End {
     }
 }
 
-/// Pauses behind each message.
+/// Pauses after each message.
 struct Pauses;
 
 impl sinews_session::Events for Pauses {
@@ -66,7 +66,7 @@ impl sinews_session::Events for Pauses {
 }
 
 #[test]
-fn silence_of_a_peer_that_is_not_read_from_is_not_counted() {
+fn idle_timeout_does_not_count_while_reads_are_paused() {
     let config = Config::default();
     let mut end = End::new(config.clone());
     let mut message = *b"\x81\x81\0\0\0\0a";
@@ -83,19 +83,19 @@ fn silence_of_a_peer_that_is_not_read_from_is_not_counted() {
     assert_eq!(end.session.resume(&mut end.resources, now, &mut Pauses), sinews_session::Flow::Continue);
     assert_eq!(end.session.deadline(), Some(now + config.pong_timeout()));
     end.session.handle_timeout(&mut end.resources, now + config.pong_timeout());
-    assert!(!end.session.is_open(), "a silent peer is found once it is read from");
+    assert!(!end.session.is_open(), "a silent peer times out once reads resume");
 }
 
 /// The server's half of a handshake without extensions.
 fn server() -> Negotiated {
     let mut request = Vec::new();
-    ClientRequest::new("a", "/").expect("host and path are sound").start([7; 16]).write_request(&mut request);
+    ClientRequest::new("a", "/").expect("host and path are valid").start([7; 16]).write_request(&mut request);
     let mut slots = HeaderSlots::new();
     let head = RequestHead::parse(&request, &HeadLimits::new(), &mut slots).expect("our own request");
     accept(&head, &ServerOptions::new()).expect("our own request").negotiated()
 }
 
-// How a frame begins (RFC 6455 section 5.2): a whole text, and the pieces of one.
+// First byte of a frame (RFC 6455 section 5.2): a whole text, and the fragments of a text.
 const WHOLE: u8 = 0x81;
 const BEGIN: u8 = 0x01;
 const MIDDLE: u8 = 0x00;
@@ -106,7 +106,7 @@ fn expected<const N: usize>(frames: [(u8, &str); N]) -> Vec<(u8, String)> {
 }
 
 #[test]
-fn they_leave_behind_its_end_in_order() {
+fn deferred_publications_follow_last_fragment_in_order() {
     for overflow in [Overflow::Close, Overflow::DropNewest, Overflow::DropOldest] {
         let mut end = End::new(Config::default().with_overflow(overflow));
         assert_eq!(end.publish("one"), Ok(Sent::Queued));
@@ -122,46 +122,54 @@ fn they_leave_behind_its_end_in_order() {
     }
 }
 
-/// What is held waits for the message, so the message must not wait for it.
+/// Deferred messages wait for the fragmented message, so its fragments must not wait for them.
 #[test]
-fn what_is_held_does_not_keep_the_message_from_ending() {
+fn deferred_publications_do_not_block_fragments() {
     for overflow in [Overflow::Close, Overflow::DropNewest, Overflow::DropOldest] {
         let config = Config::default().with_overflow(overflow).with_max_outbound(50).with_high_water(20);
         let mut end = End::new(config);
         assert_eq!(end.fragment("a", false), Ok(Sent::Queued));
         let large = "x".repeat(100);
-        assert_eq!(end.publish(&large), Ok(Sent::Queued), "one message may always overshoot");
+        assert_eq!(end.publish(&large), Ok(Sent::Queued), "one message may exceed the limit");
         assert_eq!(end.session.tx(&mut end.resources, Time::ZERO).buffered(), 3);
         assert_eq!(end.fragment("b", false), Ok(Sent::Queued));
-        assert_eq!(end.fragment("c", true), Ok(Sent::Backpressure), "now all of it may leave");
+        assert_eq!(end.fragment("c", true), Ok(Sent::Backpressure), "all messages are queued now");
         assert_eq!(end.frames(), expected([(BEGIN, "a"), (MIDDLE, "b"), (END, "c"), (WHOLE, &large)]));
     }
 }
 
 #[test]
-fn an_overflow_of_what_is_held_drops_the_newest() {
+fn drop_newest_applies_to_deferred_publications() {
     let config = Config::default().with_overflow(Overflow::DropNewest).with_max_outbound(20);
     let mut end = End::new(config);
     assert_eq!(end.fragment("a", false), Ok(Sent::Queued));
-    assert_eq!(end.publish("kept, for there is room"), Ok(Sent::Queued));
+    assert_eq!(end.publish("exceeds the limit alone"), Ok(Sent::Queued));
     assert_eq!(end.publish("late"), Ok(Sent::Dropped));
     assert_eq!(end.fragment("b", true), Ok(Sent::Queued));
-    let frames = expected([(BEGIN, "a"), (END, "b"), (WHOLE, "kept, for there is room")]);
+    let frames = expected([(BEGIN, "a"), (END, "b"), (WHOLE, "exceeds the limit alone")]);
     assert_eq!(end.frames(), frames);
 }
 
 #[test]
-fn an_overflow_of_what_is_held_drops_the_oldest() {
+fn drop_oldest_applies_to_deferred_publications() {
     let config = Config::default().with_overflow(Overflow::DropOldest).with_max_outbound(60);
     let mut end = End::new(config);
     assert_eq!(end.publish("before"), Ok(Sent::Queued));
     assert_eq!(end.fragment("a", false), Ok(Sent::Queued));
     for number in 0..100 {
-        assert_eq!(end.publish(&format!("{number:05}")), Ok(Sent::Queued), "the newest always gets in");
+        assert_eq!(
+            end.publish(&format!("{number:05}")),
+            Ok(Sent::Queued),
+            "the newest publication is always admitted"
+        );
     }
     assert_eq!(end.fragment("b", true), Ok(Sent::Queued));
     let frames = end.frames();
-    assert_eq!(frames[..2], expected([(BEGIN, "a"), (END, "b")]), "what was published before went first");
+    assert_eq!(
+        frames[..2],
+        expected([(BEGIN, "a"), (END, "b")]),
+        "older queued publications are dropped first"
+    );
     let first = 100 - (frames.len() - 2);
     let newest: Vec<_> = (first..100).map(|number| (WHOLE, format!("{number:05}"))).collect();
     assert!(!newest.is_empty());
@@ -169,10 +177,10 @@ fn an_overflow_of_what_is_held_drops_the_oldest() {
 }
 
 #[test]
-fn an_overflow_of_what_is_held_closes() {
+fn close_policy_applies_to_deferred_publications() {
     let mut end = End::new(Config::default().with_max_outbound(20));
     assert_eq!(end.fragment("a", false), Ok(Sent::Queued));
-    assert_eq!(end.publish("kept, for there is room"), Ok(Sent::Queued));
+    assert_eq!(end.publish("exceeds the limit alone"), Ok(Sent::Queued));
     assert_eq!(end.publish("late"), Ok(Sent::Dropped));
     let closed = end.session.take_closed().expect("the policy is to close");
     assert_eq!((closed.cause(), closed.code()), (Cause::Overflow, Some(CloseCode::POLICY)));
@@ -180,14 +188,14 @@ fn an_overflow_of_what_is_held_closes() {
 }
 
 #[test]
-fn a_close_in_the_middle_of_a_message_drops_them() {
+fn close_within_message_drops_deferred_publications() {
     let mut end = End::new(Config::default());
     assert_eq!(end.fragment("a", false), Ok(Sent::Queued));
     assert_eq!(end.publish("never"), Ok(Sent::Queued));
     end.session.tx(&mut end.resources, Time::ZERO).close(CloseCode::NORMAL, "done").expect("it is open");
     end.session.after_tx(&mut end.resources, Time::ZERO);
     assert_eq!(end.publish("never either"), Err(Misuse::Closing));
-    let chain = end.session.start_send().expect("the Close leaves");
+    let chain = end.session.start_send().expect("a Close is queued");
     let mut slices = [IoSlice::new(&[]); 2];
     assert_eq!(chain.slices(&mut slices), 1);
     assert_eq!(slices[0][..], *b"\x01\x01a\x88\x06\x03\xe8done");

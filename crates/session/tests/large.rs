@@ -1,4 +1,4 @@
-//! Messages received into their own buffer by the driver.
+//! Messages that the driver receives into their own buffer.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ struct End {
 impl End {
     fn new() -> Self {
         let mut request = Vec::new();
-        let client = ClientRequest::new("a", "/").expect("host and path are sound");
+        let client = ClientRequest::new("a", "/").expect("host and path are valid");
         client.start([7; 16]).write_request(&mut request);
         let mut slots = HeaderSlots::new();
         let head = RequestHead::parse(&request, &HeadLimits::new(), &mut slots).expect("our own request");
@@ -50,7 +50,7 @@ impl End {
         assert_eq!(flow, Flow::Continue);
     }
 
-    /// Appends as much as there is room for; answers how much that was.
+    /// Appends as many bytes as the lent buffer admits; returns their number.
     fn append(&mut self, bytes: &[u8]) -> Option<usize> {
         let (mut buffer, room) = self.session.lend_assembly(&mut self.resources)?;
         let took = bytes.len().min(room);
@@ -66,7 +66,7 @@ impl End {
 
 const KEY: [u8; 4] = [1, 2, 3, 4];
 
-/// A masked frame of so many bytes that tell where they are.
+/// A masked frame of `length` bytes that encode their position.
 fn frame(opcode: u8, length: usize) -> (Vec<u8>, Vec<u8>) {
     let payload: Vec<u8> = (0..length).map(|at| b'a' + (at % 23) as u8).collect();
     (masked(opcode, &payload), payload)
@@ -81,7 +81,7 @@ fn masked(opcode: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn pieces_received_either_way_make_the_message() {
+fn chunks_and_lent_buffers_assemble_same_message() {
     for (opcode, step) in [(1, 100_003), (2, 65_537), (1, 300_000), (2, 1_000_001)] {
         let mut end = End::new();
         let (wire, payload) = frame(opcode, 1_000_000);
@@ -106,15 +106,15 @@ fn pieces_received_either_way_make_the_message() {
 }
 
 #[test]
-fn no_more_is_lent_than_the_frame_holds() {
+fn lent_capacity_is_bounded_by_frame() {
     let mut end = End::new();
     let (wire, payload) = frame(2, 140_000);
-    assert!(!end.session.awaits_large(), "nothing is under way");
+    assert!(!end.session.awaits_large(), "no message is under assembly");
     end.receive(&wire[..14 + 70_000]);
     assert!(end.session.awaits_large());
     let (buffer, room) = end.session.lend_assembly(&mut end.resources).expect("much is to come");
     assert_eq!((room, buffer.len()), (70_000, 70_000));
-    // Nothing came: the buffer comes back as it went.
+    // No bytes received: the buffer returns unchanged.
     end.give_back(buffer, 0);
     assert_eq!(end.append(&[&wire[14 + 70_000..], b"the next frame"].concat()), Some(70_000));
     assert_eq!(end.heard.0, [payload]);
@@ -122,7 +122,7 @@ fn no_more_is_lent_than_the_frame_holds() {
 }
 
 #[test]
-fn what_is_lent_follows_what_has_come() {
+fn lent_capacity_follows_received_bytes() {
     let mut end = End::new();
     let (wire, _) = frame(2, 16_000_000);
     let mut at = 14;
@@ -131,7 +131,7 @@ fn what_is_lent_follows_what_has_come() {
         assert!(room <= (4 * (at - 14)).clamp(64 << 10, 1 << 20), "{room} behind {}", at - 14);
         assert!(buffer.capacity() <= 5 * (at - 14) + (128 << 10), "memory follows the bytes received");
         end.give_back(buffer, 0);
-        at += end.append(&wire[at..]).expect("it was lent just now");
+        at += end.append(&wire[at..]).expect("the buffer was lent");
     }
     assert!(wire.len() - at < 64 << 10);
 }
@@ -173,7 +173,7 @@ fn memory_of_a_last_frame_does_not_exceed_its_message() {
 }
 
 #[test]
-fn what_is_not_worth_it_is_not_lent() {
+fn assembly_is_not_lent_for_short_remainder() {
     let mut end = End::new();
     let (wire, _) = frame(2, 65_535);
     end.receive(&wire[..14]);
@@ -181,7 +181,7 @@ fn what_is_not_worth_it_is_not_lent() {
 }
 
 #[test]
-fn text_fails_at_the_first_impossible_byte() {
+fn text_fails_at_first_invalid_byte() {
     let mut end = End::new();
     let mut text = vec![b'a'; 200_000];
     text[150_000] = 0xFF;
@@ -196,7 +196,7 @@ fn text_fails_at_the_first_impossible_byte() {
 }
 
 #[test]
-fn what_comes_back_after_the_end_is_discarded() {
+fn buffer_returned_after_end_is_discarded() {
     let mut end = End::new();
     let (wire, _) = frame(2, 200_000);
     end.receive(&wire[..14]);

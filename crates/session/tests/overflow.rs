@@ -1,4 +1,4 @@
-//! What happens at the limit of what may wait.
+//! Overflow policies at the limit of the outbound queue.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use sinews_proto::{CloseCode, Config, Misuse, Negotiated, Overflow, Time};
 use sinews_session::{Cause, Prepared, Resources, Sent, Session};
 
 #[test]
-fn behind_a_close_nothing_overflows() {
+fn overflow_policy_does_not_apply_after_close() {
     for overflow in [Overflow::Close, Overflow::DropNewest, Overflow::DropOldest] {
         let config = Config::default().with_overflow(overflow).with_max_outbound(10);
         let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
@@ -41,15 +41,15 @@ fn an_overflow_closes_once() {
 /// The server's half of a handshake without extensions.
 fn server() -> Negotiated {
     let mut request = Vec::new();
-    ClientRequest::new("a", "/").expect("host and path are sound").start([7; 16]).write_request(&mut request);
+    ClientRequest::new("a", "/").expect("host and path are valid").start([7; 16]).write_request(&mut request);
     let mut slots = HeaderSlots::new();
     let head = RequestHead::parse(&request, &HeadLimits::new(), &mut slots).expect("our own request");
     accept(&head, &ServerOptions::new()).expect("our own request").negotiated()
 }
 
-/// Everything that was published in the burst can be dropped, however small: the newest always gets in.
+/// Every publication of the burst can be dropped, of any size; the newest is always admitted.
 #[test]
-fn dropping_the_oldest_makes_room_within_one_burst() {
+fn drop_oldest_applies_within_one_burst() {
     let config = Config::default().with_overflow(Overflow::DropOldest).with_max_outbound(5000);
     let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
     let mut resources = Resources::with_masks(|| [0; 4]);
@@ -59,16 +59,20 @@ fn dropping_the_oldest_makes_room_within_one_burst() {
         assert_ne!(sent, Sent::Dropped, "{number}");
         assert!(tx.buffered() <= 5000 + 202, "{} wait", tx.buffered());
     }
-    let chain = session.start_send().expect("the newest wait");
+    let chain = session.start_send().expect("the newest messages are queued");
     let mut slices = vec![std::io::IoSlice::new(&[]); 100];
     let filled = chain.slices(&mut slices);
     let numbers: Vec<u8> = slices[..filled].iter().map(|frame| frame[frame.len() - 1]).collect();
-    assert_eq!(numbers, (100 - numbers.len() as u8..100).collect::<Vec<u8>>(), "the last ones, in order");
+    assert_eq!(
+        numbers,
+        (100 - numbers.len() as u8..100).collect::<Vec<u8>>(),
+        "the newest messages, in order"
+    );
 }
 
-/// What is in flight cannot be dropped; the newest message still replaces those before it.
+/// A send in flight cannot be dropped; the newest message still replaces older publications.
 #[test]
-fn the_newest_gets_in_behind_a_send_in_flight_that_fills_the_queue() {
+fn newest_publication_is_admitted_behind_full_send_in_flight() {
     let config = Config::default().with_overflow(Overflow::DropOldest).with_max_outbound(10_000);
     let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
     let mut resources = Resources::with_masks(|| [0; 4]);
@@ -80,15 +84,15 @@ fn the_newest_gets_in_behind_a_send_in_flight_that_fills_the_queue() {
         assert_eq!(sent, Ok(Sent::Queued), "{number}");
     }
     session.finish_send(in_flight, &mut resources, Time::ZERO);
-    let chain = session.start_send().expect("the newest waits");
-    assert_eq!(chain.len(), 12, "and nothing else");
+    let chain = session.start_send().expect("the newest message is queued");
+    assert_eq!(chain.len(), 12, "only the newest message");
     let mut slices = [std::io::IoSlice::new(&[]); 2];
     assert_eq!(chain.slices(&mut slices), 1);
     assert_eq!(slices[0][2..], [4; 10]);
 }
 
 #[test]
-fn what_is_sent_and_dropped_is_counted() {
+fn sent_and_dropped_messages_are_counted() {
     let sent = |config: Config| {
         let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
         let mut resources = Resources::with_masks(|| [0; 4]);
@@ -105,17 +109,17 @@ fn what_is_sent_and_dropped_is_counted() {
         (traffic.messages_sent, traffic.bytes_sent, traffic.dropped_newest, traffic.dropped_oldest)
     };
     assert_eq!(sent(Config::default()), (8, 3 * 11 + 7, 0, 0));
-    // The first two reach the limit; the ping and the pieces are refused as well.
+    // The first two messages reach the limit; the ping and the fragments are dropped as well.
     let newest = Config::default().with_overflow(Overflow::DropNewest).with_max_outbound(10);
     assert_eq!(sent(newest), (2, 11, 8, 0));
-    // A published message takes the place of those before it.
+    // A published message replaces older publications.
     let oldest = Config::default().with_overflow(Overflow::DropOldest).with_max_outbound(10);
     let (messages, _, refused, replaced) = sent(oldest);
     assert_eq!((messages, refused, replaced), (6, 4, 4));
 }
 
 #[test]
-fn what_its_owner_lets_in_takes_no_room_from_what_is_sent_to_this_connection() {
+fn messages_queued_apart_do_not_count_towards_max_outbound() {
     let config = Config::default().with_max_outbound(100);
     let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
     let mut resources = Resources::with_masks(|| [0; 4]);
@@ -126,8 +130,8 @@ fn what_its_owner_lets_in_takes_no_room_from_what_is_sent_to_this_connection() {
         assert_eq!((tx.waiting(), tx.apart()), (number * 1_004, number * 1_004));
     }
     assert_eq!(tx.send_binary(&[7; 98]), Ok(Sent::Queued));
-    // Counted from here on, and as much as of the others has left.
-    let chain = session.start_send().expect("four messages wait");
+    // Sent bytes are attributed to the connection's own messages first.
+    let chain = session.start_send().expect("four messages are queued");
     session.progressed(2_000, Time::ZERO);
     let mut tx = session.tx(&mut resources, Time::ZERO);
     assert_eq!(tx.send_binary(&[7; 8]), Ok(Sent::Queued));
@@ -138,7 +142,7 @@ fn what_its_owner_lets_in_takes_no_room_from_what_is_sent_to_this_connection() {
 }
 
 #[test]
-fn what_its_owner_lets_in_keeps_its_place_behind_a_message_in_fragments() {
+fn message_queued_apart_follows_last_fragment() {
     let mut session = Session::new(server(), Arc::default(), Time::ZERO);
     let mut resources = Resources::with_masks(|| [0; 4]);
     let mut tx = session.tx(&mut resources, Time::ZERO);
@@ -146,18 +150,18 @@ fn what_its_owner_lets_in_keeps_its_place_behind_a_message_in_fragments() {
     tx.queue_prepared(&Prepared::binary(&b"held"[..]), true).expect("it is open");
     assert_eq!((tx.buffered(), tx.waiting() > 7), (3, true));
     tx.send_fragment(sinews_proto::Kind::Binary, b"b", true).expect("it is open");
-    let chain = session.start_send().expect("all of it");
+    let chain = session.start_send().expect("all messages are queued");
     assert_eq!(chain.pieces().collect::<Vec<_>>().concat(), b"\x02\x01a\x80\x01b\x82\x04held");
 }
 
 #[test]
-fn an_owner_that_closes_for_lag_says_why() {
+fn close_overflown_reports_overflow_cause() {
     let mut session = Session::new(server(), Arc::default(), Time::ZERO);
     let mut resources = Resources::with_masks(|| [0; 4]);
     let code = CloseCode::new(4_000).expect("an application's own");
     session.close_overflown(code, "lags", &mut resources, Time::ZERO).expect("it is open");
     assert!(session.close_overflown(code, "lags", &mut resources, Time::ZERO).is_err());
-    let closed = session.take_closed().expect("told at once");
+    let closed = session.take_closed().expect("reported at once");
     assert_eq!((closed.cause(), closed.code(), closed.reason()), (Cause::Overflow, Some(code), "lags"));
     let chain = session.start_send().expect("a Close");
     assert_eq!(chain.pieces().collect::<Vec<_>>().concat(), b"\x88\x06\x0f\xa0lags");

@@ -1,4 +1,4 @@
-//! Messages put together from pieces, and streams without WebSocket.
+//! Messages composed of several buffers, and plain streams without WebSocket.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ impl Events for Heard {
 
 fn websocket() -> Negotiated {
     let mut request = Vec::new();
-    let client = ClientRequest::new("a", "/").expect("host and path are sound");
+    let client = ClientRequest::new("a", "/").expect("host and path are valid");
     client.start([7; 16]).write_request(&mut request);
     let mut slots = HeaderSlots::new();
     let head = RequestHead::parse(&request, &HeadLimits::new(), &mut slots).expect("our own request");
@@ -31,7 +31,7 @@ fn session(negotiated: Negotiated, config: Config) -> Session {
     Session::new(negotiated, Arc::new(config.with_ping_interval(None)), Time::ZERO)
 }
 
-/// What leaves, and in how many pieces.
+/// The sent bytes, and their number of slices.
 fn leave(session: &mut Session, resources: &mut Resources) -> (Vec<u8>, usize) {
     let Some(mut chain) = session.start_send() else { return (Vec::new(), 0) };
     let mut slices = [IoSlice::new(&[]); 16];
@@ -43,7 +43,7 @@ fn leave(session: &mut Session, resources: &mut Resources) -> (Vec<u8>, usize) {
 }
 
 #[test]
-fn what_is_large_leaves_by_reference_behind_one_head() {
+fn large_pieces_are_sent_by_reference_behind_one_head() {
     let pieces =
         [Bytes::from_static(b"head"), vec![1; 5_000].into(), vec![2; 70_000].into(), vec![3; 9].into()];
     let whole = pieces.concat();
@@ -57,15 +57,15 @@ fn what_is_large_leaves_by_reference_behind_one_head() {
         assert_eq!(sent, Ok(Sent::Backpressure));
         let (bytes, slices) = leave(&mut session, &mut resources);
         assert_eq!(bytes, [head(prefixed), whole.clone()].concat());
-        assert_eq!(slices, 4, "head and first piece, two large ones, the last one");
+        assert_eq!(slices, 4, "head and first piece, two large pieces, last piece");
         assert_eq!(resources.traffic().messages_sent, 1);
-        // Those who lent them have them still.
+        // The callers still own the buffers.
         assert_eq!(pieces[1].len(), 5_000);
     }
 }
 
 #[test]
-fn pieces_are_one_message_to_the_limits() {
+fn limits_apply_to_whole_message_of_pieces() {
     let config = Config::default().with_max_outbound(100).with_overflow(Overflow::DropNewest);
     let (mut session, mut resources) = (session(websocket(), config), Resources::new());
     let mut tx = session.tx(&mut resources, Time::ZERO);
@@ -76,7 +76,7 @@ fn pieces_are_one_message_to_the_limits() {
 }
 
 #[test]
-fn a_plain_stream_is_the_same_however_it_is_cut() {
+fn plain_stream_is_independent_of_chunk_boundaries() {
     let payloads: Vec<Vec<u8>> = [0_usize, 1, 5, 200, 0, 3].iter().map(|len| vec![b'-'; *len]).collect();
     let wire: Vec<u8> = payloads
         .iter()
@@ -97,7 +97,7 @@ fn a_plain_stream_is_the_same_however_it_is_cut() {
 }
 
 #[test]
-fn a_plain_stream_that_ends_in_a_message_is_cut_off() {
+fn plain_stream_ending_within_message_is_truncated() {
     for cut in [&[1, 0][..], &[2, 0, 0, 0], &[2, 0, 0, 0, 9]] {
         let mut session = session(Negotiated::prefixed(Role::Server), Config::default());
         let (mut resources, mut heard) = (Resources::new(), Heard::default());
@@ -108,7 +108,7 @@ fn a_plain_stream_that_ends_in_a_message_is_cut_off() {
 }
 
 #[test]
-fn a_plain_stream_closes_by_its_end() {
+fn plain_stream_closes_at_end_of_transport() {
     let mut session = session(Negotiated::prefixed(Role::Server), Config::default());
     let mut resources = Resources::new();
     let mut tx = session.tx(&mut resources, Time::ZERO);

@@ -1,4 +1,4 @@
-//! Memory of large messages that are sent, and messages of several pieces.
+//! Reuse of large message buffers, and messages of several pieces.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ const KEY: [u8; 4] = [1, 2, 3, 4];
 
 /// Both sides of a handshake without extensions.
 fn negotiate(role: Role) -> Negotiated {
-    let mut handshake = ClientRequest::new("a", "/").expect("host and path are sound").start([7; 16]);
+    let mut handshake = ClientRequest::new("a", "/").expect("host and path are valid").start([7; 16]);
     let (mut request, mut response) = (Vec::new(), Vec::new());
     handshake.write_request(&mut request);
     let mut slots = HeaderSlots::new();
@@ -75,7 +75,7 @@ fn payload(wire: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn memory_of_a_large_lent_message_serves_the_next_one() {
+fn memory_of_large_message_is_reused_for_next_message() {
     for role in [Role::Client, Role::Server] {
         let mut end = End::new(role);
         let message: Vec<u8> = (0..1_000_000).map(|at| at as u8).collect();
@@ -85,13 +85,13 @@ fn memory_of_a_large_lent_message_serves_the_next_one() {
             let chain = end.start();
             assert!(payload(&wire(&chain)) == message, "{role:?}");
             let memory = chain.pieces().map(|piece| piece.as_ptr() as usize).max();
-            assert_eq!(*first.get_or_insert(memory), memory, "{role:?}: memory of the message before");
+            assert_eq!(*first.get_or_insert(memory), memory, "{role:?}: memory of the previous message");
             end.finish(chain);
-            // Whatever the session has freed is in use from here on.
+            // Occupies the memory that the session has freed.
             std::mem::forget(vec![1_u8; 1_000_100]);
         }
-        assert!(end.resources.release_idle(), "used since the last look");
-        assert!(!end.resources.release_idle(), "not used since");
+        assert!(end.resources.release_idle(), "used since the last call");
+        assert!(!end.resources.release_idle(), "unused since the last call");
     }
 }
 
@@ -117,7 +117,7 @@ fn small_messages_around_a_large_one_keep_their_order() {
 }
 
 #[test]
-fn pieces_of_a_server_leave_from_where_they_lie() {
+fn server_sends_pieces_without_copy() {
     let mut end = End::new(Role::Server);
     let pieces = [Bytes::from(vec![1; 100]), Bytes::from(vec![2; 10_000]), Bytes::from(vec![3; 20_000])];
     end.send(|tx| tx.send_pieces(Kind::Binary, &pieces));
@@ -137,7 +137,7 @@ fn pieces_of_a_client_are_masked_as_one_message() {
         end.send(|tx| tx.send_pieces(Kind::Binary, &pieces));
         let chain = end.start();
         let mut slices = [IoSlice::new(&[]); 4];
-        assert_eq!(chain.slices(&mut slices), 1, "masked into one memory");
+        assert_eq!(chain.slices(&mut slices), 1, "masked into one buffer");
         assert!(payload(&wire(&chain)) == pieces.concat(), "{lens:?}");
         end.finish(chain);
     }

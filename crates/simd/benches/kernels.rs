@@ -1,5 +1,5 @@
-//! Bandwidth of the kernels beside `memcpy` and beside the loops other libraries use, written from their
-//! description: `xor_u32` goes by aligned 32-bit words, `xor_byte` is `buf[i] ^= key[i & 3]`.
+//! Bandwidth of the kernels, of `memcpy`, and of the loops of other libraries, written from their
+//! description: `xor_u32` uses aligned 32-bit words, `xor_byte` is `buf[i] ^= key[i & 3]`.
 //!
 //! ```text
 //! cargo bench -p sinews-simd
@@ -16,7 +16,7 @@ use sinews_simd::{Utf8Stream, copy_mask, isa, mask, validate_utf8};
 const SIZES: [usize; 6] = [16, 64, 125, 1 << 10, 64 << 10, 16 << 20];
 const KEY: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
-/// Payloads lie behind a frame head, so they begin at any address.
+/// Payloads follow a frame head, so they begin at any address.
 const HEAD: usize = 6;
 
 type Group<'a> = BenchmarkGroup<'a, WallTime>;
@@ -41,9 +41,9 @@ fn main() {
     criterion.final_summary();
 }
 
-/// Payloads one behind the other, each behind its frame head, visited in turn. Short ones fill a third of the
-/// first-level cache: measured over and over on one buffer, a kernel would wait for its own stores of the turn
-/// before, which no real payload does.
+/// Contiguous payloads, each after its frame head, visited in turn. Short payloads fill a third of the
+/// first-level cache: on a single buffer, a kernel would wait for its own stores of the previous iteration,
+/// unlike real payloads.
 struct Payloads {
     arena: Vec<u8>,
     stride: usize,

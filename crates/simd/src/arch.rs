@@ -1,8 +1,8 @@
-//! Binds the algorithm to instruction sets. Nothing is decided here: one macro makes a CPU's register type a
-//! [`Vector`], another compiles [`generic::xor_long`] for it with its features switched on.
+//! Binds the algorithm to instruction sets, without any decision: one macro implements [`Vector`] for a
+//! CPU's register type, another compiles [`generic::xor_long`] with its target features enabled.
 //!
-//! A target may be of the right family and yet have no vector registers (`x86_64-unknown-none`), so the modules
-//! also ask for the feature the family normally promises.
+//! A target of the right architecture may lack vector registers (`x86_64-unknown-none`), so the modules
+//! also require the feature that the architecture normally implies.
 
 #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
 pub(crate) use core::arch::aarch64::uint8x16_t as Narrow;
@@ -11,14 +11,14 @@ pub(crate) use core::arch::x86_64::__m128i as Narrow;
 
 use crate::generic::{self, Key, SHORT_MAX, Vector};
 
-/// The 16-byte vector of targets that promise no better one.
+/// The 16-byte vector of targets without a wider baseline.
 #[cfg(not(any(
     all(target_arch = "aarch64", target_feature = "neon"),
     all(target_arch = "x86_64", target_feature = "sse2"),
 )))]
 pub(crate) type Narrow = u128;
 
-/// Makes a CPU's register type a [`Vector`] by naming its four instructions.
+/// Implements [`Vector`] for a CPU's register type with its four instructions.
 #[cfg_attr(
     not(any(
         all(target_arch = "aarch64", target_feature = "neon"),

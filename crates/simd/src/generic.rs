@@ -1,7 +1,7 @@
 //! The masking algorithm, once, for vectors of any width.
 //!
-//! Few bytes need no loop: one block from the start and one from the end, overlapping, where a block is one, two
-//! or four vectors. For more, in pseudo-code:
+//! Few bytes need no loop: one block from the start and one from the end, overlapping, where a block is
+//! one, two or four vectors. More bytes use a loop, in pseudo-code:
 //!
 //! ```text
 //! head = first vector of the source ^ key        computed, not yet stored
@@ -11,22 +11,22 @@
 //! store head, store tail
 //! ```
 //!
-//! There is no byte loop: head and tail overlap the middle instead. In place this is only right because all three
-//! are computed from bytes nobody has written yet. That is why head and tail are loaded before the loop and
-//! stored after it; where they overlap the middle they write the same values again.
+//! There is no byte loop: head and tail overlap the middle instead. In place this is correct only because
+//! all three are computed from bytes that are not written yet. So head and tail are loaded before the loop
+//! and stored after it; where they overlap the middle they write the same values again.
 //!
-//! The destination is aligned, not the source, since a store across two cache lines costs more than a load across
-//! two. Payloads lie behind a frame head, so without this every 64-byte store would cross.
+//! The destination is aligned, not the source, since a store across two cache lines costs more than a load
+//! across two. Payloads follow a frame head, so without alignment every 64-byte store would cross.
 //!
-//! Nothing here names a CPU feature. Everything is `inline(always)` so that the function stamped for an
-//! instruction set (see `arch`) takes the whole body in and compiles it with its own features.
+//! This module names no CPU feature. All functions are `inline(always)`, so the function for an instruction
+//! set (see `arch`) inlines the whole body and compiles it with its own features.
 
 use crate::arch::Narrow;
 
-/// Lengths up to this are masked inline in the caller. No kernel's vector is wider.
+/// Maximum length that is masked inline in the caller. No kernel has a wider vector.
 pub(crate) const SHORT_MAX: usize = 64;
 
-/// The masking key, turned so that its lowest byte meets the next byte of the payload.
+/// The masking key, rotated so that its lowest byte applies to the next byte of the payload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Key(u32);
 
@@ -36,20 +36,20 @@ impl Key {
         Self(u32::from_le_bytes(key)).after(phase)
     }
 
-    /// The key as it stands `bytes` further on in the payload.
+    /// The key at an offset of `bytes` in the payload.
     #[inline(always)]
     const fn after(self, bytes: usize) -> Self {
         Self(self.0.rotate_right(8 * (bytes % 4) as u32))
     }
 
-    /// The word whose bytes in memory are the key, on machines of either byte order.
+    /// The word whose bytes in memory are the key, for either byte order.
     #[inline(always)]
     const fn word(self) -> u32 {
         self.0.to_le()
     }
 }
 
-/// Some bytes that a CPU loads, XORs and stores at once.
+/// A group of bytes that a CPU loads, XORs and stores at once.
 ///
 /// # Safety
 ///
@@ -58,7 +58,7 @@ pub(crate) unsafe trait Vector: Copy {
     /// Width, a power of two and a multiple of the key's 4 bytes.
     const BYTES: usize;
 
-    /// Repeats a word over the vector.
+    /// Broadcasts a word to the vector.
     ///
     /// # Safety
     ///
@@ -81,7 +81,7 @@ pub(crate) unsafe trait Vector: Copy {
     unsafe fn xor(self, other: Self) -> Self;
 }
 
-/// Two vectors side by side are a vector, which is all that unrolling a loop means.
+/// A pair of vectors is a vector: this implements loop unrolling.
 // SAFETY: each half touches its own `V::BYTES` bytes and needs no alignment, by `V`'s promise.
 unsafe impl<V: Vector> Vector for [V; 2] {
     const BYTES: usize = 2 * V::BYTES;
@@ -114,7 +114,7 @@ unsafe impl<V: Vector> Vector for [V; 2] {
     }
 }
 
-/// Plain integers are vectors that every machine has.
+/// Plain integers are vectors on every machine.
 macro_rules! word {
     ($($word:ty)*) => {$(
         // SAFETY: an unaligned read and an unaligned write of one integer.
@@ -123,7 +123,7 @@ macro_rules! word {
 
             #[inline(always)]
             unsafe fn splat(word: u32) -> Self {
-                // All ones divided by a word of ones has a one at the foot of each word.
+                // All ones divided by a word of ones has a one at the bottom of each word.
                 Self::from(word) * (Self::MAX / Self::from(u32::MAX))
             }
 
@@ -149,7 +149,7 @@ macro_rules! word {
 
 word!(u32 u64 u128);
 
-/// Masks `len` bytes from `src` to `dst`, with no call and no loop of more than three turns.
+/// Masks `len` bytes from `src` to `dst`, without a call and without a loop of more than three iterations.
 ///
 /// # Safety
 ///
@@ -176,7 +176,7 @@ pub(crate) unsafe fn xor_short(dst: *mut u8, src: *const u8, len: usize, key: Ke
     }
 }
 
-/// Masks one to two vectors' worth of bytes: the first vector and the last, overlapping.
+/// Masks one to two vectors of bytes: the first vector and the last, overlapping.
 ///
 /// # Safety
 ///
@@ -193,7 +193,7 @@ unsafe fn xor_ends<V: Vector>(dst: *mut u8, src: *const u8, len: usize, key: Key
     }
 }
 
-/// Masks `len` bytes from `src` to `dst` as the module says.
+/// Masks `len` bytes from `src` to `dst` with the algorithm of this module.
 ///
 /// # Safety
 ///
@@ -218,7 +218,7 @@ pub(crate) unsafe fn xor_long<V: Vector>(dst: *mut u8, src: *const u8, len: usiz
     }
 }
 
-/// The loop: a head of one vector `V`, then blocks `B` from an aligned place on.
+/// The loop: a head of one vector `V`, then blocks `B` from an aligned address on.
 ///
 /// # Safety
 ///
@@ -226,8 +226,8 @@ pub(crate) unsafe fn xor_long<V: Vector>(dst: *mut u8, src: *const u8, len: usiz
 #[inline(always)]
 unsafe fn xor_blocks<V: Vector, B: Vector>(dst: *mut u8, src: *const u8, len: usize, key: Key) {
     let tail_at = len - B::BYTES;
-    // The first place behind the first byte where the destination is aligned: 1 to `V::BYTES` bytes on, so the
-    // head reaches it.
+    // The first aligned destination address after the first byte: 1 to `V::BYTES` bytes on, so the head
+    // covers the gap.
     let mut at = V::BYTES - dst.addr() % V::BYTES;
     // SAFETY: the caller vouches for the features and for `len` bytes. Head and tail lie within them, and a block
     // that begins before the tail also ends before the end.

@@ -1,4 +1,4 @@
-//! Which instruction sets there are, and each masking kernel by itself, for tests, benchmarks and logs.
+//! The available instruction sets, and each masking kernel by itself, for tests, benchmarks and logs.
 //!
 //! Programs call [`mask`](crate::mask) and [`copy_mask`](crate::copy_mask), which use the best kernel.
 
@@ -9,12 +9,12 @@ use crate::generic::{self, Key, SHORT_MAX};
 
 /// The instruction set that [`mask`](crate::mask) and [`copy_mask`](crate::copy_mask) use above 64 bytes.
 ///
-/// The choice rests on what the CPU and the operating system offer, and does not change while the program runs.
+/// It depends on the CPU and the operating system, and does not change while the program runs.
 pub fn isa() -> Isa {
     Kernel::best().isa
 }
 
-/// An instruction set for which there is a masking kernel.
+/// An instruction set with a masking kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Isa {
@@ -26,13 +26,14 @@ pub enum Isa {
     Neon,
     /// 32-byte vectors, on x86-64.
     Avx2,
-    /// 64-byte vectors, on x86-64. The kernel uses AVX-512 F but also asks for VBMI, as a mark of age: the CPUs
-    /// before it lower their clock for 64-byte vectors, which costs the rest of the program more than it gains.
+    /// 64-byte vectors, on x86-64. The kernel uses AVX-512 F but also requires VBMI, as a sign of a recent
+    /// CPU: older CPUs lower their clock for 64-byte vectors, which costs the rest of the program more than
+    /// it gains.
     Avx512,
 }
 
 impl Isa {
-    /// Every instruction set, whether this machine has it or not, best first.
+    /// All instruction sets, available on this machine or not, best first.
     pub const ALL: [Self; 5] = [Self::Avx512, Self::Avx2, Self::Sse2, Self::Neon, Self::Scalar];
 
     /// The name in lower case, such as `avx512`.
@@ -53,8 +54,8 @@ impl fmt::Display for Isa {
     }
 }
 
-/// Whether this machine has CPU features. The standard library asks the CPU once and remembers; without it only
-/// what the target promises counts.
+/// Whether this machine has CPU features. The standard library queries the CPU once and caches the result;
+/// without it only compile-time features of the target count.
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 macro_rules! has {
     ($($feature:tt),+) => {{
@@ -66,7 +67,7 @@ macro_rules! has {
     }};
 }
 
-/// One masking kernel. Having a value means that this machine can run it.
+/// One masking kernel. Its existence proves that this machine can run it.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
     isa: Isa,
@@ -138,9 +139,9 @@ impl Kernel {
     }
 }
 
-/// Masks with the best kernel of this machine: the one place where an instruction set is chosen for real work.
+/// Masks with the best kernel of this machine: the only selection of an instruction set in production.
 ///
-/// Only x86-64 has a choice to make while running. Elsewhere this is a direct call.
+/// Only x86-64 selects at run time. On other architectures this is a direct call.
 ///
 /// # Safety
 ///
@@ -155,7 +156,7 @@ pub(crate) unsafe fn xor_long(dst: *mut u8, src: *const u8, len: usize, key: Key
     unsafe { kernel(dst, src, len, key) }
 }
 
-/// The choice, made by the first call and kept in a function pointer.
+/// The selection, made by the first call and kept in a function pointer.
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod chosen {
     use core::mem;
@@ -163,7 +164,8 @@ mod chosen {
 
     use super::{Kernel, Key, XorLong};
 
-    /// An [`XorLong`]. Threads may race to set it; all set the same value, and nothing else hangs on it.
+    /// An [`XorLong`]. Threads may race to set it; all set the same value, and no other state depends on
+    /// it.
     static CHOSEN: AtomicPtr<()> = AtomicPtr::new(choose as XorLong as *mut ());
 
     #[inline(always)]
@@ -183,7 +185,7 @@ mod chosen {
     }
 }
 
-/// What every kernel must compute, in the words of RFC 6455 section 5.3: octet `i` of the transformed data is
+/// The definition of masking in RFC 6455 section 5.3, for all kernels: octet `i` of the transformed data is
 /// octet `i` of the original XOR octet `i` modulo 4 of the key.
 pub fn reference(buf: &mut [u8], key: [u8; 4], phase: usize) {
     for (at, byte) in buf.iter_mut().enumerate() {

@@ -1,14 +1,14 @@
-//! Vector kernels for WebSocket: masking, masking while copying, and UTF-8 validation of a text that arrives in
-//! pieces.
+//! Vector kernels for WebSocket: masking, masking while copying, and UTF-8 validation of a text that
+//! arrives in pieces.
 //!
-//! These are the only three things a WebSocket engine does to every byte of a payload. This crate does each of
-//! them once, knows nothing of frames, allocates only in [`extend_masked`], and is the one crate of the protocol
-//! stack that contains unsafe code. It is `no_std`.
+//! These are the only three operations of a WebSocket engine on every byte of a payload. This crate
+//! implements each of them once, is independent of frames, allocates only in [`extend_masked`], and is the
+//! only crate of the protocol stack with unsafe code. It is `no_std`.
 //!
 //! # Example
 //!
-//! A client masks a text while copying it behind the frame head. The server unmasks what arrived, wherever the
-//! network cut it, and checks the text while it is still in the cache.
+//! A client masks a text while copying it behind the frame head. The server unmasks the received segments,
+//! with any boundaries, and validates the text while it is still in the cache.
 //!
 //! ```
 //! use sinews_simd::{Utf8Stream, extend_masked, mask};
@@ -34,25 +34,26 @@
 //!
 //! # Kernels
 //!
-//! | length | what runs | how it is chosen |
+//! | length | kernel | selection |
 //! |---|---|---|
 //! | up to 64 bytes | overlapping words and 16-byte vectors, inlined into the caller | at compile time |
 //! | above 64 bytes | [`Isa::Avx512`], 64-byte vectors | run time, x86-64 |
 //! | | [`Isa::Avx2`], 32-byte vectors | run time, x86-64 |
-//! | | [`Isa::Sse2`], 16-byte vectors | always there on x86-64 with vector registers |
-//! | | [`Isa::Neon`], 16-byte vectors | always there on aarch64 with vector registers |
+//! | | [`Isa::Sse2`], 16-byte vectors | always, on x86-64 with vector registers |
+//! | | [`Isa::Neon`], 16-byte vectors | always, on aarch64 with vector registers |
 //! | | [`Isa::Scalar`], 8-byte words | everywhere else |
 //!
 //! Masking in place and masking while copying are one algorithm, written once over a small vector trait and
-//! stamped for each instruction set. What it must compute is said by the byte loop in `kernels::reference`, and
-//! the tests hold every kernel of the machine to it for every short length, alignment and phase. The bulk of UTF-8
-//! validation is the `simdutf8` crate; the state between pieces and the exact place of an error are ours.
+//! compiled for each instruction set. The byte loop in `kernels::reference` defines its result, and the
+//! tests compare every kernel of the machine with it for every short length, alignment and phase. The
+//! `simdutf8` crate validates the bulk of UTF-8; this crate adds the state between pieces and the exact
+//! position of an error.
 //!
 //! # Features
 //!
-//! * `std` (default): choose the instruction set at run time. Without it the crate uses what the target promises
-//!   at compile time, for example with `-C target-feature=+avx2`. The results are the same.
-//! * `bytes`: `Utf8Bytes`, text that is checked once and shared by count.
+//! * `std` (default): select the instruction set at run time. Without it the crate uses the compile-time features of
+//!   the target, for example with `-C target-feature=+avx2`. The results are the same.
+//! * `bytes`: `Utf8Bytes`, text that is validated once and shared by reference count.
 
 #![no_std]
 #![deny(clippy::undocumented_unsafe_blocks)]

@@ -59,8 +59,8 @@ pub fn extend_masked(dst: &mut Vec<u8>, src: &[u8], key: [u8; 4], phase: usize) 
     unsafe { dst.set_len(dst.len() + src.len()) }
 }
 
-/// Most messages are short. They are masked right here, because a kernel cannot be inlined into a caller that is
-/// compiled for fewer CPU features, and a call costs more than masking 60 bytes.
+/// Most messages are short. They are masked inline, because a kernel cannot be inlined into a caller that
+/// is compiled for fewer CPU features, and a call costs more than masking 60 bytes.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! Text that is checked once and shared by count.
+//! Text that is validated once and shared by reference count.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -11,8 +11,8 @@ use bytes::Bytes;
 
 use crate::{Utf8Error, validate_utf8};
 
-/// UTF-8 text in shared memory: [`Bytes`] that are known to be text. A clone is a count, and reading it as a `str`
-/// costs nothing, since it was checked when it was made.
+/// UTF-8 text in shared memory: [`Bytes`] that are known to be text. A clone increments a reference count.
+/// Reading it as a `str` is free, since it was validated on creation.
 ///
 /// ```
 /// use sinews_simd::Utf8Bytes;
@@ -26,7 +26,7 @@ use crate::{Utf8Error, validate_utf8};
 pub struct Utf8Bytes(Bytes);
 
 impl Utf8Bytes {
-    /// Text that lives as long as the program: no memory, no count.
+    /// Static text: no allocation, no reference count.
     #[must_use]
     pub const fn from_static(text: &'static str) -> Self {
         Self(Bytes::from_static(text.as_bytes()))
@@ -81,7 +81,7 @@ impl Borrow<str> for Utf8Bytes {
     }
 }
 
-/// As a `str` hashes, which [`Borrow`] promises.
+/// Hashes like `str`, as [`Borrow`] requires.
 impl Hash for Utf8Bytes {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.as_str().hash(state);
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_text_gets_in_and_comes_out_as_it_was() {
+    fn only_valid_utf8_is_accepted_unchanged() {
         let text = "a, ä, 世, 🦀";
         for made in [Utf8Bytes::from(text), Utf8Bytes::from(text.to_string()), Utf8Bytes::from_static(text)] {
             assert_eq!(made, text);
@@ -191,13 +191,13 @@ mod tests {
     }
 
     #[test]
-    fn it_is_found_by_its_str() {
+    fn lookup_by_str_finds_utf8_bytes() {
         let set = HashSet::from([Utf8Bytes::from("key")]);
         assert!(set.contains("key"));
     }
 
     #[test]
-    fn a_clone_is_the_same_memory() {
+    fn clones_share_memory() {
         let text = Utf8Bytes::from("shared".to_string());
         assert_eq!(text.as_ptr(), text.clone().as_ptr());
     }

@@ -1,21 +1,22 @@
-//! UTF-8 validation (RFC 3629), for a text at once and for a text in pieces.
+//! UTF-8 validation (RFC 3629), for a whole text and for a text in pieces.
 //!
-//! The small automaton in [`Utf8Stream::step`] is the whole definition. It looks at single bytes, and so it says
-//! at which byte a text went wrong. Everything else is there to need it for few bytes only: what lies between the
-//! code points cut by the edges of a piece goes through the vector kernel, which answers yes or no.
+//! The small automaton in [`Utf8Stream::step`] is the complete definition. It examines single bytes, and so
+//! it determines the byte of an error. All other code reduces its use to few bytes: the bytes between the
+//! code points at the boundaries of a piece go through the vector kernel, which returns valid or invalid.
 
 use core::fmt;
 
-/// Texts up to this length are first asked whether they are ASCII, as most are. At 125 bytes that takes a quarter of
-/// what the vector kernel takes, whose call and tail cost more than so few bytes; long texts it reads faster.
+/// Texts up to this length are first checked for ASCII, the common case. At 125 bytes the check takes a
+/// quarter of the time of the vector kernel, whose call and tail dominate for few bytes; for long texts the
+/// kernel is faster.
 const SHORT_MAX: usize = 256;
 
-/// Validates one whole text.
+/// Validates a whole text.
 ///
 /// # Errors
 ///
-/// [`Utf8Error`] says where the first byte lies that can no longer belong to valid UTF-8. That is `bytes.len()` if
-/// the text ends inside a code point.
+/// [`Utf8Error`] contains the position of the first byte that cannot belong to valid UTF-8: `bytes.len()`
+/// if the text ends inside a code point.
 ///
 /// ```
 /// use sinews_simd::validate_utf8;
@@ -33,18 +34,18 @@ pub fn validate_utf8(bytes: &[u8]) -> Result<(), Utf8Error> {
     }
 }
 
-/// The place at which a text fails that is known to be wrong.
+/// The position of the error in an invalid text.
 #[cold]
 #[inline(never)]
 fn locate(bytes: &[u8]) -> Utf8Error {
-    // If no byte is wrong, then what is wrong is that there are no more.
+    // Without an invalid byte, the text is truncated.
     Utf8Stream::new().fail(bytes, 0).err().unwrap_or(Utf8Error { valid_up_to: bytes.len() })
 }
 
-/// Validates a text that arrives in pieces, cut anywhere, even inside a code point.
+/// Validates a text that arrives in pieces, with boundaries anywhere, even inside a code point.
 ///
-/// It fails at the earliest byte at which failing is right: as soon as no continuation could make the bytes so
-/// far valid. `F4 90` fails at the `90`, because the code point would lie above U+10FFFF whatever follows.
+/// It fails at the earliest possible byte: as soon as no continuation can make the bytes so far valid. `F4
+/// 90` fails at the `90`, because the code point would exceed U+10FFFF for any continuation.
 ///
 /// ```
 /// use sinews_simd::Utf8Stream;
@@ -62,20 +63,20 @@ fn locate(bytes: &[u8]) -> Utf8Error {
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Utf8Stream {
-    /// How many bytes the open code point still needs, 0 between code points.
+    /// Number of missing bytes of the open code point, 0 between code points.
     open: u8,
-    /// While a code point is open, the least its next byte may be. The second byte has its own range for some
-    /// first bytes; this is how overlong forms, surrogates and too large code points are refused.
+    /// Minimum of the next byte of an open code point. The second byte has its own range for some first
+    /// bytes; this rejects overlong forms, surrogates and too large code points.
     least: u8,
-    /// While a code point is open, the most its next byte may be.
+    /// Maximum of the next byte of an open code point.
     most: u8,
 }
 
 impl Utf8Stream {
-    /// No byte is right any more: an open code point whose next byte would have to be in an empty range.
+    /// The failed state: an open code point whose next byte would have to be in an empty range.
     const FAILED: Self = Self { open: 1, least: 1, most: 0 };
 
-    /// A stream at the start of a text.
+    /// Creates a stream at the start of a text.
     #[inline]
     pub const fn new() -> Self {
         Self { open: 0, least: 0, most: 0 }
@@ -85,8 +86,9 @@ impl Utf8Stream {
     ///
     /// # Errors
     ///
-    /// [`Utf8Error`] says where in `bytes` the first byte lies that can no longer belong to valid UTF-8. From then
-    /// on every piece that is not empty fails at its first byte, until [`finish`](Self::finish) ends the text.
+    /// [`Utf8Error`] contains the position in `bytes` of the first byte that cannot belong to valid UTF-8.
+    /// From then on every nonempty piece fails at its first byte, until [`finish`](Self::finish) ends the
+    /// text.
     #[inline]
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), Utf8Error> {
         if self.is_complete() && is_short_ascii(bytes) {
@@ -95,11 +97,12 @@ impl Utf8Stream {
         self.push_bulk(bytes)
     }
 
-    /// Ends the text. Whatever the answer, the next [`push`](Self::push) begins a new one.
+    /// Ends the text. With any result, the next [`push`](Self::push) begins a new text.
     ///
     /// # Errors
     ///
-    /// The text failed before, or a code point is still open. The place is 0, since this call brought no bytes.
+    /// The text failed before, or a code point is still open. The position is 0, since this call has no
+    /// bytes.
     #[inline]
     pub fn finish(&mut self) -> Result<(), Utf8Error> {
         let complete = self.is_complete();
@@ -107,14 +110,14 @@ impl Utf8Stream {
         if complete { Ok(()) } else { Err(Utf8Error { valid_up_to: 0 }) }
     }
 
-    /// Whether the text could end here: nothing failed and no code point is open.
+    /// Whether the text could end here: no error occurred and no code point is open.
     #[inline]
     pub const fn is_complete(&self) -> bool {
         self.open == 0
     }
 
-    /// Closes the code point that earlier pieces left open, validates in bulk up to the code point this piece
-    /// leaves open, and steps through that one.
+    /// Completes the code point that earlier pieces left open, validates in bulk up to the code point that
+    /// this piece leaves open, and steps through that code point.
     fn push_bulk(&mut self, bytes: &[u8]) -> Result<(), Utf8Error> {
         let closed = bytes.len().min(usize::from(self.open));
         self.walk(bytes, 0, closed)?;
@@ -127,8 +130,9 @@ impl Utf8Stream {
         }
     }
 
-    /// Finds the wrong byte behind `from`, where a code point begins. The standard library skips what is right.
-    /// It names the start of the wrong sequence and we the first byte that cannot be, so step on from there.
+    /// Finds the invalid byte after `from`, where a code point begins. The standard library skips the valid
+    /// bytes. It returns the start of the invalid sequence, but the first impossible byte is required, so
+    /// step on from there.
     #[cold]
     #[inline(never)]
     fn fail(&mut self, bytes: &[u8], from: usize) -> Result<(), Utf8Error> {
@@ -172,8 +176,9 @@ impl Utf8Stream {
     }
 }
 
-/// Where the code point begins that `bytes` leaves open, or their length if none is. Looks at lead bytes only:
-/// what they promise is validated elsewhere, and a wrong answer here would cost time but not change the verdict.
+/// The start of the code point that `bytes` leaves open, or the length if none is open. Examines lead bytes
+/// only: the continuation is validated elsewhere, and a wrong result would cost time but not change the
+/// verdict.
 #[inline]
 fn open_tail(bytes: &[u8]) -> usize {
     for back in 1..=bytes.len().min(3) {
@@ -189,8 +194,8 @@ fn open_tail(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-/// Whether `bytes` are few and all ASCII, which most messages are. Inlined into the caller. Goes by words, of which
-/// the last overlaps, and does not stop early: so few bytes are cheaper to read than to decide about.
+/// Whether `bytes` are few and all ASCII, the common case. Inlined into the caller. Uses words, of which
+/// the last overlaps, and does not stop early: for so few bytes reading is cheaper than branching.
 #[inline(always)]
 fn is_short_ascii(bytes: &[u8]) -> bool {
     if bytes.len() > SHORT_MAX {
@@ -211,10 +216,10 @@ pub struct Utf8Error {
 }
 
 impl Utf8Error {
-    /// The offset, in the slice given to the call that failed, of the first byte that can no longer belong to
-    /// valid UTF-8; the length of that slice if the text ended inside a code point.
+    /// The offset, in the slice passed to the failed call, of the first byte that cannot belong to valid
+    /// UTF-8; the length of that slice if the text ended inside a code point.
     ///
-    /// This is not where the wrong code point begins: in `E2 82 41` it is the place of the `41`.
+    /// This is not the start of the invalid code point: in `E2 82 41` it is the position of the `41`.
     pub const fn valid_up_to(&self) -> usize {
         self.valid_up_to
     }

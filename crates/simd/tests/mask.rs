@@ -1,5 +1,5 @@
-//! Every kernel of this machine against the byte loop that defines masking: every length through all the paths,
-//! every alignment, every phase, with guards on both sides.
+//! Every kernel of this machine against the byte loop that defines masking: every length through all code
+//! paths, every alignment, every phase, with guards on both sides.
 
 use sinews_simd::kernels::{Isa, Kernel, reference};
 use sinews_simd::{copy_mask, extend_masked, isa, mask};
@@ -9,10 +9,11 @@ const KEY: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 /// The widest vector, and so the number of different alignments.
 const ALIGN: usize = 64;
 
-/// The loop starts above eight vectors and takes four a turn; this sees it turn twice at the widest vector.
+/// The loop starts above eight vectors and processes four per iteration; this length covers two iterations
+/// at the widest vector.
 const LEN_MAX: usize = if cfg!(miri) { 3 * ALIGN + 7 } else { (8 + 2 * 4) * ALIGN + 7 };
 
-/// Miri is some thousand times slower.
+/// Miri is about a thousand times slower.
 const ALIGN_STEP: usize = if cfg!(miri) { 13 } else { 1 };
 
 const GUARD: usize = ALIGN;
@@ -21,7 +22,7 @@ const GUARD_BYTE: u8 = 0xa5;
 type Mask<'a> = &'a dyn Fn(&mut [u8], [u8; 4], usize);
 type CopyMask<'a> = &'a dyn Fn(&mut [u8], &[u8], [u8; 4], usize);
 
-/// Bytes in which neighbours differ, with no period that a kernel could hide behind.
+/// Bytes in which neighbors differ, without a period that could hide an error.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_u32;
     let mut next = || {
@@ -31,7 +32,7 @@ fn noise(len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Memory with a place of known alignment in it and room for guards around that place.
+/// Memory that contains a range of known alignment between guards.
 struct Arena {
     bytes: Vec<u8>,
     origin: usize,
@@ -48,7 +49,7 @@ impl Arena {
         &mut self.bytes[self.origin + align..][..len]
     }
 
-    /// Checks that nothing around the place was written, and clears the place for the next turn.
+    /// Checks that no byte outside of the range was written, and resets the range.
     #[track_caller]
     fn check_guards(&mut self, align: usize, len: usize) {
         self.at(align, len).fill(GUARD_BYTE);
@@ -92,7 +93,7 @@ fn check_copy_mask(name: &str, copy_mask: CopyMask<'_>) {
     let (mut source, mut arena) = (Arena::new(), Arena::new());
     for (len, align) in lengths_and_alignments() {
         for (phase, expected) in expected.iter().enumerate() {
-            // The source wanders against the destination, so that the two alignments meet in all ways.
+            // The source offset varies relative to the destination, to cover all pairs of alignments.
             let src = source.at((align + 17 * len + phase) % ALIGN, len);
             src.copy_from_slice(&data[..len]);
             let dst = arena.at(align, len);
@@ -116,14 +117,14 @@ fn the_reference_is_the_definition() {
 }
 
 #[test]
-fn every_kernel_masks_as_the_reference() {
+fn kernels_mask_like_the_reference() {
     for kernel in kernels() {
         check_mask(kernel.isa().name(), &|buf, key, phase| kernel.mask(buf, key, phase));
     }
 }
 
 #[test]
-fn every_kernel_copies_as_the_reference() {
+fn kernels_copy_like_the_reference() {
     for kernel in kernels() {
         check_copy_mask(kernel.isa().name(), &|dst, src, key, phase| kernel.copy_mask(dst, src, key, phase));
     }
@@ -163,7 +164,7 @@ fn only_the_phase_modulo_four_counts() {
 }
 
 #[test]
-fn a_payload_in_pieces_is_the_payload_at_once() {
+fn masking_in_pieces_equals_masking_at_once() {
     let data = noise(1_000);
     let mut whole = data.clone();
     mask(&mut whole, KEY, 0);
@@ -179,7 +180,7 @@ fn a_payload_in_pieces_is_the_payload_at_once() {
 }
 
 #[test]
-fn copying_stops_at_the_shorter_slice() {
+fn copy_mask_stops_at_shorter_slice() {
     let data = noise(300);
     for (to, from) in [(0, 5), (5, 0), (3, 9), (9, 3), (70, 300), (300, 70)] {
         let mut dst = vec![GUARD_BYTE; to];
@@ -193,7 +194,7 @@ fn copying_stops_at_the_shorter_slice() {
 }
 
 #[test]
-fn extending_keeps_what_was_there() {
+fn extend_masked_keeps_existing_bytes() {
     let data = noise(300);
     for len in 0..=data.len() {
         for (before, spare) in [(0, 0), (2, 0), (7, 1000)] {
@@ -209,7 +210,7 @@ fn extending_keeps_what_was_there() {
 }
 
 #[test]
-fn the_choice_is_the_best_this_machine_has() {
+fn best_available_kernel_is_selected() {
     assert_eq!(Some(isa()), kernels().map(|kernel| kernel.isa()).next());
     assert_eq!(Kernel::new(isa()).map(|kernel| kernel.isa()), Some(isa()));
     assert!(Kernel::new(Isa::Scalar).is_some());

@@ -1,10 +1,10 @@
-//! UTF-8 against a reference that knows no ranges: the set of all prefixes of all encoded code points.
+//! UTF-8 against a reference without ranges: the set of all prefixes of all encoded code points.
 
 use std::collections::HashSet;
 
 use sinews_simd::{Utf8Stream, validate_utf8};
 
-/// Bytes at and beside every edge of the grammar (RFC 3629 section 4).
+/// Bytes at and next to every boundary of the grammar (RFC 3629 section 4).
 const EDGES: [u8; 33] = [
     0x00, 0x41, 0x7f, 0x80, 0x81, 0x8f, 0x90, 0x91, 0x9f, 0xa0, 0xa1, 0xb0, 0xbe, 0xbf, 0xc0, 0xc1, 0xc2,
     0xdf, 0xe0, 0xe1, 0xec, 0xed, 0xee, 0xef, 0xf0, 0xf1, 0xf3, 0xf4, 0xf5, 0xf7, 0xf8, 0xfe, 0xff,
@@ -12,24 +12,24 @@ const EDGES: [u8; 33] = [
 
 /// The classes of Markus Kuhn's decoder stress test, written out as bytes.
 const STRESS: [&[u8]; 48] = [
-    // First and last code point of each length, and those beside the surrogates.
+    // First and last code point of each length, and the code points next to the surrogates.
     b"\x00 \xc2\x80 \xe0\xa0\x80 \xf0\x90\x80\x80",
     b"\x7f \xdf\xbf \xef\xbf\xbf \xf4\x8f\xbf\xbf",
     b"\xed\x9f\xbf \xee\x80\x80 \xef\xbf\xbd",
     "κόσμε, 世界, 🌍🌎🌏".as_bytes(),
-    // Lengths that were given up: five and six bytes, and four beyond U+10FFFF.
+    // Abolished lengths: five and six bytes, and four beyond U+10FFFF.
     b"\xf8\x88\x80\x80\x80",
     b"\xfc\x84\x80\x80\x80\x80",
     b"\xf7\xbf\xbf\xbf",
     b"\xfb\xbf\xbf\xbf\xbf",
     b"\xfd\xbf\xbf\xbf\xbf\xbf",
     b"\xf4\x90\x80\x80",
-    // Continuations without a beginning.
+    // Continuations without a lead byte.
     b"\x80",
     b"\xbf",
     b"a\x80\xbf\x80b",
     b"\xc3\xa9\xa9",
-    // Beginnings without continuation.
+    // Lead bytes without continuation.
     b"\xc2 \xdf ",
     b"\xe0 \xef ",
     b"\xf0 \xf4 ",
@@ -71,9 +71,9 @@ const STRESS: [&[u8]; 48] = [
     b"",
 ];
 
-/// Says where bytes go wrong by looking them up among all that is right.
+/// Finds the position of an error by lookup in the set of all valid prefixes.
 struct Reference {
-    /// Every code point's encoding without its last one, two or three bytes.
+    /// The encodings of all code points without their last one, two or three bytes.
     prefixes: HashSet<Vec<u8>>,
 }
 
@@ -81,7 +81,7 @@ impl Reference {
     fn new() -> Self {
         let mut prefixes = HashSet::new();
         let mut buf = [0; 4];
-        // The last byte of an encoding counts off 64 code points; the first of them gives all the prefixes.
+        // The last byte of an encoding counts 64 code points; the first of them yields all prefixes.
         for char in ('\0'..=char::MAX).step_by(64) {
             let encoded = char.encode_utf8(&mut buf).as_bytes();
             for len in 1..encoded.len() {
@@ -93,7 +93,7 @@ impl Reference {
         Self { prefixes }
     }
 
-    /// `Err` with the place of the first byte that cannot be, else whether the text is complete.
+    /// `Err` with the position of the first impossible byte, else whether the text is complete.
     fn judge(&self, bytes: &[u8]) -> Result<bool, usize> {
         let mut from = 0;
         for at in 0..bytes.len() {
@@ -119,7 +119,7 @@ impl Reference {
         assert_eq!(error.is_none(), std::str::from_utf8(bytes).is_ok(), "{bytes:02x?}");
     }
 
-    /// Checks the text cut at the given ascending places.
+    /// Checks the text with boundaries at the given ascending positions.
     #[track_caller]
     fn check_cut(&self, bytes: &[u8], cuts: &[usize]) {
         let mut stream = Utf8Stream::new();
@@ -164,7 +164,7 @@ impl Noise {
     }
 }
 
-/// Puts the case where the vector kernel sees it: behind, before and between enough bytes.
+/// Places the case in the range of the vector kernel: after, before and between enough bytes.
 fn in_context(case: &[u8]) -> [Vec<u8>; 3] {
     let long =
         "The quick brown fox, der schnelle braune Füchs, 素早い茶色の狐 jumps. ".repeat(2).into_bytes();
@@ -232,7 +232,7 @@ fn all_sequences_of_one_and_two_bytes() {
     }
 }
 
-/// All 16 million when optimised; all pairs with every interesting third byte otherwise.
+/// All 16 million if optimized; otherwise all pairs with every interesting third byte.
 #[test]
 fn all_sequences_of_three_bytes() {
     let reference = Reference::new();
@@ -281,14 +281,14 @@ fn every_code_point() {
 }
 
 #[test]
-fn random_texts_with_a_wrong_byte() {
+fn random_texts_with_an_invalid_byte() {
     let reference = Reference::new();
     let mut noise = Noise(2);
     let alphabet: Vec<char> =
         "abc def\u{7f}\u{80}ü\u{7ff}\u{800}世\u{d7ff}\u{e000}\u{ffff}\u{10000}🌍\u{10ffff}".chars().collect();
     for _ in 0..20_000 {
         let chars = noise.below(120);
-        // Half of the texts hold a long run of ASCII, the other half mixes throughout.
+        // Half of the texts contain a long run of ASCII, the other half mixes throughout.
         let letters = if noise.below(2) == 0 { 4 } else { alphabet.len() };
         let mut bytes = (0..chars).map(|_| alphabet[noise.below(letters)]).collect::<String>().into_bytes();
         if !bytes.is_empty() && noise.below(4) > 0 {
@@ -305,7 +305,7 @@ fn random_texts_with_a_wrong_byte() {
 }
 
 #[test]
-fn an_error_says_where() {
+fn error_reports_position() {
     let error = validate_utf8(b"ab\xff").unwrap_err();
     assert_eq!(error.to_string(), "invalid UTF-8 at byte 2");
     assert!(size_of::<Utf8Stream>() <= 8);

@@ -1,4 +1,4 @@
-//! Listening at a path of the file system.
+//! Listeners at a path of the file system.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -11,18 +11,18 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::{ListenOptions, Listener};
 
 impl Listener {
-    /// Listens at a path, which becomes a socket with these permission bits (`0o660`: its user and group may
-    /// connect). They are in force before anybody can connect. [`try_clone`](Self::try_clone) makes listeners of it
-    /// for further threads, since a path belongs to one socket; each of them is woken for a connection, and one gets
-    /// it.
+    /// Listens at a path, which becomes a socket with these permission bits (`0o660`: its user and group
+    /// may connect). They are in force before any client can connect. [`try_clone`](Self::try_clone)
+    /// creates listeners for further threads, since a path belongs to one socket. A new connection wakes
+    /// all of them, and one of them accepts it.
     ///
-    /// A socket that a server left behind which is not there any more is replaced. (Two servers that start at the
-    /// same moment can both find it so.) The file stays when the listener is closed: it is its maker's to remove.
+    /// A stale socket of a server that has exited is replaced. (Two servers that start at the same moment
+    /// can both find it stale.) The file stays when the listener is closed; its creator must remove it.
     ///
     /// # Errors
     ///
-    /// [`AddrInUse`](io::ErrorKind::AddrInUse) if somebody listens there, or the file is no socket; otherwise those
-    /// of the system.
+    /// [`AddrInUse`](io::ErrorKind::AddrInUse) if another process listens at the path, or the file is not a
+    /// socket; errors of the system.
     pub fn bind_unix(path: &Path, mode: u32, options: &ListenOptions) -> io::Result<Self> {
         let socket = match bound(path, options) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
@@ -36,17 +36,18 @@ impl Listener {
         Ok(Self { socket: socket.into(), unix: true, inherited: false })
     }
 
-    /// Another listener on the same socket.
+    /// Creates another listener on the same socket.
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// Errors of the system.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { socket: self.socket.try_clone()?, ..*self })
     }
 }
 
-/// A socket bound to `path` that does not listen yet, so that nobody connects before its permissions are set.
+/// Creates a socket bound to `path` that does not listen yet, so that no client connects before its
+/// permissions are set.
 fn bound(path: &Path, options: &ListenOptions) -> io::Result<Socket> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -60,7 +61,7 @@ fn bound(path: &Path, options: &ListenOptions) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Whether the file is a socket at which nobody listens.
+/// Whether the file is a socket without a listener.
 fn is_stale(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     is_socket

@@ -1,4 +1,4 @@
-//! Accepting, which no peer and no shortage may end.
+//! Accepting, which continues after errors of peers and shortages.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,16 +12,16 @@ use super::{Link, Poll};
 use crate::shortage::{concerns_one_connection, remedy};
 use crate::{Accepted, App, Chain, Config, ConnId, Io, Listener};
 
-/// The listeners of one loop, and whether accepting pauses for lack of resources.
+/// The listeners of one loop, and the accept pause during a shortage.
 pub(super) struct Acceptors {
     listeners: Vec<Acceptor>,
-    /// Token of the first connection; listeners come before it, the waker before them.
+    /// Token of the first connection. Listeners have the tokens before it, the waker the first.
     first_free: usize,
     per_turn: u32,
     backoff: Duration,
     retry_at: Option<Instant>,
     /// The shortage has been logged. It lasts until a backlog has been emptied, so that a server at its
-    /// limit logs one line and not one per connection that comes and goes.
+    /// limit logs one line instead of one per connection.
     stalled: bool,
 }
 
@@ -39,7 +39,7 @@ enum Socket {
 impl Socket {
     fn register(listener: Listener, token: Token, registry: &Registry) -> io::Result<Self> {
         if listener.inherited {
-            // A ring may have had it, which wants to wait.
+            // An inherited listener may be in blocking mode for a ring.
             listener.socket.set_nonblocking(true)?;
         }
         if listener.unix {
@@ -52,7 +52,7 @@ impl Socket {
         Ok(Self::Tcp(socket))
     }
 
-    /// A stream is received from and sent to by its descriptor, so that it may be of either family.
+    /// Streams are received from and sent to by descriptor, so they may be of either family.
     fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         match self {
             Self::Tcp(socket) => socket.accept(),
@@ -92,18 +92,18 @@ impl Acceptors {
         }
     }
 
-    /// A backlog is not empty and nothing hinders.
+    /// Whether a backlog may have connections and accepting is not paused.
     pub(super) fn have_work(&self, io: &Io) -> bool {
         io.accepting() && self.retry_at.is_none() && self.listeners.iter().any(|acceptor| acceptor.ready)
     }
 
-    /// How long accepting still pauses.
+    /// Remaining pause of accepting.
     pub(super) fn until_retry(&self, io: &Io) -> Option<Duration> {
         let at = self.retry_at.filter(|_| io.accepting())?;
         Some(at.saturating_duration_since(io.now()))
     }
 
-    /// A connection has closed: its descriptor is free.
+    /// Retries after a connection has closed and freed its descriptor.
     pub(super) fn retry_now(&mut self) {
         self.retry_at = None;
     }
@@ -133,14 +133,14 @@ impl Acceptors {
         }
     }
 
-    /// Pauses accepting. Whatever the error is, trying again later is right: only the pause keeps the loop
-    /// from spinning, and ending the server would help nobody.
+    /// Pauses accepting. A later retry is right for any error: the pause keeps the loop from spinning, and
+    /// the server stays available.
     fn stall(&mut self, error: &io::Error, io: &Io) {
         self.retry_at = Some(io.now() + self.backoff);
         if !std::mem::replace(&mut self.stalled, true) {
             io.stats.accept_stalls.add(1);
             let connections = io.connections();
-            tracing::warn!(%error, connections, remedy = remedy(error), "cannot accept connections for now");
+            tracing::warn!(%error, connections, remedy = remedy(error), "cannot accept connections; retrying");
         }
     }
 }
@@ -174,10 +174,10 @@ impl<C: Chain> Poll<C> {
         app.accepted(io, conn, from);
     }
 
-    /// Has the kernel tell of a connection from now on.
+    /// Registers the connection for events.
     pub(super) fn register(&mut self, conn: ConnId, mut link: Link<C>) -> io::Result<()> {
         let token = Token(self.acceptors.first_free + conn.index());
-        // Bytes that came before this are reported too: registering looks at the present state.
+        // Registering reports the current state, so earlier bytes are reported too.
         let both = Interest::READABLE | Interest::WRITABLE;
         self.poll.registry().register(&mut link.stream, token, both)?;
         if self.links.len() <= conn.index() {
@@ -190,10 +190,10 @@ impl<C: Chain> Poll<C> {
 
 enum Attempt {
     Connection(TcpStream, SocketAddr),
-    /// One connection was lost before it was accepted; the next may be fine.
+    /// A connection was lost before it was accepted; continue with the next.
     Skipped,
     Nothing,
 }
 
-/// Token of the first listener; the waker has the one before.
+/// Token of the first listener, after the token of the waker.
 const FIRST: usize = 1;

@@ -1,4 +1,4 @@
-//! Connecting, which completes when the socket can be written to.
+//! Connecting, which completes when the socket is writable.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use crate::connect::{CONNECTS_PER_TURN, Connect};
 use crate::{App, Chain, ConnId, Io};
 
 impl<C: Chain> Poll<C> {
-    /// Begins what was asked for, as much as a turn may.
+    /// Starts requested connections, up to the limit of a turn.
     pub(super) fn connect_listed(&mut self, io: &mut Io) {
         for _ in 0..CONNECTS_PER_TURN {
             let Some(connect) = io.connects.pop_front() else { return };
@@ -49,7 +49,7 @@ impl<C: Chain> Poll<C> {
             Ok(None) => {}
             Ok(Some(error)) | Err(error) => return io.close_for(conn, || error.into()),
         }
-        // An event may come that says nothing. (Who is connected by a path has no such address.)
+        // An event may be spurious. (A connection by path has no such address.)
         if link.stream.peer_addr().is_err_and(|error| error.kind() == io::ErrorKind::NotConnected) {
             return;
         }

@@ -1,8 +1,8 @@
-//! Accepting, which no peer and no shortage may end.
+//! Accepting, which continues after errors of peers and shortages.
 //!
-//! One operation per listener accepts one connection after the other into the ring's table. Near the end of
-//! the table that would accept connections there is no place for, which the kernel then resets; so there it
-//! is replaced by single ones, never more than places are free, and the rest waits in the backlog.
+//! One multishot operation per listener accepts connections into the ring's file table. Near the end of the
+//! table it could accept connections without a free slot, which the kernel resets. There it is replaced by
+//! single accepts, never more than the free slots, and further connections wait in the backlog.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,20 +17,20 @@ use crate::{Accepted, App, Chain, Config, ConnId, Io};
 
 pub(super) struct Acceptors {
     listeners: Vec<Acceptor>,
-    /// Accepted, and the peer's address still to be asked for.
+    /// Accepted connections whose peer address is not requested yet.
     arrived: VecDeque<Arrival>,
-    /// By place: whose address is being asked for.
+    /// Connections whose peer address is requested, by name slot.
     asked: Vec<Option<Arrival>>,
     free_places: Vec<usize>,
-    /// Places of the ring's table, and how many are taken.
+    /// Capacity of the ring's file table, and number of used slots.
     files: usize,
     taken: usize,
     backoff: Duration,
     retry_at: Option<Instant>,
     /// The shortage has been logged. It lasts until accepting finds the backlog empty, so that a server at
-    /// its limit logs one line and not one per connection that comes and goes.
+    /// its limit logs one line instead of one per connection.
     stalled: bool,
-    /// Something was accepted since accepting was last looked at.
+    /// A connection was accepted since the last check.
     busy: bool,
     begun: bool,
     closed: bool,
@@ -38,7 +38,7 @@ pub(super) struct Acceptors {
 
 #[derive(Default)]
 struct Acceptor {
-    /// Operations in flight.
+    /// Accept operations in flight.
     armed: usize,
     mode: Mode,
 }
@@ -48,7 +48,7 @@ enum Mode {
     #[default]
     Single,
     Multishot,
-    /// Multishot, and to end.
+    /// A multishot accept that is being cancelled.
     Cancelled,
 }
 
@@ -77,31 +77,31 @@ impl Acceptors {
         }
     }
 
-    /// Nothing accepts yet.
+    /// Whether accepting has not started yet.
     pub(super) fn have_work(&self) -> bool {
         !self.begun
     }
 
-    /// How long accepting still pauses.
+    /// Remaining pause of accepting.
     pub(super) fn until_retry(&self, io: &Io) -> Option<Duration> {
         let at = self.retry_at.filter(|_| io.accepting())?;
         Some(at.saturating_duration_since(io.now()))
     }
 
-    /// Places of the table that are taken.
+    /// Used slots of the file table.
     #[cfg(test)]
     pub(super) fn taken(&self) -> usize {
         self.taken
     }
 
-    /// Takes a place of the table for a socket of ours, unless all are taken or may be by what is accepted.
+    /// Reserves a table slot for an outgoing socket, unless all slots are used or reserved for accepts.
     pub(super) fn take_file(&mut self) -> bool {
         let free = self.free_files() > 0;
         self.taken += usize::from(free);
         free
     }
 
-    /// A place of the table is free.
+    /// Releases a table slot.
     pub(super) fn file_closed(&mut self) {
         self.taken = self.taken.saturating_sub(1);
         self.retry_at = None;
@@ -125,7 +125,7 @@ impl Acceptors {
         }
     }
 
-    /// Has every listener accept as far as there are places.
+    /// Arms the accepts of all listeners as far as the table has free slots.
     pub(super) fn arm<K: Kernel>(&mut self, kernel: &mut K, io: &Io) {
         self.begun = true;
         self.retry_at.take_if(|at| *at <= io.now());
@@ -150,7 +150,7 @@ impl Acceptors {
                     }
                 }
                 Mode::Cancelled if acceptor.armed > 0 => {}
-                // Single ones that are still out are used up first.
+                // Outstanding single accepts are used up first.
                 Mode::Single if plenty && acceptor.armed > 0 => {}
                 _ if plenty && acceptor.armed == 0 => {
                     acceptor.mode = Mode::Multishot;
@@ -166,20 +166,21 @@ impl Acceptors {
             }
         }
         if self.free_files() == 0 && self.taken >= self.files {
-            let error = io::Error::other(format!("all {} places of the ring's table are taken", self.files));
+            let error =
+                io::Error::other(format!("all {} slots of the ring's file table are in use", self.files));
             self.report(&error, TABLE_FULL, io);
         }
     }
 
-    /// Places that neither a connection has nor a single accept may fill.
+    /// Table slots that are neither used nor reserved for single accepts.
     fn free_files(&self) -> usize {
         let singles = self.listeners.iter().filter(|acceptor| acceptor.mode == Mode::Single);
         let spoken_for: usize = singles.map(|acceptor| acceptor.armed).sum();
         self.files.saturating_sub(self.taken + spoken_for)
     }
 
-    /// Asks for the addresses of those that have arrived, as far as there are places: what goes beyond
-    /// `accepts_per_turn` has its turn later.
+    /// Requests the peer addresses of accepted connections as far as name slots are free. Connections
+    /// beyond `accepts_per_turn` wait for a later turn.
     pub(super) fn ask_names<K: Kernel>(&mut self, kernel: &mut K) {
         while !self.arrived.is_empty()
             && let Some(place) = self.free_places.pop()
@@ -192,13 +193,13 @@ impl Acceptors {
         }
     }
 
-    /// Connections that the application has not been told of.
+    /// Connections that are not yet reported to the application.
     pub(super) fn arriving(&self) -> usize {
         self.arrived.len() + self.asked.len() - self.free_places.len()
     }
 
-    /// Ends accepting and closes the listeners. Whom the kernel has accepted meanwhile is served like any other: it
-    /// would be reset, and it has done nothing wrong.
+    /// Ends accepting and closes the listeners. Connections that the kernel has accepted meanwhile are
+    /// served like any other connection instead of being reset.
     pub(super) fn close<K: Kernel>(&mut self, kernel: &mut K, completed: &mut Vec<Completion>) {
         if std::mem::replace(&mut self.closed, true) {
             return;
@@ -208,7 +209,7 @@ impl Acceptors {
                 kernel.cancel(Token::numbered(Kind::Accept, index as u32));
             }
         }
-        // The loop may end with this turn, and the port is to be free then.
+        // The loop may end with this turn, and the port must be free then.
         let mut seen = 0;
         for turn in 0..JOIN_TURNS {
             for completion in &completed[seen..] {
@@ -234,8 +235,8 @@ impl Acceptors {
         kernel.close_listeners();
     }
 
-    /// Accepts those who came while accepting ended. If another process has the listener too, the kernel may have
-    /// woken us for them, and does not wake it as well.
+    /// Accepts the connections that arrived while accepting ended. If another process has the listener too,
+    /// the kernel may have notified this process only.
     fn accept_last<K: Kernel>(&mut self, kernel: &mut K) {
         for index in 0..self.listeners.len() {
             let room = self.free_files().min(SINGLES);
@@ -245,12 +246,12 @@ impl Acceptors {
             let token = Token::numbered(Kind::Accept, index as u32);
             self.listeners[index] = Acceptor { armed: room, mode: Mode::Single };
             (0..room).for_each(|_| kernel.accept(token, index, false));
-            // Those that find nobody would wait.
+            // Accepts without a pending connection would wait.
             kernel.cancel(token);
         }
     }
 
-    /// As [`accepted`](Self::accepted), when nobody accepts any more.
+    /// Like [`accepted`](Self::accepted), after the end of accepting.
     fn ended(&mut self, completion: &Completion) {
         let index = completion.token.index();
         let Some(acceptor) = self.listeners.get_mut(index) else { return };
@@ -263,8 +264,8 @@ impl Acceptors {
         }
     }
 
-    /// Pauses accepting. Whatever the error is, trying again later is right: only the pause keeps the loop
-    /// from spinning, and ending the server would help nobody.
+    /// Pauses accepting. A later retry is right for any error: the pause keeps the loop from spinning, and
+    /// the server stays available.
     fn stall(&mut self, error: &io::Error, remedy: &'static str, io: &Io) {
         self.retry_at = Some(io.now() + self.backoff);
         self.report(error, remedy, io);
@@ -274,13 +275,13 @@ impl Acceptors {
         if !std::mem::replace(&mut self.stalled, true) {
             io.stats.accept_stalls.add(1);
             let connections = io.connections();
-            tracing::warn!(%error, connections, remedy, "cannot accept connections for now");
+            tracing::warn!(%error, connections, remedy, "cannot accept connections; retrying");
         }
     }
 }
 
 impl<C: Chain, K: Kernel> Ring<C, K> {
-    /// The peer's address has come: from here on it is a connection.
+    /// The peer's address is known: reports the connection.
     pub(super) fn named<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, completion: &Completion) {
         let place = completion.token.index();
         let Some(Arrival { listener, file }) = self.acceptors.asked.get_mut(place).and_then(Option::take)
@@ -288,7 +289,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             return;
         };
         self.acceptors.free_places.push(place);
-        // A peer that has reset meanwhile has no address any more.
+        // A peer that has reset the connection has no address.
         let peer = completion.outcome().ok().and_then(|length| parse(self.kernel.name(place), length));
         let Some(peer) = peer.filter(|_| !io.stopped()) else {
             return self.kernel.close(Token::numbered(Kind::Discard, file), file);
@@ -305,8 +306,8 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
 }
 
 impl<C, K: Kernel> Ring<C, K> {
-    /// Puts the link of a new connection in its place. `false`: the kernel has operations of one that the slots
-    /// know nothing of.
+    /// Stores the link of a new connection in its slot. `false`: operations of an earlier connection are in
+    /// flight, although its slot is vacant.
     pub(super) fn place(&mut self, conn: ConnId, link: Link<C>) -> bool {
         if self.links.len() <= conn.index() {
             self.links.resize_with(conn.index() + 1, || None);
@@ -320,7 +321,7 @@ impl<C, K: Kernel> Ring<C, K> {
     }
 }
 
-/// Reads a `sockaddr` of an internet address. Who comes through a Unix socket is nowhere.
+/// Parses a `sockaddr` of an IP address. Peers of a Unix socket have none.
 fn parse(name: &[u8], length: usize) -> Option<SocketAddr> {
     let name = name.get(..length)?;
     let family = i32::from(u16::from_ne_bytes(*name.first_chunk()?));
@@ -343,21 +344,21 @@ fn parse(name: &[u8], length: usize) -> Option<SocketAddr> {
     }
 }
 
-/// Free places of the table, for each listener, below which connections are accepted singly. One visit of the
-/// kernel accepts at most what the backlogs hold, which Linux limits to 4096 by default.
+/// Free table slots per listener below which connections are accepted singly. One system call accepts at
+/// most the content of the backlogs, which Linux limits to 4096 by default.
 pub(super) const RESERVE: usize = 4096;
 
-/// Single accepts in flight for each listener.
+/// Single accepts in flight per listener.
 const SINGLES: usize = 64;
 
 pub(super) const TABLE_FULL: &str = "raise the process's descriptor limit, which bounds the table (ulimit -n, or \
                           LimitNOFILE= of systemd), or serve with more threads: each has a table of its own";
 
-/// Visits to the kernel, and the length of each, until accepting has ended.
+/// Maximum system calls until accepting has ended, and the timeout of each.
 const JOIN_TURNS: u32 = 50;
 const JOIN_WAIT: Duration = Duration::from_millis(20);
 
-/// Visits to the kernel by which those who wait to be accepted are fetched when accepting ends: a bound for a flood.
+/// Maximum system calls to fetch the backlog when accepting ends: a bound for a flood.
 const LAST_TURNS: u32 = 20;
 
 #[cfg(test)]
@@ -365,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_as_the_kernel_writes_them() {
+    fn kernel_addresses_are_parsed() {
         let mut v4 = [0u8; 16];
         v4[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
         v4[2..4].copy_from_slice(&4242u16.to_be_bytes());
@@ -377,10 +378,10 @@ mod tests {
         v6[23] = 1;
         assert_eq!(parse(&v6, 28), Some("[::1]:80".parse().unwrap()));
         for length in 0..16 {
-            assert!(parse(&v4, length).is_none() || length >= 8, "{length} bytes are no address");
+            assert!(parse(&v4, length).is_none() || length >= 8, "{length} bytes are not an address");
         }
-        assert_eq!(parse(&v6, 29), None, "longer than the place for it");
-        assert_eq!(parse(&[0; 16], 16), None, "no internet address");
+        assert_eq!(parse(&v6, 29), None, "longer than the buffer");
+        assert_eq!(parse(&[0; 16], 16), None, "not an IP address");
         assert_eq!(parse(&(libc::AF_UNIX as u16).to_ne_bytes(), 2), Some("0.0.0.0:0".parse().unwrap()));
     }
 }

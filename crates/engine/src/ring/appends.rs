@@ -1,4 +1,4 @@
-//! Appending to files: written, as often as it takes, then synced if that was asked for.
+//! File appends: writes, repeated until complete, then a sync if requested.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use crate::appending::is_transient;
 use crate::{App, Append, Chain, Io};
 
 impl<C: Chain, K: Kernel> Ring<C, K> {
-    /// Begins what was handed over.
+    /// Starts requested appends.
     pub(super) fn append_listed<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
         while let Some(append) = io.appends.pop_front() {
             let place = self.appends.insert(Box::new(append));
@@ -19,7 +19,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         }
     }
 
-    /// What comes next for an append of which nothing is with the kernel.
+    /// Submits the next operation of an append that has none in flight.
     fn append_step<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, place: usize) {
         let Some(append) = self.appends.get(place) else { return };
         if !append.is_whole() {
@@ -51,7 +51,8 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
     pub(super) fn synced<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, completion: &Completion) {
         let place = completion.token.index();
         if self.appends.contains(place) {
-            // A sync that was disturbed may have told the error that a second one would not: it is not repeated.
+            // A sync with an error is not repeated: the interrupted sync may have consumed an error that a
+            // second sync would not report.
             self.append_done(app, io, place, completion.outcome().map(|_| ()));
         }
     }

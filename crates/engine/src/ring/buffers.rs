@@ -1,19 +1,19 @@
-//! The buffers that the kernel receives into, and the queue by which it is given them.
+//! The receive buffers, and the queue that provides them to the kernel.
 //!
-//! A buffer is consumed from its front by whatever connection has something (`IOU_PBUF_RING_INC`, which
-//! we trust from Linux 6.15 on): large ones do not waste memory on small messages, and a burst is not cut into small ones. Where
-//! the kernel cannot, each receive takes a whole buffer.
+//! Receives of any connection consume a buffer from its front (`IOU_PBUF_RING_INC`, used from Linux 6.15
+//! on): large buffers do not waste memory on small messages, and bursts are not split into small chunks. On
+//! older kernels, each receive takes a whole buffer.
 //!
-//! No count of users is kept. Chunks are handled in the order in which the kernel filled them and never
-//! outlive that, so a buffer that the kernel has done with is free as soon as its last chunk is handled;
-//! what an application does not want yet is copied out (see `receive`), and a few slow ones cannot starve
-//! the others of buffers.
+//! Buffers have no reference count. Chunks are handled in the order in which the kernel filled them and are
+//! not retained, so a buffer that the kernel has finished is free as soon as its last chunk is handled.
+//! Input that an application defers is copied (see `receive`), so a few slow connections cannot exhaust the
+//! buffers.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::kernel::Completion;
 
-/// One page of the kernel's interface: the queue of free buffers.
+/// The queue of free buffers: one page of the kernel's interface.
 #[repr(C, align(4096))]
 pub(super) struct Shared {
     entries: [Entry; ENTRIES],
@@ -39,7 +39,7 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// `count` buffers of `size` bytes, `count` at most [`ENTRIES`].
+    /// Creates `count` buffers of `size` bytes, `count` at most [`ENTRIES`].
     pub(super) fn new(count: usize, size: usize) -> Self {
         let entry = || Entry {
             address: AtomicU64::new(0),
@@ -56,12 +56,12 @@ impl Buffers {
         buffers
     }
 
-    /// Where the queue lies.
+    /// Address of the queue.
     pub(super) fn address(&self) -> u64 {
         &raw const *self.shared as u64
     }
 
-    /// Lends the bytes that a completion reports. Empty when it reports none of ours.
+    /// Returns the bytes of a completion. Empty for a completion without a valid buffer.
     pub(super) fn chunk(&mut self, completion: &Completion) -> &mut [u8] {
         match self.cursors.range(completion) {
             Some(range) => &mut self.bytes[range],
@@ -69,7 +69,7 @@ impl Buffers {
         }
     }
 
-    /// The chunk is handled; a buffer that the kernel has done with becomes free.
+    /// Marks the chunk as handled. A buffer that the kernel has finished becomes free.
     pub(super) fn release(&mut self, completion: &Completion) {
         if let Some(buffer) = self.cursors.release(completion) {
             self.give(buffer);
@@ -88,7 +88,7 @@ impl Buffers {
     }
 }
 
-/// How far the kernel has filled each buffer, as its completions tell.
+/// Fill position of each buffer, according to the completions.
 struct Cursors {
     size: usize,
     filled: Box<[usize]>,
@@ -99,8 +99,8 @@ impl Cursors {
         Self { size, filled: vec![0; count].into_boxed_slice() }
     }
 
-    /// Where the bytes of a completion lie. `None` when it names no buffer of ours, or more than fits one:
-    /// nothing that the kernel says makes us read elsewhere.
+    /// The range of a completion's bytes. `None` if it refers to an unknown buffer or exceeds it: no value
+    /// from the kernel causes a read outside of the buffers.
     fn range(&self, completion: &Completion) -> Option<std::ops::Range<usize>> {
         let buffer = usize::from(completion.buffer?);
         let length = usize::try_from(completion.result).ok()?;
@@ -109,7 +109,7 @@ impl Cursors {
         (length > 0 && length <= self.size - from).then(|| start..start + length)
     }
 
-    /// Moves behind the chunk. The buffer, if the kernel has done with it.
+    /// Advances behind the chunk. Returns the buffer if the kernel has finished it.
     fn release(&mut self, completion: &Completion) -> Option<u16> {
         let buffer = completion.buffer?;
         let size = self.size;
@@ -134,29 +134,33 @@ mod tests {
     }
 
     #[test]
-    fn chunks_follow_each_other_in_a_buffer() {
+    fn chunks_of_a_buffer_are_contiguous() {
         let mut cursors = Cursors::new(2, 100);
         let first = received(1, 60, true);
         assert_eq!(cursors.range(&first), Some(100..160));
         assert_eq!(cursors.release(&first), None);
         let other = received(0, 10, true);
-        assert_eq!(cursors.range(&other), Some(0..10), "each buffer has its own place");
+        assert_eq!(cursors.range(&other), Some(0..10), "each buffer has its own range");
         cursors.release(&other);
         let last = received(1, 40, false);
         assert_eq!(cursors.range(&last), Some(160..200));
-        assert_eq!(cursors.release(&last), Some(1), "the kernel has done with it");
-        assert_eq!(cursors.range(&received(1, 100, false)), Some(100..200), "and begins anew");
+        assert_eq!(cursors.release(&last), Some(1), "the kernel has finished the buffer");
+        assert_eq!(
+            cursors.range(&received(1, 100, false)),
+            Some(100..200),
+            "the buffer starts again at its front"
+        );
     }
 
     #[test]
-    fn a_buffer_ends_where_the_kernel_says_not_where_it_is_full() {
+    fn buffer_ends_where_the_kernel_reports_it() {
         let mut cursors = Cursors::new(1, 100);
         assert_eq!(cursors.release(&received(0, 30, false)), Some(0));
         assert_eq!(cursors.range(&received(0, 30, false)), Some(0..30));
     }
 
     #[test]
-    fn nonsense_reaches_no_bytes() {
+    fn invalid_completions_have_no_range() {
         let mut cursors = Cursors::new(1, 100);
         for nonsense in [received(1, 10, false), received(0, 101, false), received(0, -5, false)] {
             assert_eq!(cursors.range(&nonsense), None);
@@ -168,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_is_laid_out_as_the_kernel_reads_it() {
+    fn queue_layout_matches_the_kernel() {
         assert_eq!((size_of::<Entry>(), size_of::<Shared>(), align_of::<Shared>()), (16, 4096, 4096));
         let mut buffers = Buffers::new(4, 64);
         let tail = |buffers: &Buffers| buffers.shared.entries[0].reserved.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! System calls that the `io-uring` crate does not make, or not in the way we need.
+//! System calls that the `io-uring` crate lacks, or does not make as required.
 
 #![allow(unsafe_code)]
 
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use io_uring::squeue::Entry;
 
-/// A ring's descriptor, and its number in the thread's own table, by which the kernel finds it faster. (The
-/// crate remembers that number in a value that borrows the ring.)
+/// A ring's descriptor, and its index in the thread's registered table, by which the kernel finds it
+/// faster. (The crate stores that index in a value that borrows the ring.)
 pub(super) struct Way {
     ring: RawFd,
     registered: Option<u32>,
@@ -22,7 +22,8 @@ impl Way {
         Self { ring, registered: None }
     }
 
-    /// Registers the descriptor with the calling thread, which has room for a few; one more does without.
+    /// Registers the descriptor with the calling thread. The thread's table is small; if it is full, the
+    /// ring works without.
     pub(super) fn register(&mut self) {
         let mut update = Update { offset: u32::MAX, reserved: 0, data: self.ring as u64 };
         // SAFETY: the kernel reads and writes one `Update`, laid out as its `io_uring_rsrc_update`.
@@ -30,7 +31,7 @@ impl Way {
         self.registered = count.is_ok().then_some(update.offset);
     }
 
-    /// To be called by the thread that registered it. While it is registered, the ring lives.
+    /// Must be called by the thread that registered it. While it is registered, the ring stays alive.
     pub(super) fn unregister(&mut self) {
         if let Some(offset) = self.registered.take() {
             let mut update = Update { offset, reserved: 0, data: 0 };
@@ -39,7 +40,7 @@ impl Way {
         }
     }
 
-    /// Hands over `count` operations.
+    /// Submits `count` operations.
     pub(super) fn submit(&self, count: u32) -> io::Result<()> {
         let (descriptor, by_number) = self.descriptor();
         // SAFETY: without an argument; the operations are the ring's.
@@ -49,7 +50,7 @@ impl Way {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// How the kernel finds the ring, and the flag that says which way.
+    /// The descriptor for the kernel, and the flag that tells its kind.
     fn descriptor(&self) -> (RawFd, u32) {
         match self.registered {
             Some(number) => (number as RawFd, ENTER_REGISTERED_RING),
@@ -57,7 +58,7 @@ impl Way {
         }
     }
 
-    /// Hands over `count` operations, runs what the kernel has deferred, and waits for `wait` completions, at
+    /// Submits `count` operations, runs the kernel's deferred work, and waits for `wait` completions, at
     /// most `timeout`.
     pub(super) fn enter(&self, count: u32, wait: u32, timeout: Option<Duration>) -> io::Result<()> {
         let (descriptor, by_number) = self.descriptor();
@@ -85,14 +86,14 @@ impl Way {
     }
 }
 
-/// Puts a completion into another ring, from any thread: `entry` is a message to a ring.
+/// Posts a completion to another ring, from any thread: `entry` is a message to a ring.
 pub(super) fn send_message(entry: &Entry) -> io::Result<()> {
     // SAFETY: the kernel reads one submission entry, which the crate lays out as the kernel's 64 bytes, and
     // keeps no reference to it.
     unsafe { register(-1, REGISTER_SEND_MSG_RING, ptr::from_ref(entry).cast_mut().cast()) }
 }
 
-/// An event descriptor that does not block.
+/// Creates a non-blocking event descriptor.
 pub(super) fn event() -> io::Result<File> {
     // SAFETY: the call takes two numbers.
     let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };

@@ -1,4 +1,4 @@
-//! Closing, in order: cancel what is in flight, wait until it is home, close the socket, tell.
+//! Closing, in order: cancel operations in flight, wait for their completion, close the socket, report.
 
 use super::kernel::{Completion, Kernel};
 use super::token::{Kind, Token};
@@ -6,11 +6,11 @@ use super::{Close, Receive, Ring, Send, Shutdown};
 use crate::{App, Chain, ConnId, Io};
 
 impl<C: Chain, K: Kernel> Ring<C, K> {
-    /// Begins to close everything listed.
+    /// Starts to close all listed connections.
     pub(super) fn close_listed<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
         while let Some((conn, why)) = io.closes.pop_front() {
             let Some(Some(link)) = self.links.get_mut(conn.index()) else {
-                // One of ours that has no socket.
+                // An outgoing connection without a socket.
                 io.remove(conn);
                 app.closed(io, conn, why);
                 continue;
@@ -23,7 +23,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
                 Receive::Large => Some(Kind::Large),
                 Receive::Watching => Some(Kind::Watch),
                 Receive::Connecting => Some(Kind::Connect),
-                // An installation ends at once.
+                // An installation completes at once.
                 Receive::Home | Receive::Cancelled | Receive::Installing => None,
             };
             if let Some(kind) = receive {
@@ -37,7 +37,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         }
     }
 
-    /// Closes the socket of a connection that is to be closed, if everything is home.
+    /// Closes the socket of a closing connection, if all operations have completed.
     pub(super) fn close_step(&mut self, conn: ConnId) {
         let Some(Some(link)) = self.links.get_mut(conn.index()) else { return };
         let home =
@@ -55,7 +55,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         let Some((conn, link)) = self.owner(io, completion.token) else { return };
         let Some(why) = link.why.take_if(|_| link.close == Close::InFlight) else { return };
         if let Err(error) = completion.outcome() {
-            tracing::error!(%error, "the kernel did not close a socket");
+            tracing::error!(%error, "cannot close a socket");
         }
         self.chain_home(app, io, conn, false);
         self.links[conn.index()] = None;

@@ -1,5 +1,5 @@
-//! Connecting: a socket is made as any other, moves into the ring's table, and is connected there. So a
-//! descriptor is needed for a moment only, and their limit is no limit of connections.
+//! Connecting: a socket is created, moved into the ring's file table, and connected there. It needs a
+//! descriptor only briefly, so the descriptor limit does not limit connections.
 
 #![allow(unsafe_code)]
 
@@ -15,9 +15,9 @@ use super::{Close, Link, Receive, Ring};
 use crate::connect::{CONNECTS_PER_TURN, Connect};
 use crate::{App, Chain, ConnId, Io};
 
-/// A socket that is to be connected.
+/// A socket to be connected.
 pub(crate) struct Outgoing {
-    /// The descriptor to install; then, written by the kernel, its place in the table.
+    /// The descriptor to install; after completion its slot in the table, written by the kernel.
     descriptor: RawFd,
     /// Closed when it is in the table.
     socket: Option<Socket>,
@@ -30,7 +30,7 @@ impl Outgoing {
         Ok(Self { descriptor: socket.as_raw_fd(), socket: Some(socket), address })
     }
 
-    /// Where the kernel finds the descriptor, and leaves the place.
+    /// The address from which the kernel reads the descriptor and to which it writes the slot.
     pub(super) fn descriptor(&mut self) -> *mut RawFd {
         &raw mut self.descriptor
     }
@@ -41,7 +41,7 @@ impl Outgoing {
 }
 
 impl<C: Chain, K: Kernel> Ring<C, K> {
-    /// Begins what was asked for, as much as a turn may.
+    /// Starts requested connections, up to the limit of a turn.
     pub(super) fn connect_listed(&mut self, io: &mut Io) {
         for _ in 0..CONNECTS_PER_TURN {
             let Some(connect) = io.connects.pop_front() else { return };
@@ -55,7 +55,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         }
     }
 
-    /// Makes a socket and has it move into the table.
+    /// Creates a socket and submits its move into the table.
     fn install(&mut self, connect: &Connect) -> io::Result<()> {
         let mut outgoing = Box::new(Outgoing::new(connect)?);
         if !self.acceptors.take_file() {
@@ -65,7 +65,9 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         link.receive = Receive::Installing;
         if !self.place(connect.conn, link) {
             self.acceptors.file_closed();
-            return Err(io::Error::other("the kernel has not let go of the connection before"));
+            return Err(io::Error::other(
+                "an operation of the slot's previous connection is still in flight",
+            ));
         }
         // SAFETY: it lies in a box that `outgoing` holds. It is touched again only in `installed`, which is
         // reached by this operation's completion. If the backend is dropped before, `Drop` waits for the
@@ -75,7 +77,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         Ok(())
     }
 
-    /// The socket is in the table, or found no place.
+    /// Completes the move: the socket is in the table, or the table is full.
     pub(super) fn installed<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, completion: &Completion) {
         let Some((conn, link)) = self.owner(io, completion.token) else { return };
         if link.receive != Receive::Installing {
@@ -98,7 +100,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         self.outgoing.insert(conn.index(), outgoing);
     }
 
-    /// There is nothing for the kernel to close.
+    /// Fails a connection whose socket is not in the table, so the kernel has none to close.
     fn not_installed<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId, error: io::Error) {
         self.acceptors.file_closed();
         let link = self.links.get_mut(conn.index()).and_then(Option::take);
@@ -134,10 +136,10 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
     }
 }
 
-/// The kernel calls a table that is full a shortage of the system.
+/// The kernel reports a full table as a system-wide shortage.
 fn explained(error: io::Error) -> io::Error {
     if error.raw_os_error() == Some(libc::ENFILE) {
-        return io::Error::other(format!("the ring's table of sockets is full: {TABLE_FULL}"));
+        return io::Error::other(format!("the ring's file table is full: {TABLE_FULL}"));
     }
     error
 }

@@ -1,7 +1,7 @@
-//! The kernel as the ring backend sees it: operations go in, completions come out.
+//! The kernel interface of the ring backend: operations in, completions out.
 //!
-//! The backend's states are driven through this trait alone, so that a kernel made of a few vectors can
-//! complete operations in every order a test can think of.
+//! The backend's states use this trait only, so that an in-memory kernel can complete operations in any
+//! order in tests.
 
 #![allow(unsafe_code)]
 
@@ -12,43 +12,44 @@ use super::connect::Outgoing;
 use super::token::Token;
 use crate::{Append, Chain, Large};
 
-/// Accepts operations, completes them, and owns the buffers it receives into.
+/// Accepts operations, completes them, and owns the receive buffers.
 ///
-/// Operations are only queued; [`enter`](Self::enter) hands them over, in order. Each completes exactly once
-/// with a completion that has no [`more`](Completion::more), but for sends fired with [`Wait::No`], which
-/// complete in silence when the kernel took everything.
+/// Operations are queued; [`enter`](Self::enter) submits them, in order. Each operation completes exactly
+/// once with a completion without [`more`](Completion::more), except sends fired with [`Wait::No`], which
+/// complete silently if the kernel took all bytes.
 pub(crate) trait Kernel {
-    /// Called by the thread that runs the loop, before everything else and as often as it likes.
+    /// Called on the thread that runs the loop, before all other calls. Repeated calls have no effect.
     fn start(&mut self) -> io::Result<()>;
 
-    /// Accepts one connection from a listener, or (`multishot`) one after the other.
+    /// Accepts one connection from a listener, or (`multishot`) connections until cancelled.
     fn accept(&mut self, token: Token, listener: usize, multishot: bool);
 
-    /// Whether somebody waits to be accepted from a listener.
+    /// Whether a connection waits in the backlog of a listener.
     fn has_waiting(&self, listener: usize) -> bool;
 
-    /// Closes the listeners. Their operations have ended by now; addresses of those who came are still asked for.
+    /// Closes the listeners. Their operations have ended; addresses of accepted connections may still be
+    /// requested.
     fn close_listeners(&mut self);
 
-    /// Places in the table of sockets.
+    /// Capacity of the file table.
     fn files(&self) -> usize;
 
-    /// Asks for the peer's address of `file`, which came from `listener`, into place `place` of
+    /// Requests the peer's address of `file`, accepted from `listener`, into slot `place` of
     /// [`name`](Self::name).
     fn peer_name(&mut self, token: Token, listener: usize, file: u32, place: usize);
 
-    /// The address that was asked for, as the kernel writes it: a `sockaddr`.
+    /// The requested address in the kernel's format: a `sockaddr`.
     fn name(&self, place: usize) -> &[u8];
 
-    /// How many places there are for names.
+    /// Number of name slots.
     fn names(&self) -> usize;
 
-    /// Moves a socket into the table, where its own descriptor is not needed any more, and tells the place in
+    /// Moves a socket into the table, where it needs no descriptor of its own, and stores its slot in
     /// `outgoing`.
     ///
     /// # Safety
     ///
-    /// Until this operation is home, `outgoing` must neither move nor change nor be freed.
+    /// Until this operation completes, `outgoing` must not be moved, changed or freed.
     unsafe fn install(&mut self, token: Token, outgoing: &mut Outgoing);
 
     /// Connects `file` to the address in `outgoing`.
@@ -58,98 +59,99 @@ pub(crate) trait Kernel {
     /// As for [`install`](Self::install).
     unsafe fn connect(&mut self, token: Token, file: u32, outgoing: &Outgoing);
 
-    /// Receives whatever comes into the kernel's buffers: one chunk, or (`multishot`) chunk after chunk.
+    /// Receives into the kernel's buffers: one chunk, or (`multishot`) chunks until cancelled.
     fn receive(&mut self, token: Token, file: u32, multishot: bool);
 
-    /// Receives once into the spare capacity of `large`, at most as much as it has room for.
+    /// Receives once into the spare capacity of `large`, at most its limit.
     ///
     /// # Safety
     ///
-    /// Until this operation is home, what the buffer has allocated must neither move nor be freed.
+    /// Until this operation completes, the allocation of the buffer must not be moved or freed.
     unsafe fn receive_large(&mut self, token: Token, file: u32, large: &mut Large);
 
-    /// Reports events of `file` as poll(2) does, its errors among them.
+    /// Reports poll(2) events of `file`, including errors.
     fn watch(&mut self, token: Token, file: u32);
 
-    /// Sends the first slices of what has not left of `chain`, and answers how many bytes it offers.
+    /// Sends the first unsent slices of `chain`, and returns the number of offered bytes.
     ///
     /// # Safety
     ///
-    /// Until this operation is home, the chain must neither move nor change nor be dropped. With
-    /// [`Wait::No`] and no completion it is home when [`consumed`](Self::consumed) has passed the number
-    /// that [`queued`](Self::queued) gave after this call.
+    /// Until this operation completes, the chain must not be moved, changed or dropped. With [`Wait::No`]
+    /// and without a completion, it is complete when [`consumed`](Self::consumed) has passed the number
+    /// that [`queued`](Self::queued) returned after this call.
     unsafe fn send<C: Chain>(&mut self, token: Token, file: u32, chain: &C, wait: Wait) -> u32;
 
-    /// Ends the sending side of `file`.
+    /// Shuts down the sending side of `file`.
     fn shutdown(&mut self, token: Token, file: u32);
 
     /// Closes `file`.
     fn close(&mut self, token: Token, file: u32);
 
-    /// Writes the first slices of what is left of `append` to the end of its file.
+    /// Writes the first unwritten slices of `append` to the end of its file.
     ///
     /// # Safety
     ///
-    /// Until this operation is home, the append must not be dropped, nor its file closed.
+    /// Until this operation completes, the append must not be dropped, nor its file closed.
     unsafe fn append(&mut self, token: Token, append: &Append);
 
-    /// Waits until the disk has what was written to the file of `append`.
+    /// Waits until the written bytes of the file of `append` are on disk.
     ///
     /// # Safety
     ///
     /// As for [`append`](Self::append).
     unsafe fn sync(&mut self, token: Token, append: &Append);
 
-    /// Cancels an operation, which completes all the same. Finding nothing to cancel is no error.
+    /// Cancels an operation, which still completes. A missing target is not an error.
     fn cancel(&mut self, target: Token);
 
-    /// Operations queued so far.
+    /// Number of operations queued so far.
     fn queued(&self) -> u64;
 
-    /// Operations handed over so far: the first so many of those queued.
+    /// Number of operations submitted so far, in queue order.
     fn consumed(&self) -> u64;
 
-    /// Hands over what is queued and waits for a completion, at most `timeout` (`None`: without end). Adds
-    /// everything that has completed to `out`.
+    /// Submits queued operations and waits for a completion, at most `timeout` (`None`: without limit).
+    /// Adds all completions to `out`.
     fn enter(&mut self, timeout: Option<Duration>, out: &mut Vec<Completion>) -> io::Result<()>;
 
-    /// Hands over what is queued and adds what has completed by that to `out`, and does not look for more.
+    /// Submits queued operations and adds the completions of this call to `out`, without a further check.
     fn submit(&mut self, out: &mut Vec<Completion>) -> io::Result<()>;
 
-    /// System calls made to enter the kernel so far.
+    /// System calls that entered the kernel so far.
     fn enters(&self) -> u64;
 
-    /// The bytes of a receive, lent until the next call. Empty when the completion carries none.
+    /// The bytes of a receive, borrowed until the next call. Empty for a completion without bytes.
     fn chunk(&mut self, completion: &Completion) -> &mut [u8];
 
-    /// The chunk has been handled: called once for each receive's completion, in their order.
+    /// Marks the chunk as handled: called once for each receive completion, in order.
     fn release(&mut self, completion: &Completion);
 
-    /// Cancels everything and waits, a bounded time, until nothing is in flight. `false`: something still
-    /// is, and the memory it uses must outlive this process's interest in it.
+    /// Cancels all operations and waits, a bounded time, until none is in flight. `false`: an operation is
+    /// still in flight, and its memory must be leaked.
     fn join(&mut self) -> bool;
 }
 
-/// What a send does when the kernel has no room for all of it.
+/// Behavior of a send when the kernel's buffer cannot take all bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// It completes at once with what fitted, or as refused; if all of it fitted, it does not report.
+    /// Completes at once, with the number of taken bytes or an error. If all bytes were taken, it does not
+    /// complete.
     No,
-    /// It waits until something fits.
+    /// Waits until some bytes are taken.
     Yes,
 }
 
-/// An operation's outcome, or one of several.
+/// The result of an operation, or one of several results.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
     pub(super) token: Token,
-    /// As system calls return it: negated, an error number.
+    /// The return value of a system call: negative values are error numbers.
     pub(super) result: i32,
-    /// Which of the kernel's buffers holds what was received.
+    /// The kernel's buffer that contains the received bytes.
     pub(super) buffer: Option<u16>,
-    /// The buffer has room for more, and the kernel keeps it.
+    /// The buffer has capacity left, and the kernel keeps it.
     pub(super) buffer_kept: bool,
-    /// The operation goes on: further completions follow.
+    /// The operation continues: further completions follow.
     pub(super) more: bool,
 }
 

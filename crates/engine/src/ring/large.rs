@@ -1,5 +1,5 @@
-//! Receiving into an application's own buffer, when so much is to come that a copy would cost more than to
-//! change over: see `App::lend_large`.
+//! Receiving into an application's own buffer, when the remaining bytes are so many that a copy costs more
+//! than the switch: see `App::lend_large`.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ use super::{Close, Receive, Ring};
 use crate::{App, Chain, ConnId, Flow, Io};
 
 impl<C: Chain, K: Kernel> Ring<C, K> {
-    /// Receives into what the application lends. `false` if it lends nothing.
+    /// Receives into the buffer that the application lends. `false` if it lends none.
     pub(super) fn arm_large<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) -> bool {
         let Some(large) = app.lend_large(conn) else { return false };
         if large.room() == 0 {
@@ -62,7 +62,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         }
     }
 
-    /// Gives the buffer back, now or when the application receives again.
+    /// Returns the buffer, now or when the application resumes reads.
     fn hand_over_large<A: App<Chain = C>>(
         &mut self,
         app: &mut A,

@@ -1,8 +1,9 @@
-//! The ring's bookkeeping without a kernel: one made of a few vectors completes operations in every order
-//! that a seed thinks of, an application does anything at any time, and each holds the ring to its contract.
+//! Model test of the ring backend without a kernel. An in-memory kernel completes operations in any order
+//! that a seed determines, an application issues any command at any time, and both check the contract of
+//! the ring.
 //!
-//! After a wild phase the kernel and the application become benign, and everything has to come to rest.
-//! `SINEWS_RING_SEEDS` sets how many seeds are tried.
+//! After a random phase the kernel and the application become benign, and all operations must complete.
+//! `SINEWS_RING_SEEDS` sets the number of seeds.
 
 mod app;
 mod chain;
@@ -28,14 +29,14 @@ use crate::{Closed, Config, ConnId, Io};
 
 type Tested = Ring<<Tester as crate::App>::Chain, Script>;
 
-/// A loop as the engine runs it, its clock driven by the seed.
+/// A loop as run by the engine, with a seeded clock.
 struct World {
     dice: Dice,
     ring: Tested,
     io: Io,
     app: Tester,
     clock: std::time::Instant,
-    /// Turns in which a connection did not get what had come for it.
+    /// Turns in which a connection did not receive its pending bytes.
     hungry: BTreeMap<u32, (usize, u32)>,
 }
 
@@ -45,8 +46,8 @@ impl World {
         let incremental = dice.percent(75);
         let (size, count) = (dice.pick(&[3, 16, 64, 300, LARGE]), dice.pick(&[1, 2, 5]));
         let config = Config::default().receive_buffer(size).and_then(|config| config.ring_buffers(count));
-        let config = config.expect("within the ranges");
-        // A few places; or so many that some are accepted without counting first.
+        let config = config.expect("all settings are within their ranges");
+        // A small table; or one so large that some connections are accepted without counting first.
         let places = dice.pick(&[1, 2, 7, RESERVE + 1, RESERVE + 3]);
         let listeners = 1 + dice.below(2);
         let pool = Pool::new(config.ring_buffers, config.ring_buffer(), incremental);
@@ -74,19 +75,19 @@ impl World {
     fn turn(&mut self) {
         let Self { dice, ring, io, app, .. } = self;
         io.stats.turns.add(1);
-        Backend::<Tester>::start(ring).expect("a script starts");
+        Backend::<Tester>::start(ring).expect("the script starts");
         let mail = !app.calm && dice.percent(15);
         let work = mail || io.has_commands() || ring.has_work(app, io);
         let timers = [io.until_next_timer(), Backend::<Tester>::until_next_work(ring, io)];
         let timeout = if work { Some(Duration::ZERO) } else { timers.into_iter().flatten().min() };
         Backend::<Tester>::wait(ring, timeout).expect("a script is entered");
-        // Time passes as it likes, but a wait in which nothing came has been as long as was asked for.
+        // Random progress of time, but a wait without an event lasts as long as requested.
         self.clock += Duration::from_micros(dice.below(2_000) as u64);
         if ring.kernel.slept {
-            // To let a second pass for a chain that nobody hurries is no way to go on.
+            // A one-second wait for a chain without urgency is no progress.
             let waits = ring.acceptors.until_retry(io).or_else(|| io.until_next_timer());
             let forever = app.calm && waits.is_none() && !app.lives.is_empty();
-            assert!(!forever, "sleeps for ever: {:?}, {:?}", app.lives, ring.kernel.in_flight);
+            assert!(!forever, "sleeps forever: {:?}, {:?}", app.lives, ring.kernel.in_flight);
             self.clock += timeout.unwrap_or_default();
         }
         io.begin_turn();
@@ -118,27 +119,30 @@ impl World {
         }
     }
 
-    /// Connections that wait to be begun, or were closed before.
+    /// Connections that are not started yet, or were closed before.
     fn unbegun(&self) -> usize {
         let links = &self.ring.links;
         let without = |conn: &&ConnId| links.get(conn.index()).is_none_or(Option::is_none);
         let unbegun: Vec<_> = self.app.lives.keys().filter(without).collect();
         let waits = |conn: &ConnId| self.io.connects.iter().any(|connect| connect.conn == *conn);
         let closes = |conn: &ConnId| self.io.closes.iter().any(|(closes, _)| closes == conn);
-        assert!(unbegun.iter().all(|conn| waits(conn) || closes(conn)), "nobody is forgotten");
+        assert!(
+            unbegun.iter().all(|conn| waits(conn) || closes(conn)),
+            "every pending connection is listed or closing"
+        );
         unbegun.len()
     }
 
-    /// What holds between turns.
+    /// Invariants between turns.
     fn check(&mut self) {
         let links = self.ring.links.iter().flatten().count();
         let begun = self.app.lives.len() - self.unbegun();
         assert_eq!((links, self.io.connections()), (begun, self.app.lives.len()));
         let lists = [&self.ring.starved, &self.ring.unarmed, &self.ring.batch];
-        assert!(lists.iter().all(|list| list.is_empty()), "a turn works its lists off");
+        assert!(lists.iter().all(|list| list.is_empty()), "a turn processes its lists");
         for link in self.ring.links.iter().flatten().filter(|link| link.held.is_some()) {
             let stops = matches!(link.receive, Receive::Home | Receive::Cancelled);
-            assert!(stops, "what is held does not grow: {:?}", link.receive);
+            assert!(stops, "deferred input does not grow: {:?}", link.receive);
         }
         for life in self.app.lives.values().filter(|life| self.app.calm && !life.paused && !life.closing) {
             if life.connecting.is_some() {
@@ -149,24 +153,24 @@ impl World {
             let fed = life.got > std::mem::replace(got, life.got) || life.got == peer.arrived;
             *turns = if fed || peer.hurt { 0 } else { *turns + 1 };
             let most = HUNGER_TURNS * (1 + self.app.lives.len() as u32);
-            assert!(*turns < most, "waits for bytes that have come: {life:?}, {peer:?}");
+            assert!(*turns < most, "waits for bytes that have arrived: {life:?}, {peer:?}");
         }
     }
 
-    /// From here on the kernel does what it can, and the application wants everything to end in order.
+    /// From here on the kernel is benign, and the application closes all connections in order.
     fn calm(&mut self) {
         self.ring.kernel.benign = true;
         self.app.calm = true;
         let serial = |life: &app::Life| if life.connecting.is_some() { u32::MAX } else { life.serial };
         let living: Vec<_> = self.app.lives.iter().map(|(conn, life)| (*conn, serial(life))).collect();
         for (serial, peer) in self.ring.kernel.peers.all.iter_mut().enumerate() {
-            // Those that the application does not know yet.
+            // Connections that the application does not know yet.
             peer.deaf &= living.iter().any(|(_, known)| *known == serial as u32);
         }
         for &(conn, serial) in &living {
             self.app.resume(&mut self.io, conn);
             if self.app.lives[&conn].connecting.is_some() {
-                // It ends with its peer, if it comes to that.
+                // It ends with its peer, if it is reached.
                 continue;
             }
             if self.dice.percent(50) {
@@ -174,12 +178,12 @@ impl World {
                 self.app.queue(&mut self.io, conn, bytes);
             }
             let (life, peer) = (&self.app.lives[&conn], &mut self.ring.kernel.peers.all[serial as usize]);
-            // Some peers end when they have everything that they were sent.
+            // Some peers end after they have received all bytes.
             if peer.ends_after == usize::MAX {
                 peer.ends_after = life.queued;
             }
             if peer.deaf {
-                // Only what is cancelled comes home.
+                // Only cancelled operations complete.
                 peer.lost = true;
                 self.app.close(&mut self.io, conn);
             } else if life.ended && peer.failure.is_none() {
@@ -196,7 +200,7 @@ impl World {
             self.turn();
         }
         if self.dice.percent(20) {
-            // Dropped with whatever is in flight: chains are freed only if the kernel lets go of them.
+            // Dropped with operations in flight: chains are freed only if the kernel completes them.
             self.ring.kernel.joins = self.dice.percent(50);
             return;
         }
@@ -212,7 +216,7 @@ impl World {
             world.app.lives.is_empty() && (!world.io.accepting() || world.ring.kernel.peers.waiting == 0)
         });
         self.io.stop_accepting();
-        self.turns_until("nothing stays in flight", |world| {
+        self.turns_until("no operation stays in flight", |world| {
             let kernel = &world.ring.kernel;
             world.io.finished() && kernel.in_flight.is_empty() && kernel.queue.is_empty() && kernel.slept
         });
@@ -258,9 +262,10 @@ impl World {
 }
 
 impl World {
-    /// What was appended is in its file, once and in order, as much as was said; and on the disk, if that was said.
+    /// The bytes of every append are in its file, once and in order, as many as reported; and synced, if
+    /// reported.
     fn appends_at_rest(&self) {
-        assert!(self.app.appends.is_empty() && self.ring.appends.is_empty(), "every append is told");
+        assert!(self.app.appends.is_empty() && self.ring.appends.is_empty(), "every append is reported");
         for (tag, (bytes, sync, written, result)) in &self.app.appended {
             let none = (Vec::new(), 0);
             let (content, synced) = self.ring.kernel.disk.get(tag).unwrap_or(&none);
@@ -273,9 +278,10 @@ impl World {
     }
 }
 
-/// Bytes of a buffer in which enough comes for the application to have it elsewhere.
+/// Size of a buffer after which the application lends its own.
 const LARGE: usize = 20_000;
-/// Turns for each connection within which every one gets something of what has come, whatever one takes.
+/// Turns per connection within which each connection receives some of its pending bytes, regardless of the
+/// load.
 const HUNGER_TURNS: u32 = 8;
 /// Turns in which one peer takes every buffer it can.
 const FLOOD_TURNS: usize = 60;
@@ -291,23 +297,23 @@ fn try_seed(seed: u64) {
 }
 
 #[test]
-fn whatever_the_kernel_does_nothing_is_lost_and_all_comes_to_rest() {
+fn random_completion_orders_lose_no_bytes_and_terminate() {
     let seeds = std::env::var("SINEWS_RING_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
     (1..=seeds.unwrap_or(2_000)).for_each(try_seed);
 }
 
-/// A world in which nothing goes wrong, and its one connection.
+/// A world without faults, and its only connection.
 fn quiet(seed: u64) -> (World, ConnId) {
     let mut world = World::new(seed);
     world.calm();
     world.ring.kernel.peers.waiting = 1;
     world.turns_until("it is accepted", |world| !world.app.lives.is_empty());
-    let conn = *world.app.lives.keys().next().expect("it has just been accepted");
+    let conn = *world.app.lives.keys().next().expect("a connection was accepted");
     (world, conn)
 }
 
 #[test]
-fn a_chain_longer_than_one_send_leaves_without_other_events() {
+fn chain_longer_than_one_send_completes_without_other_events() {
     for seed in 1..=50 {
         let (mut world, conn) = quiet(seed);
         world.ring.kernel.peers.all[0].ends_after = 2_000;
@@ -317,7 +323,7 @@ fn a_chain_longer_than_one_send_leaves_without_other_events() {
 }
 
 #[test]
-fn what_is_queued_behind_a_long_chain_leaves_without_other_events() {
+fn bytes_queued_behind_long_chain_are_sent_without_other_events() {
     for seed in 1..=50 {
         let (mut world, conn) = quiet(seed);
         world.ring.kernel.peers.all[0].ends_after = 300;
@@ -329,7 +335,7 @@ fn what_is_queued_behind_a_long_chain_leaves_without_other_events() {
 }
 
 #[test]
-fn a_refusal_does_not_make_the_loop_forget_that_something_waits_for_a_chain() {
+fn refused_submission_keeps_shutdown_waiting_for_chain() {
     for seed in 1..=50 {
         let (mut world, conn) = quiet(seed);
         world.ring.kernel.peers.all[0].ends_after = usize::MAX - 1;
@@ -337,8 +343,8 @@ fn a_refusal_does_not_make_the_loop_forget_that_something_waits_for_a_chain() {
         world.turn();
         world.app.shutdown(&mut world.io, conn);
         world.ring.kernel.refuses = true;
-        // Or the peer has ended before us, and closing tells it.
+        // Or the peer has ended first, and closing informs it.
         let told = |world: &World| world.ring.kernel.peers.all[0].shut || world.app.lives.is_empty();
-        world.turns_until("our end is told", told);
+        world.turns_until("the shutdown reaches the peer", told);
     }
 }

@@ -1,5 +1,5 @@
-//! Receiving: one operation for each connection that stays until the peer ends, the application pauses, or
-//! the kernel runs out of buffers.
+//! Receiving: one persistent operation per connection, until the peer ends, the application pauses, or the
+//! kernel runs out of buffers.
 
 use super::kernel::{Completion, Kernel};
 use super::token::{Kind, Token};
@@ -7,14 +7,14 @@ use super::{Close, Receive, Ring};
 use crate::slots::{Receiving, Sending};
 use crate::{App, Chain, Closed, ConnId, Flow, Io};
 
-/// What came after the application asked for a pause and before the kernel heard of it. It is copied, for a
-/// buffer that a paused connection kept would be missing to all others.
+/// Input received between the application's pause and its effect in the kernel. It is copied, since a
+/// buffer retained by a paused connection would be unavailable to all other connections.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     bytes: Vec<u8>,
-    /// Bytes at the front that the application has had.
+    /// Bytes at the front that the application has handled.
     handled: usize,
-    /// Received into the application's own buffer: so many bytes.
+    /// A buffer of the application, and the number of bytes received into it.
     pub(super) large: Option<(Vec<u8>, usize)>,
     end: Option<End>,
 }
@@ -57,8 +57,8 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
                     self.unarmed.push(conn);
                 }
             }
-            // By the end of the turn there are buffers again. Those that had none come first, or one peer
-            // that sends as fast as it can would take them every time.
+            // By the end of the turn buffers are free again. Connections that found none are armed first,
+            // or one peer that sends at full speed would take the buffers every time.
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                 let turn = io.stats.turns.get() as u32;
                 let fed = self.link(io, conn).is_some_and(|link| link.fed == turn);
@@ -69,7 +69,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         }
     }
 
-    /// Lends the chunk, or keeps it for later.
+    /// Delivers the chunk, or defers it.
     fn hand_over<A: App<Chain = C>>(
         &mut self,
         app: &mut A,
@@ -89,7 +89,8 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         } else if app.received(io, conn, chunk) == Flow::Pause {
             io.pause(conn);
         }
-        // Where messages are large, chunks come one by one, so that what follows goes to its place.
+        // Large messages arrive chunk by chunk, so that the rest can be received into the application's
+        // buffer.
         link.bulk = chunk_len >= BULK_MIN && (link.bulk || app.awaits_large(conn));
         if (!io.receives(conn) || link.bulk) && link.receive == Receive::Armed {
             link.receive = Receive::Cancelled;
@@ -128,8 +129,8 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         }
     }
 
-    /// Receives again, unless there is a reason not to. Where there will be nothing to receive and nothing is
-    /// to be sent for now, a reset would go unnoticed: it is waited for.
+    /// Arms the receive unless the connection is paused or closing. If no receive and no send is in flight,
+    /// a reset would go unnoticed, so a poll for it is submitted.
     fn arm<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) {
         let ended = io.slots.get(conn).is_some_and(|slot| {
             slot.receiving == Receiving::Ended && slot.sending == Sending::Open && !slot.closing
@@ -145,7 +146,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             link.receive = Receive::Watching;
             self.kernel.watch(Token::of(Kind::Watch, conn), link.file);
         } else if link.bulk && self.arm_large(app, io, conn) {
-            // It is under way.
+            // It is in flight.
         } else if io.receives(conn)
             && let Some(link) = self.link(io, conn)
         {
@@ -156,7 +157,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         }
     }
 
-    /// Something happened to a socket after its peer's end.
+    /// Handles an event of a socket after its peer's end.
     pub(super) fn watched(&mut self, io: &mut Io, completion: &Completion) {
         let Some((conn, link)) = self.owner(io, completion.token) else { return };
         if !completion.more {
@@ -184,7 +185,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         self.unarmed.clear();
     }
 
-    /// Hands over what was held for those that receive again.
+    /// Delivers deferred input to resumed connections.
     pub(super) fn deliver_held<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
         for place in 0..self.readable.len() {
             let conn = self.readable[place];
@@ -216,13 +217,13 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
     }
 }
 
-/// Events of a socket that has failed, as poll(2) reports them.
+/// poll(2) events of a failed socket.
 const FAILED: usize = (libc::POLLERR | libc::POLLHUP) as usize;
 
-/// A chunk that is worth asking whether more of the kind should go elsewhere.
+/// Smallest chunk after which `awaits_large` is called.
 const BULK_MIN: usize = 16 << 10;
 
-/// Whether receiving goes on after this error.
+/// Whether receiving continues after this error.
 pub(super) fn is_passing(error: &std::io::Error) -> bool {
     let passing = [libc::ECANCELED, libc::EINTR, libc::EAGAIN];
     error.raw_os_error().is_some_and(|code| passing.contains(&code))

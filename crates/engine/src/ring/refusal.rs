@@ -1,9 +1,9 @@
-//! Why there is no ring here, and what the operator can do.
+//! Reasons why a ring is not available, and remedies for the operator.
 
 use std::fmt;
 use std::io;
 
-/// The kernel, or what guards it, refused the ring or something it needs.
+/// The kernel or a security policy refused the ring or a required feature.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     what: &'static str,
@@ -15,7 +15,7 @@ impl Refusal {
         Self { what, code: error.raw_os_error().unwrap_or(libc::EIO) }
     }
 
-    /// Cause in the operator's words.
+    /// The cause for the operator.
     fn cause(&self) -> String {
         let error = io::Error::from_raw_os_error(self.code);
         let told = match self.code {
@@ -23,7 +23,7 @@ impl Refusal {
                 "a seccomp filter (the default of containers), a security module or kernel.io_uring_disabled forbids it"
             }
             libc::ENOSYS => "the kernel has no io_uring, or a seccomp filter hides it",
-            libc::ENOMEM => "the limit on locked memory is too small even for the smallest ring",
+            libc::ENOMEM => "the limit on locked memory is too small for the smallest ring",
             libc::EMFILE | libc::ENFILE => "no descriptor is free",
             libc::EINVAL | libc::EOPNOTSUPP => "the kernel is too old",
             _ => return format!("{}: {error}", self.what),
@@ -40,7 +40,7 @@ impl Refusal {
             libc::ENOSYS => "run Linux 6.7 or newer, and allow the calls in the seccomp profile",
             libc::ENOMEM => "raise the limit: ulimit -l, or LimitMEMLOCK= of systemd",
             libc::EMFILE | libc::ENFILE => "raise the limit: ulimit -n, or LimitNOFILE= of systemd",
-            _ => "run Linux 6.7 or newer; 6.13 has everything the ring makes use of",
+            _ => "run Linux 6.7 or newer; 6.13 supports all features in use",
         }
     }
 }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_refusal_names_cause_and_remedy() {
+    fn refusals_name_cause_and_remedy() {
         for (code, cause, remedy) in [
             (libc::EPERM, "seccomp", "kernel.io_uring_disabled=0"),
             (libc::ENOSYS, "has no io_uring", "Linux 6.7"),

@@ -1,4 +1,4 @@
-//! Sending: fired first, waited for only if the kernel had no room.
+//! Sending: fired first; a waiting send follows only if the kernel's buffer was full.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use super::{Close, Ring, Send, Shutdown};
 use crate::slots::{Receiving, Sending, Slot};
 use crate::{App, Chain, ConnId, Io};
 
-/// A send that is home as soon as the kernel has taken this many operations.
+/// A send that completes as soon as the kernel has taken this many operations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fired {
     number: u64,
@@ -19,12 +19,12 @@ pub(super) struct Fired {
 }
 
 impl<C: Chain, K: Kernel> Ring<C, K> {
-    /// Asks the application for everything it has queued, and sends it.
+    /// Asks the application for all queued bytes, and sends them.
     pub(super) fn start_send<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) {
         let Some(slot) = io.slots.live_mut(conn) else { return };
         slot.send_listed = false;
         slot.send_wanted = false;
-        // The kernel reads from the chain in flight, whatever the slot may say.
+        // The kernel reads from the chain in flight, regardless of the slot.
         let Some(Some(link)) = self.links.get(conn.index()) else { return };
         if link.send != Send::Home || link.chain.is_some() {
             return;
@@ -42,12 +42,12 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         }
     }
 
-    /// Hands over what is queued, and calls home what has left by that. Much that waited for the end of the
-    /// turn would have left the cache by then, and so would the memory that could have been used again.
+    /// Submits queued sends, and completes the taken ones. At the end of the turn their data would have
+    /// left the cache, and so would the memory that could be reused.
     fn submit_early<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
         self.unsubmitted = 0;
         let before = self.completed.len();
-        // An error comes again when the loop next waits, and until then silence says nothing.
+        // The next wait reports an error again; until then a missing completion proves no success.
         let submitted = self.kernel.submit(&mut self.completed).is_ok();
         for completion in self.completed.split_off(before) {
             match completion.token.kind() {
@@ -60,12 +60,12 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         }
     }
 
-    /// Offers the chain in flight to the kernel, which reports only if it does not take it.
+    /// Offers the chain in flight to the kernel, which reports only if it does not take all bytes.
     fn fire<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) {
         match self.send(io, conn, Kind::Fire) {
             Offer::Made { whole } => {
                 self.fired.push(Fired { number: self.kernel.queued(), conn });
-                // What was not offered cannot leave before the rest is home.
+                // Bytes that were not offered cannot be sent before the rest completes.
                 self.hurried |= !whole;
             }
             Offer::Empty => self.chain_home(app, io, conn, true),
@@ -73,9 +73,9 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         }
     }
 
-    /// Whether a fired chain has to come home before the loop sleeps. What hangs on it may have come after it was fired:
-    /// from a handler that was woken, from mail, or from another connection. So all that are out are looked at here, once
-    /// a turn, and nobody has to remember them.
+    /// Whether a fired chain must complete before the loop sleeps. Commands that depend on it may have
+    /// arrived after the send: from a woken handler, from mail, or from another connection. So all fired
+    /// chains are checked here, once a turn, instead of tracking them.
     pub(super) fn calls_home<A: App<Chain = C>>(&self, app: &A, io: &Io) -> bool {
         let hangs_on = |fired: &Fired| {
             io.slots.get(fired.conn).is_none_or(Slot::waits_for_send) || !app.finish_may_wait(fired.conn)
@@ -86,7 +86,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         }
     }
 
-    /// Offers what is left of the chain in flight.
+    /// Offers the rest of the chain in flight.
     fn send(&mut self, io: &mut Io, conn: ConnId, kind: Kind) -> Offer {
         let Some(Some(link)) = self.links.get_mut(conn.index()) else { return Offer::Refused };
         let Some(chain) = link.chain.as_deref().and_then(Option::as_ref) else { return Offer::Refused };
@@ -100,8 +100,10 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         // If the backend is dropped before, `Drop` waits for the kernel or leaks the box.
         let offered = unsafe { self.kernel.send(token, link.file, chain, wait) };
         if offered == 0 {
-            // A chain that has a length and no bytes would wait for ever.
-            io.close_for(conn, || io::Error::new(io::ErrorKind::WriteZero, "a chain showed no bytes").into());
+            // A chain that has a length and yields no bytes would wait forever.
+            io.close_for(conn, || {
+                io::Error::new(io::ErrorKind::WriteZero, "chain with unsent bytes returned no slices").into()
+            });
             return Offer::Refused;
         }
         io.stats.sends.add(1);
@@ -111,7 +113,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         Offer::Made { whole: offered as usize == chain.len() }
     }
 
-    /// The kernel reports on a send: it was cut short, refused, or has waited and left.
+    /// Handles the completion of a send: it was short, it failed, or it waited and completed.
     pub(super) fn sent<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, completion: &Completion) {
         let Some((conn, link)) = self.owner(io, completion.token) else { return };
         let expected = match link.send {
@@ -140,11 +142,11 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         }
     }
 
-    /// Sends that the kernel has taken without a word have left whole.
+    /// Completes the fired sends that the kernel has taken without a completion.
     pub(super) fn finish_fired<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
         let consumed = self.kernel.consumed();
         let count = self.fired.partition_point(|fired| fired.number <= consumed);
-        // What the kernel has refused so far may be waited for: nobody remembers by whom.
+        // Connections may wait for the remaining fired sends; they are not tracked.
         self.hurried = count < self.fired.len();
         if count == 0 {
             return;
@@ -164,7 +166,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         self.fired = fired;
     }
 
-    /// So many bytes have left. Whether that was all, in which case the chain has come home.
+    /// Marks bytes as sent. Returns whether that was all, in which case the chain is returned.
     fn advance<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId, bytes: usize) -> bool {
         let Some(Some(link)) = self.links.get_mut(conn.index()) else { return true };
         let bytes = bytes.min(link.offered as usize);
@@ -201,7 +203,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         }
     }
 
-    /// Everything has left; the end of our side follows if it was asked for.
+    /// Shuts down the sending side if requested, after all bytes are sent.
     fn shutdown_if_asked(&mut self, io: &mut Io, conn: ConnId) {
         let Some(slot) = io.slots.live_mut(conn) else { return };
         if slot.sending != Sending::Closing {
@@ -209,7 +211,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         }
         slot.sending = Sending::Shut;
         if slot.receiving == Receiving::Ended {
-            // Closing says the same to the peer.
+            // Closing informs the peer as well.
             return io.close_if_finished(conn);
         }
         if let Some(link) = self.link(io, conn) {
@@ -230,33 +232,34 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
     }
 }
 
-/// What became of offering a chain.
+/// The result of offering a chain.
 enum Offer {
     Made {
-        /// All that is left of it.
+        /// Whether the rest of the chain was offered.
         whole: bool,
     },
-    /// Nothing is left of it.
+    /// No byte is left.
     Empty,
     Refused,
 }
 
-/// Whether the kernel had no room, or was disturbed.
+/// Whether the kernel's buffer was full, or the call was interrupted.
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
         || error.raw_os_error() == Some(libc::ECANCELED)
 }
 
-/// Bytes that may wait for the end of the turn to be submitted. Few in the tests of the states, whose chains
-/// are short.
+/// Maximum bytes whose submission waits for the end of the turn. Small in the model tests, whose chains are
+/// short.
 const UNSUBMITTED_MAX: usize = if cfg!(test) { 200 } else { 64 << 10 };
 
-/// Chains that may wait for the next event to come home. It bounds the memory that an idle loop holds for
-/// the last burst; a turn with more asks the kernel once more, which costs it little beside so many.
+/// Maximum fired chains that may wait for the next event. It bounds the memory that an idle loop retains
+/// for the last burst. Beyond it a turn makes one more system call, which costs little compared to so many
+/// sends.
 const FIRED_MAX: usize = 256;
 
-/// How long they wait at most: an idle loop gives the memory of its last burst back after that.
+/// Maximum wait of fired chains: an idle loop returns the memory of its last burst after that.
 pub(super) const FIRED_WAIT: Duration = Duration::from_secs(1);
 
-/// Boxes kept for the next chains: a turn's worth.
+/// Maximum spare boxes for chains: enough for a turn.
 const BERTHS_MAX: usize = 1024;

@@ -1,4 +1,4 @@
-//! Making a ring: as large as the limits permit, with what the kernel offers, or a refusal.
+//! Creating a ring: as large as the limits permit, with the available features, or a refusal.
 
 #![allow(unsafe_code)]
 
@@ -13,14 +13,14 @@ use io_uring::{IoUring, opcode};
 use super::refusal::Refusal;
 use crate::Config;
 
-/// A ring as large as the limits permit, not running yet.
+/// Creates a ring as large as the limits permit, not yet enabled.
 ///
-/// It is made by a thread that ends at once: when a ring is closed, the kernel interrupts the thread that made
-/// it in whatever it does, and that would be our caller's.
+/// A short-lived thread creates it: when a ring is closed, the kernel interrupts the thread that created
+/// it, which would be the caller's thread.
 pub(super) fn make() -> Result<IoUring, Refusal> {
     let made = thread::Builder::new().name("io_uring setup".into()).spawn(|| {
         let ring = ladder()?;
-        supports_socket_options().map_err(|error| Refusal::new("asking for a socket's options", &error))?;
+        supports_socket_options().map_err(|error| Refusal::new("querying socket options", &error))?;
         Ok(ring)
     });
     let made = made.map_err(|error| Refusal::new("starting a thread", &error))?;
@@ -56,20 +56,21 @@ fn ladder() -> Result<IoUring, Refusal> {
     Err(Refusal::new("io_uring_setup", &last))
 }
 
-/// Whether completions come in the order in which the kernel fills an incremental buffer, which is how we find
-/// the bytes. Until Linux 6.15 those of single receives could come behind those of multishot ones.
+/// Whether completions arrive in the order in which the kernel fills an incremental buffer, which
+/// determines the position of the bytes. Before Linux 6.15, single receives could complete after later
+/// multishot receives.
 pub(super) fn fills_in_order() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     version(&release).is_some_and(|version| version >= (6, 15))
 }
 
-/// Major and minor number of a kernel's release.
+/// Parses major and minor number of a kernel release.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|byte: char| !byte.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// A table as large as the limits permit. Answers its size.
+/// Registers a file table as large as the limits permit. Returns its size.
 pub(super) fn register_files(ring: &IoUring, config: &Config) -> io::Result<usize> {
     let limit = rlimit::Resource::NOFILE.get_soft()?;
     let most = config.ring_files.unwrap_or(FILES_MAX).min(u32::try_from(limit).unwrap_or(u32::MAX)).max(1);
@@ -78,7 +79,8 @@ pub(super) fn register_files(ring: &IoUring, config: &Config) -> io::Result<usiz
     Ok(most as usize)
 }
 
-/// Whether the ring can ask for a socket's options, which came with Linux 6.7; what else we need is older.
+/// Checks that the ring supports `getsockopt` commands, which came with Linux 6.7; all other required
+/// features are older.
 fn supports_socket_options() -> io::Result<()> {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
     let mut ring = IoUring::new(2)?;
@@ -88,12 +90,12 @@ fn supports_socket_options() -> io::Result<()> {
     unsafe { ring.submission().push(&entry) }.map_err(io::Error::other)?;
     ring.submit_and_wait(1)?;
     let result = ring.completion().next().map_or(-libc::EIO, |entry| entry.result());
-    // A socket without a peer has no name: it was understood.
+    // A socket without a peer has no name, but the command was accepted.
     if result >= 0 || result == -libc::ENOTCONN { Ok(()) } else { Err(io::Error::from_raw_os_error(-result)) }
 }
 
-/// Asks for a peer's address. The crate has no `getsockopt`, which differs from `setsockopt` in the command
-/// only; nor does it name what `set`, its constructor, takes as a file.
+/// Requests a peer's address. The crate has no `getsockopt`, which differs from `setsockopt` only in the
+/// command; it also does not export the file type that the constructor of `set` takes.
 pub(super) fn peer_name<F>(
     set: impl FnOnce(F, u32, u32, *const libc::c_void, u32) -> opcode::SetSockOpt,
     file: F,
@@ -107,14 +109,14 @@ pub(super) fn peer_name<F>(
     entry
 }
 
-/// Entries of the submission queue. Each turn that needs more enters the kernel more often. With 64 KB of
-/// locked memory 256 fit.
+/// Submission queue sizes to try. A turn with more operations makes more system calls. 256 entries fit into
+/// 64 KB of locked memory.
 const QUEUE_ENTRIES: [u32; 3] = [1024, 256, 64];
 
-/// Completions for which the queue has no room cost the kernel memory and us a call.
+/// Completions beyond the queue's capacity cost the kernel memory and the loop a system call.
 const COMPLETIONS_PER_ENTRY: u32 = 4;
 
-/// Places of the table at most, unless it is set: 8 bytes each in the kernel.
+/// Default limit of the file table: 8 bytes per slot in the kernel.
 const FILES_MAX: u32 = 131_072;
 
 const SOL_SOCKET: u32 = libc::SOL_SOCKET as u32;

@@ -1,44 +1,44 @@
-//! What an operation is and whose, in the 64 bits that travel with it through the kernel.
+//! The kind and connection of an operation, in the 64 bits that the kernel returns with its completion.
 
 use crate::ConnId;
 
-/// An operation's name, returned with its completion.
+/// Identifies an operation; the kernel returns it with the completion.
 ///
-/// Kind in 8 bits, the lower 24 of the connection's generation, slot in 32. The kernel completes an
-/// operation once and a slot is vacated only after all of its operations have, so the generation is a second
-/// lock: a completion that is late all the same finds nobody.
+/// Kind in 8 bits, the lower 24 bits of the connection's generation, slot in 32. The kernel completes an
+/// operation once, and a slot is vacated only after all of its operations completed. The generation is a
+/// second safeguard: a late completion matches no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Token(u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Nobody waits for it: a cancellation, whose target answers for itself.
+    /// No handler: a cancellation, whose target has its own completion.
     Nothing,
     /// Another thread posted mail.
     Wake,
     /// By listener.
     Accept,
-    /// The peer's address of an accepted socket, by place among those asked for.
+    /// The peer's address of an accepted socket, by name slot.
     Name,
     /// Closes a socket that never became a connection.
     Discard,
-    /// Moves a socket of ours into the table.
+    /// Moves an outgoing socket into the table.
     Install,
     Connect,
     Receive,
-    /// Receives once, into a buffer of the application's.
+    /// Receives once, into a buffer of the application.
     Large,
     /// Waits for an error of a socket whose peer has ended.
     Watch,
-    /// A send that only reports what went wrong.
+    /// A send that only reports failures.
     Fire,
     Send,
     Shutdown,
     Close,
-    /// Writes to a file, by place among those under way.
+    /// Writes to a file, by index of the append.
     Append,
-    /// Syncs it then.
+    /// Syncs the file.
     Sync,
 }
 
@@ -46,7 +46,7 @@ impl Token {
     pub(super) const NOTHING: Self = Self::numbered(Kind::Nothing, 0);
     pub(super) const WAKE: Self = Self::numbered(Kind::Wake, 0);
 
-    /// For what belongs to no connection.
+    /// A token without a connection.
     pub(super) const fn numbered(kind: Kind, number: u32) -> Self {
         Self((kind as u64) << 56 | number as u64)
     }
@@ -64,7 +64,7 @@ impl Token {
         self.0
     }
 
-    /// `None`: no token of ours.
+    /// `None`: an unknown token.
     pub(super) fn kind(self) -> Option<Kind> {
         use Kind::{
             Accept, Append, Close, Connect, Discard, Fire, Install, Large, Name, Nothing, Receive, Send,
@@ -77,7 +77,7 @@ impl Token {
         all.get((self.0 >> 56) as usize).copied()
     }
 
-    /// Whether the kernel owes a completion: of the others, some report only what went wrong.
+    /// Whether the kernel always reports a completion. Some other kinds report failures only.
     pub(super) fn reports(self) -> bool {
         !matches!(self.kind(), Some(Kind::Nothing | Kind::Wake | Kind::Fire) | None)
     }
@@ -87,7 +87,7 @@ impl Token {
         (self.0 & u64::from(u32::MAX)) as usize
     }
 
-    /// Whether this is an operation of that connection.
+    /// Whether this is an operation of `conn`.
     pub(super) fn is_of(self, conn: ConnId) -> bool {
         let generation = (self.0 >> 32) as u32 & GENERATION;
         self.index() == conn.index() && generation == conn.generation() & GENERATION
@@ -102,7 +102,7 @@ mod tests {
     use crate::slots::Slots;
 
     #[test]
-    fn a_token_tells_kind_slot_and_generation() {
+    fn token_encodes_kind_slot_and_generation() {
         let mut slots = Slots::default();
         let first = slots.insert();
         let neighbour = slots.insert();
@@ -115,6 +115,6 @@ mod tests {
             assert!(token.is_of(first) && !token.is_of(second) && !token.is_of(neighbour));
         }
         assert_eq!(Token::numbered(Kind::Name, 7).index(), 7);
-        assert_eq!(Token::from_bits(u64::MAX).kind(), None, "what is not ours is nobody's");
+        assert_eq!(Token::from_bits(u64::MAX).kind(), None, "unknown bits have no kind");
     }
 }

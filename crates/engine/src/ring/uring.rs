@@ -1,4 +1,4 @@
-//! The kernel itself, through the `io-uring` crate.
+//! The kernel interface on the `io-uring` crate.
 
 #![allow(unsafe_code)]
 
@@ -30,58 +30,58 @@ pub(crate) struct Uring {
     memory: ManuallyDrop<Memory>,
     listeners: Vec<Listening>,
     waker: RingWaker,
-    /// Operations for which the submission queue had no room, in order.
+    /// Operations that did not fit the submission queue, in order.
     overflow: VecDeque<Entry>,
     queued: u64,
     consumed: u64,
-    /// Operations that owe a completion.
+    /// Operations whose completion is pending.
     in_flight: u64,
     enters: u64,
     files: usize,
-    /// Who runs the ring: the kernel takes operations from one thread only.
+    /// The thread that runs the ring: the kernel accepts operations from one thread only.
     thread: Option<ThreadId>,
-    /// The kernel refused to take anything for lack of something.
+    /// The kernel rejected the submission for lack of resources.
     refused: bool,
-    /// An error that no visit can go on after, to be told by the next.
+    /// A fatal error for the next call to report.
     failed: Option<i32>,
 }
 
-/// What a call is for, beside handing over.
+/// The purpose of a system call, in addition to submission.
 #[derive(Clone, Copy)]
 enum Visit {
-    /// One completion at least, or the time.
+    /// Wait for at least one completion, or the timeout.
     Wait(Option<Duration>),
-    /// Whatever has happened.
+    /// Collect available completions.
     Look,
-    /// Nothing else.
+    /// Submit only.
     Submit,
 }
 
 struct Listening {
-    /// Until it is closed.
+    /// `None` after closing.
     socket: Option<TcpListener>,
-    /// Bytes of its peers' addresses.
+    /// Length of the peers' addresses in bytes.
     name: usize,
 }
 
-/// What operations in flight point to.
+/// Memory that operations in flight point to.
 struct Memory {
     buffers: Buffers,
     names: Box<[Name]>,
     #[expect(clippy::vec_box, reason = "the kernel holds their addresses while the vector grows")]
     messages: Vec<Box<Message>>,
-    /// Messages in use since everything was last handed over.
+    /// Messages in use since the last complete submission.
     messages_used: usize,
 }
 
-/// A `sockaddr` of an internet address.
+/// A `sockaddr` of an IP address.
 type Name = [u8; NAME];
 const NAME: usize = 28;
 const NAME_V4: usize = 16;
-/// The family: a client's end seldom has more of a name.
+/// The address family: a Unix client seldom has a longer name.
 const NAME_UNIX: usize = 2;
 
-/// What a send of several slices points to; the kernel has copied it when it has taken the operation.
+/// The memory of a send with several slices; the kernel copies it when it takes the operation.
 struct Message {
     header: libc::msghdr,
     slices: [libc::iovec; SLICES],
@@ -98,12 +98,11 @@ impl Uring {
             messages: Vec::new(),
             messages_used: 0,
         };
-        // Behind the memory, so that it is dropped before it.
+        // Declared after the memory, so that it is dropped first.
         let ring = setup::make()?;
         let submitter = ring.submitter();
         let refused = |what| move |error: io::Error| Refusal::new(what, &error);
-        let files =
-            setup::register_files(&ring, config).map_err(refused("registering the table of sockets"))?;
+        let files = setup::register_files(&ring, config).map_err(refused("registering the file table"))?;
         let register = |flags| {
             // SAFETY: the page lies in a box of `memory` that is freed after the ring is closed, or never.
             unsafe {
@@ -113,7 +112,7 @@ impl Uring {
         register(if config.ring_incremental && setup::fills_in_order() { INCREMENTAL } else { 0 })
             .or_else(|_| register(0))
             .map_err(refused("registering receive buffers"))?;
-        let waker = RingWaker::new(ring.as_raw_fd()).map_err(refused("making a way to wake the loop"))?;
+        let waker = RingWaker::new(ring.as_raw_fd()).map_err(refused("creating the waker of the loop"))?;
         let uring = Self {
             way: Way::new(ring.as_raw_fd()),
             ring: ManuallyDrop::new(ring),
@@ -135,13 +134,14 @@ impl Uring {
 
     pub(super) fn listen(&mut self, listeners: Vec<Listener>) {
         for Listener { socket, unix, inherited } in listeners {
-            // A kernel need not wait on a socket that asks not to. Should this fail, accepting fails
-            // with EAGAIN, pauses, and says so. What another process accepts from by readiness is left as it is: that
-            // process would wait, and kernels that have rings as we need them do so too, whatever the socket asks.
+            // A kernel need not wait on a non-blocking socket. If this call fails, accepting fails with
+            // EAGAIN, pauses, and logs it. A listener shared with another process is left unchanged: that
+            // process accepts by readiness and would block. Kernels with the required ring features wait
+            // for any socket.
             if !inherited && let Err(error) = socket.set_nonblocking(false) {
-                tracing::error!(%error, "cannot make a listener wait");
+                tracing::error!(%error, "cannot set a listener to blocking mode");
             }
-            // The kernel wants to be asked for no more than there is.
+            // The kernel requires the exact length.
             let name = match socket.local_addr() {
                 _ if unix => NAME_UNIX,
                 Ok(SocketAddr::V4(_)) => NAME_V4,
@@ -151,7 +151,7 @@ impl Uring {
         }
     }
 
-    /// Has the ring be woken by an event descriptor, where it takes no messages.
+    /// Polls the event descriptor that wakes the ring, on kernels without messages to rings.
     fn watch_event(&mut self) {
         if let Some(event) = self.waker.event() {
             let poll = opcode::PollAdd::new(Fd(event.as_raw_fd()), libc::POLLIN as u32).multi(true);
@@ -172,7 +172,7 @@ impl Uring {
         }
     }
 
-    /// Moves what waits into the submission queue. Whether all of it fitted.
+    /// Moves pending operations into the submission queue. Returns whether all of them fit.
     fn fill(&mut self) -> bool {
         let mut queue = self.ring.submission();
         while let Some(entry) = self.overflow.front() {
@@ -185,7 +185,7 @@ impl Uring {
         true
     }
 
-    /// One system call.
+    /// Makes one system call.
     fn call(&mut self, visit: Visit) -> io::Result<()> {
         self.enters += 1;
         let count = self.ring.submission().len() as u32;
@@ -199,7 +199,7 @@ impl Uring {
         match result {
             Ok(()) => Ok(()),
             Err(error) => match error.raw_os_error() {
-                // Time has passed, or a signal came.
+                // The timeout expired, or a signal interrupted the call.
                 Some(libc::ETIME | libc::EINTR) => Ok(()),
                 Some(libc::EBUSY | libc::EAGAIN | libc::ENOMEM) => {
                     self.refused = true;
@@ -210,10 +210,10 @@ impl Uring {
         }
     }
 
-    /// Hands over everything queued, by as many calls as that takes; the last is the visit itself.
+    /// Submits all queued operations, by as many calls as needed; the last call serves the purpose.
     fn visit(&mut self, visit: Visit, out: &mut Vec<Completion>) -> io::Result<()> {
         let result = self.try_visit(visit, out);
-        // The kernel may say it only once, and not every caller can act on it.
+        // The kernel may report it only once, and not every caller can act on it.
         if let Err(error) = &result {
             self.failed = Some(error.raw_os_error().unwrap_or(libc::EIO));
         }
@@ -225,8 +225,8 @@ impl Uring {
             let last = self.fill();
             let result = self.call(if last { visit } else { Visit::Submit });
             self.reap(out);
-            // Completions for which the queue had no room: only with all of them seen does silence mean
-            // that a send has left.
+            // Completions that overflowed the queue: a missing completion means a successful send only
+            // after all of them are collected.
             while self.ring.submission().cq_overflow() {
                 self.call(Visit::Look)?;
                 self.reap(out);
@@ -244,12 +244,12 @@ impl Uring {
 
     fn reap(&mut self, out: &mut Vec<Completion>) {
         let mut unwatched = false;
-        // Dropping the queue tells the kernel what we have seen: else it would not wait the next time.
+        // Dropping the queue publishes the new head: otherwise the kernel would not wait the next time.
         for entry in self.ring.completion() {
             let token = Token::from_bits(entry.user_data());
             let flags = entry.flags();
             let more = cqueue::more(flags);
-            // The kernel ends what repeats when completions find no room.
+            // The kernel ends multishot operations when the completion queue overflows.
             unwatched |= token == Token::WAKE && !more;
             self.in_flight -= u64::from(token.reports() && !more).min(self.in_flight);
             out.push(Completion {
@@ -271,18 +271,16 @@ impl Kernel for Uring {
         match self.thread {
             Some(thread) if thread == thread::current().id() => return Ok(()),
             Some(_) => {
-                return Err(io::Error::other(
-                    "an engine with a ring stays with the thread of its first turn",
-                ));
+                return Err(io::Error::other("a ring engine must run on the thread of its first turn"));
             }
             None => {}
         }
-        // From here on operations are taken from this thread only.
+        // From here on the kernel accepts operations from this thread only.
         self.ring.submitter().register_enable_rings()?;
         self.thread = Some(thread::current().id());
         self.way.register();
-        // Only the end of a sending side is carried out by threads of the kernel, and it does not wait; but
-        // for thousands at once the kernel would start more of them. If it cannot be told, they come and go.
+        // Only shutdowns run on threads of the kernel, and they do not wait; but for thousands at once the
+        // kernel would start more threads. If the limit cannot be set, they start and exit on demand.
         let _ = self.ring.submitter().register_iowq_max_workers(&mut [KERNEL_THREADS; 2]);
         self.watch_event();
         Ok(())
@@ -364,7 +362,8 @@ impl Kernel for Uring {
     }
 
     fn watch(&mut self, token: Token, file: u32) {
-        // The peer's end, which has come, is reported too and whatever is asked for: once, if all is.
+        // The peer's end, which has been received, is reported too, regardless of the mask: a multishot
+        // poll reports it once.
         self.push(token, opcode::PollAdd::new(Fixed(file), libc::POLLERR as u32).multi(true).build());
     }
 
@@ -401,7 +400,7 @@ impl Kernel for Uring {
         let count = append.slices(&mut slices).min(SLICES);
         let (slices, _) = of_one_send(&slices[..count]);
         let (slices, count) = self.memory.slices(slices);
-        // The file was opened to be appended to, so where to is not asked for.
+        // The file was opened in append mode, so no offset is needed.
         self.push(token, opcode::Writev::new(Fd(append.file().as_fd().as_raw_fd()), slices, count).build());
     }
 
@@ -429,7 +428,7 @@ impl Kernel for Uring {
             return Err(io::Error::from_raw_os_error(code));
         }
         if mem::take(&mut self.refused) {
-            // What it lacked may be there in a moment.
+            // The missing resource may be available soon.
             thread::sleep(REFUSED_PAUSE);
         }
         let look = timeout.is_some_and(|timeout| timeout.is_zero());
@@ -485,20 +484,18 @@ impl Drop for Uring {
             // SAFETY: dropped here and nowhere else, and nothing in flight points to it.
             unsafe { ManuallyDrop::drop(&mut self.memory) };
         } else {
-            tracing::warn!(
-                "a ring was dropped with operations in flight; its buffers are left to the kernel"
-            );
+            tracing::warn!("ring dropped with operations in flight; its buffers are leaked");
         }
     }
 }
 
-/// The first slices, as far as they fit one send, and how many bytes these are.
+/// The slices that fit one send, and their total length.
 fn of_one_send<'s, 'a>(slices: &'s [IoSlice<'a>]) -> (&'s [IoSlice<'a>], u32) {
     let mut offered = 0;
     for (place, slice) in slices.iter().enumerate() {
         let with = offered + slice.len() as u64;
         if with > OFFERED_MAX {
-            // A single one that is longer is cut.
+            // A longer single slice is truncated.
             return if place == 0 {
                 (&slices[..1], OFFERED_MAX as u32)
             } else {
@@ -526,14 +523,14 @@ impl Memory {
         &raw const message.header
     }
 
-    /// The same, for what takes slices alone.
+    /// The same, for operations on slices.
     fn slices(&mut self, slices: &[IoSlice<'_>]) -> (*const libc::iovec, u32) {
         self.message(slices);
         let message = &*self.messages[self.messages_used - 1];
         (message.slices.as_ptr(), slices.len() as u32)
     }
 
-    /// The kernel has taken everything: messages may be used again. A rare flood does not hold its memory.
+    /// All operations are submitted: messages may be reused. A rare flood does not pin its memory.
     fn messages_done(&mut self) {
         self.messages_used = 0;
         self.messages.truncate(MESSAGES_KEPT);
@@ -547,25 +544,25 @@ impl Message {
     }
 }
 
-/// Threads that the kernel may start for a loop, of each of its two kinds.
+/// Maximum kernel threads per loop, of each of the two kinds.
 const KERNEL_THREADS: u32 = 2;
 
-/// The one group of buffers.
+/// The only buffer group.
 const GROUP: u16 = 0;
 
 /// `IOU_PBUF_RING_INC`.
 const INCREMENTAL: u16 = 2;
 
-/// `IORING_FILE_INDEX_ALLOC`: the kernel chooses a free place of the table.
+/// `IORING_FILE_INDEX_ALLOC`: the kernel chooses a free table slot.
 const ANY_PLACE: i32 = -1;
 
-/// Addresses asked for at a time.
+/// Concurrent address requests.
 const NAMES_MAX: u32 = 1024;
 
-/// Slices of a chain offered to one send; a longer chain goes on in the next turn.
+/// Slices of a chain per send; a longer chain continues in the next turn.
 const SLICES: usize = 64;
 
-/// Bytes offered to one send; what goes beyond that comes with the next one.
+/// Bytes offered to one send; the rest follows in the next send.
 const OFFERED_MAX: u64 = 1 << 30;
 
 /// Messages kept between turns, a KiB each.
@@ -573,7 +570,7 @@ const MESSAGES_KEPT: usize = 64;
 
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
-/// How long dropping waits for the kernel: 2 seconds.
+/// Maximum wait for the kernel on drop: 2 seconds.
 const JOIN_TURNS: u32 = 100;
 const JOIN_WAIT: Duration = Duration::from_millis(20);
 
@@ -581,7 +578,7 @@ const JOIN_WAIT: Duration = Duration::from_millis(20);
 mod tests {
     use super::*;
 
-    /// Enters until the ring has been woken; fails when that does not happen.
+    /// Enters until the ring is woken; panics if no wake-up arrives.
     fn is_woken(uring: &mut Uring) {
         let mut out = Vec::new();
         for _ in 0..100 {
@@ -590,13 +587,13 @@ mod tests {
                 return;
             }
         }
-        panic!("nobody woke it: {out:?}");
+        panic!("no wake-up arrived: {out:?}");
     }
 
     #[test]
-    fn an_event_wakes_where_messages_are_not_taken_and_is_watched_again() {
+    fn event_descriptor_wakes_ring_and_is_polled_again() {
         let Ok((mut uring, _)) = Uring::new(&Config::default()) else {
-            return println!("skipped: there is no ring here");
+            return println!("skipped: io_uring is not available");
         };
         uring.waker = RingWaker::by_event().unwrap();
         let waker = uring.waker.clone();
@@ -605,7 +602,7 @@ mod tests {
             waker.wake().unwrap();
             is_woken(&mut uring);
         }
-        // The kernel ends the poll, as it does when completions find no room.
+        // The kernel ends the poll, as it does when the completion queue overflows.
         uring.cancel(Token::WAKE);
         let mut out = Vec::new();
         while !out.iter().any(|completion: &Completion| completion.token == Token::WAKE && !completion.more) {
@@ -616,9 +613,9 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_stays_with_the_thread_of_its_first_turn() {
+    fn ring_rejects_turns_on_another_thread() {
         let Ok((mut uring, _)) = Uring::new(&Config::default()) else {
-            return println!("skipped: there is no ring here");
+            return println!("skipped: io_uring is not available");
         };
         uring.start().unwrap();
         thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! Waking the loop from other threads: a message to its ring, or an event descriptor where the kernel takes
-//! none from a thread without a ring (before Linux 6.13).
+//! Waking the loop from other threads: a message to its ring, or an event descriptor on kernels that accept
+//! no messages from threads without a ring (before Linux 6.13).
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,23 +11,23 @@ use io_uring::{opcode, types};
 use super::calls;
 use super::token::Token;
 
-/// Wakes one loop. Outlives it.
+/// Wakes one loop. May outlive the loop.
 #[derive(Clone)]
 pub(crate) struct RingWaker(Arc<Way>);
 
 enum Way {
-    /// The ring's descriptor; `None` when the ring has gone. Held while a message is sent, so that the
-    /// number cannot name another file meanwhile.
+    /// The ring's descriptor; `None` after the ring is closed. Locked while a message is sent, so that the
+    /// number cannot refer to another file meanwhile.
     Message(RwLock<Option<RawFd>>),
-    /// Polled by the ring for as long as it lives.
+    /// Polled by the ring during its lifetime.
     Event(File),
 }
 
 impl RingWaker {
-    /// A message if the kernel takes them, else an event.
+    /// Uses a message if the kernel supports it, else an event descriptor.
     pub(super) fn new(ring: RawFd) -> io::Result<Self> {
         let way = match message(ring) {
-            // A ring that has not begun takes no messages yet: the kernel knows what they are.
+            // A ring that is not enabled rejects messages, which proves that the kernel knows them.
             Ok(()) => Way::Message(RwLock::new(Some(ring))),
             Err(error) if error.raw_os_error() == Some(libc::EBADFD) => Way::Message(RwLock::new(Some(ring))),
             Err(_) => Way::Event(calls::event()?),
@@ -35,13 +35,13 @@ impl RingWaker {
         Ok(Self(Arc::new(way)))
     }
 
-    /// As on a kernel that takes no messages.
+    /// Simulates a kernel without messages to rings.
     #[cfg(test)]
     pub(super) fn by_event() -> io::Result<Self> {
         Ok(Self(Arc::new(Way::Event(calls::event()?))))
     }
 
-    /// What the ring has to poll to be woken, if it is not sent messages.
+    /// The descriptor that the ring must poll, if it is not woken by messages.
     pub(super) fn event(&self) -> Option<&File> {
         match &*self.0 {
             Way::Message(_) => None,
@@ -49,7 +49,7 @@ impl RingWaker {
         }
     }
 
-    /// The ring is about to be closed.
+    /// Must be called before the ring is closed.
     pub(super) fn ring_gone(&self) {
         if let Way::Message(ring) = &*self.0 {
             *ring.write().unwrap_or_else(PoisonError::into_inner) = None;
@@ -62,7 +62,7 @@ impl RingWaker {
                 Some(ring) => message(ring),
                 None => Ok(()),
             },
-            // A counter that is full wakes all the same.
+            // A saturated counter wakes the loop as well.
             Way::Event(file) => match (&*file).write(&1u64.to_ne_bytes()) {
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
                 _ => Ok(()),
@@ -71,7 +71,7 @@ impl RingWaker {
     }
 }
 
-/// Puts a completion named [`Token::WAKE`] into a ring, from any thread.
+/// Posts a completion with [`Token::WAKE`] to a ring, from any thread.
 fn message(ring: RawFd) -> io::Result<()> {
     let entry = opcode::MsgRingData::new(types::Fd(ring), 0, Token::WAKE.bits(), None).build();
     calls::send_message(&entry)

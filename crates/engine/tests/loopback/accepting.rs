@@ -20,13 +20,13 @@ fn loopback(port: u16) -> SocketAddr {
 }
 
 #[test]
-fn a_port_in_use_is_an_error_also_when_it_is_shared() {
+fn bind_fails_on_port_in_use_even_if_shared() {
     let options = ListenOptions::default();
     for (first, second) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
         let held = Listener::bind_all(loopback(0), first, &options).unwrap();
         let address = held[0].local_addr().unwrap();
         let error = Listener::bind_all(address, second, &options).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::AddrInUse, "{second} listeners where {first} are");
+        assert_eq!(error.kind(), ErrorKind::AddrInUse, "{second} listeners on a port with {first}");
         drop(held);
         Listener::bind_all(address, second, &options).unwrap();
     }
@@ -43,7 +43,7 @@ fn listeners_of_one_port_share_its_connections() {
         Host { engine, app: Probe::echo(), address }
     });
     let (mut one, mut other) = (hosts.next().unwrap(), hosts.next().unwrap());
-    // The kernel spreads by a hash: both stay without a share of 200 with a chance of 2^-199.
+    // The kernel distributes by a hash: the probability that one gets none of 200 is 2^-199.
     let clients: Vec<TcpStream> = (0..200).map(|_| client(address)).collect();
     one.settle();
     other.settle();
@@ -52,7 +52,7 @@ fn listeners_of_one_port_share_its_connections() {
     assert!(shares[0] > 0 && shares[1] > 0, "{shares:?}");
 }
 
-/// A directory of its own, gone with the test.
+/// A temporary directory, removed with the test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -70,7 +70,7 @@ impl Drop for Directory {
 }
 
 #[test]
-fn a_path_is_listened_at_by_as_many_threads_as_want() {
+fn path_is_shared_by_several_listeners() {
     let directory = Directory::new("unix");
     let path = directory.0.join("socket");
     let listener = Listener::bind_unix(&path, 0o600, &ListenOptions::default()).unwrap();
@@ -108,7 +108,7 @@ fn a_path_is_listened_at_by_as_many_threads_as_want() {
 }
 
 #[test]
-fn a_path_that_a_server_left_behind_is_taken_and_no_other() {
+fn bind_unix_replaces_only_stale_sockets() {
     let directory = Directory::new("stale");
     let path = directory.0.join("socket");
     let options = ListenOptions::default();
@@ -116,7 +116,7 @@ fn a_path_that_a_server_left_behind_is_taken_and_no_other() {
     let in_use = Listener::bind_unix(&path, 0o600, &options).unwrap_err();
     assert_eq!(in_use.kind(), ErrorKind::AddrInUse);
     drop(held);
-    assert!(path.exists(), "the file outlives its server");
+    assert!(path.exists(), "the file remains after the server");
     drop(Listener::bind_unix(&path, 0o666, &options).unwrap());
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
     let file = directory.0.join("file");
@@ -127,19 +127,19 @@ fn a_path_that_a_server_left_behind_is_taken_and_no_other() {
 }
 
 #[test]
-fn accepted_tells_the_listener_and_the_peer() {
+fn accepted_reports_listener_and_peer() {
     let listeners: Vec<Listener> =
         (0..2).map(|_| Listener::bind(loopback(0), &ListenOptions::default()).unwrap()).collect();
     let address = listeners[1].local_addr().unwrap();
     let engine = Engine::new(config(), listeners).unwrap();
     let mut host = Host { engine, app: Probe::echo(), address };
     let (client, _) = host.connect();
-    let Event::Accepted(_, from) = &host.app.events[1] else { panic!("accepted comes after started") };
+    let Event::Accepted(_, from) = &host.app.events[1] else { panic!("accepted follows started") };
     assert_eq!((from.listener, from.peer), (1, client.local_addr().unwrap()));
 }
 
 #[test]
-fn version_6_addresses_work() {
+fn ipv6_addresses_work() {
     let Ok(listener) = Listener::bind((Ipv6Addr::LOCALHOST, 0).into(), &ListenOptions::default()) else {
         return; // A machine without IPv6.
     };
@@ -153,7 +153,7 @@ fn version_6_addresses_work() {
 }
 
 #[test]
-fn a_storm_of_connections_is_served_while_old_ones_are() {
+fn connection_storm_does_not_starve_established_connections() {
     const CONNECTIONS: usize = 2000;
     let config = config().accepts_per_turn(16).unwrap();
     let mut host = Host::with(config, ListenOptions::default(), Probe::echo());
@@ -175,13 +175,13 @@ fn a_storm_of_connections_is_served_while_old_ones_are() {
 }
 
 #[test]
-fn a_turn_accepts_no_more_than_its_share() {
+fn turn_accepts_at_most_accepts_per_turn() {
     let config = config().accepts_per_turn(2).unwrap();
     let mut host = Host::with(config, ListenOptions::default(), Probe::echo());
     let _clients: Vec<TcpStream> = (0..5).map(|_| client(host.address)).collect();
     let mut accepted = 0;
     while accepted < 5 {
-        // The backlog is worked off without waiting for further connections.
+        // The backlog is processed without waiting for further connections.
         host.engine.turn(&mut host.app, None).unwrap();
         let now = host.app.count(Kind::Accepted);
         assert!(now - accepted <= 2, "{now} after {accepted}");
@@ -189,7 +189,7 @@ fn a_turn_accepts_no_more_than_its_share() {
     }
 }
 
-/// Descriptors are a limit of the process, so what exhausts them has a process of its own.
+/// Descriptors are a limit of the process, so a test that exhausts them runs in a process of its own.
 pub(crate) fn in_a_process_of_its_own(test: &str) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--ignored", "--test-threads=1"])
@@ -199,7 +199,7 @@ pub(crate) fn in_a_process_of_its_own(test: &str) {
     assert!(output.status.success() && told.contains("1 passed"), "{told}");
 }
 
-/// A loop whose connections are descriptors. A ring's are not: see `ring`.
+/// A loop whose connections are descriptors. For a ring, where they are not, see `ring`.
 fn with_descriptors() -> Config {
     config().backend(BackendChoice::Poll)
 }
@@ -213,14 +213,14 @@ pub(crate) fn leave_free(descriptors: u64) {
 }
 
 #[test]
-fn a_lack_of_descriptors_ends_when_a_connection_closes() {
+fn descriptor_shortage_ends_when_a_connection_closes() {
     in_a_process_of_its_own("accepting::child_lacks_descriptors_until_a_close");
 }
 
 #[test]
 #[ignore = "run by the test above in a process of its own"]
 fn child_lacks_descriptors_until_a_close() {
-    // The pause is far longer than the test: only closes end it.
+    // The pause is far longer than the test: only a close ends it.
     let config = with_descriptors().accept_backoff(Duration::from_secs(60)).unwrap();
     let app = Probe::new(|io, queues, event| {
         echo(io, queues, event);
@@ -234,18 +234,19 @@ fn child_lacks_descriptors_until_a_close() {
     leave_free(5);
     host.settle();
     assert_eq!((host.app.living(), host.engine.stats().accept_stalls), (5, 1));
-    // The loop sleeps through the shortage, though the backlog is not empty.
+    // The loop sleeps during the shortage, although the backlog is not empty.
     host.engine.post().send(1).unwrap();
     let turns = host.engine.stats().turns;
     while host.app.count(Kind::AppTimer) == 0 {
         host.engine.turn(&mut host.app, None).unwrap();
     }
     assert!(host.engine.stats().turns - turns <= 10);
-    // Those that were accepted are served all the same. Backlogs are first in, first out.
+    // Accepted connections are still served. Backlogs are first in, first out.
     clients[0].write_all(b"served").unwrap();
     host.until(|app| app.count(Kind::Finished) == 1);
     assert_eq!(read_exactly(&mut clients[0], 6), b"served");
-    // A client that goes frees two descriptors, its own and ours: two more come in for it.
+    // A client that closes frees two descriptors, its own and the server's: two more connections are
+    // accepted.
     drop(clients.remove(0));
     host.until(|app| app.count(Kind::Accepted) == 7);
     host.settle();
@@ -255,7 +256,7 @@ fn child_lacks_descriptors_until_a_close() {
     drop(clients.remove(0));
     host.until(|app| app.count(Kind::Accepted) == 20);
     assert_eq!(host.engine.stats().accept_stalls, 1);
-    // The backlog has been emptied, so the next shortage is a new one.
+    // The backlog has been emptied, so the next shortage is reported again.
     host.settle();
     clients.extend((0..3).map(|_| client(host.address)));
     leave_free(1);
@@ -264,7 +265,7 @@ fn child_lacks_descriptors_until_a_close() {
 }
 
 #[test]
-fn a_lack_of_descriptors_ends_by_itself() {
+fn descriptor_shortage_ends_after_backoff() {
     in_a_process_of_its_own("accepting::child_lacks_descriptors_for_a_while");
 }
 
@@ -275,7 +276,7 @@ fn child_lacks_descriptors_for_a_while() {
     let mut host = Host::with(config, ListenOptions::default(), Probe::echo());
     let mut clients: Vec<TcpStream> = (0..10).map(|_| client(host.address)).collect();
     leave_free(0);
-    // Many tries into the shortage the loop still runs.
+    // After many attempts during the shortage the loop still runs.
     for _ in 0..20 {
         assert!(host.engine.turn(&mut host.app, None).unwrap());
     }
@@ -291,7 +292,7 @@ fn child_lacks_descriptors_for_a_while() {
     }
 }
 
-/// One loop hands its listener to another, as to another process, and stops accepting meanwhile.
+/// One loop passes its listener to another, as to another process, and stops accepting meanwhile.
 fn handed_on(from: BackendChoice, to: BackendChoice) {
     let listener = Listener::bind(loopback(0), &ListenOptions::default()).unwrap();
     let address = listener.local_addr().unwrap();
@@ -336,7 +337,7 @@ fn handed_on(from: BackendChoice, to: BackendChoice) {
 }
 
 #[test]
-fn a_listener_is_handed_on_without_a_connection_lost() {
+fn inherited_listener_loses_no_connection() {
     let fails = |backend| Engine::<Probe>::new(Config::default().backend(backend), Vec::new()).is_err();
     let backends: &[BackendChoice] = if fails(BackendChoice::Uring) {
         &[BackendChoice::Poll]
@@ -351,7 +352,7 @@ fn a_listener_is_handed_on_without_a_connection_lost() {
 }
 
 #[test]
-fn threads_are_added_on_the_port_of_a_listener_that_was_alone() {
+fn bind_beside_adds_listeners_to_unshared_port() {
     let options = ListenOptions::default();
     let first = Listener::bind(loopback(0), &options).unwrap();
     let address = first.local_addr().unwrap();

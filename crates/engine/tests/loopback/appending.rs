@@ -12,12 +12,12 @@ use sinews_file::AppendFile;
 
 use crate::support::config;
 
-/// Appends what it is given, one after the other, and notes how that went.
+/// Executes the given appends one after the other, and records the results.
 struct Writer {
     next: VecDeque<Append>,
     refused: Vec<Append>,
     told: Vec<(u64, u64, io::Result<()>)>,
-    /// It stops the loop as soon as something is under way.
+    /// Stops the loop as soon as an append is in flight.
     stops: bool,
 }
 
@@ -35,7 +35,7 @@ impl Writer {
         }
     }
 
-    /// Runs until nothing is left to do. Whether its loop appends at all.
+    /// Runs until all appends are done. Returns whether its loop supports appends.
     fn run(&mut self) -> bool {
         let mut engine = Engine::new(config(), Vec::new()).unwrap();
         engine.run(self).unwrap();
@@ -44,7 +44,7 @@ impl Writer {
             return true;
         }
         let (tag, written) = self.refused.pop().map(|append| (append.tag(), append.written())).unwrap();
-        assert_eq!((tag, written, self.told.len()), (0, 0, 0), "given back as it came");
+        assert_eq!((tag, written, self.told.len()), (0, 0, 0), "returned unchanged");
         false
     }
 }
@@ -81,7 +81,7 @@ impl App for Writer {
     fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
 }
 
-/// A path that is removed again.
+/// A path that is removed on drop.
 struct Place(PathBuf);
 
 impl Place {
@@ -99,11 +99,11 @@ impl Drop for Place {
 }
 
 #[test]
-fn what_is_appended_is_in_the_file_in_order_and_told() {
+fn appends_are_written_in_order_and_reported() {
     let place = Place::new("order");
     let file = Arc::new(AppendFile::create(&place.0).unwrap());
     file.append(&[io::IoSlice::new(b"before ")]).unwrap();
-    // More pieces than one operation takes, and more bytes than a pipe or a socket would.
+    // More pieces than one operation takes, and more bytes than a pipe or a socket would take.
     let piece = |number: u8| Bytes::from(vec![number; 10_000]);
     let many: Vec<Bytes> = (0..200).map(piece).collect();
     let last = vec![Bytes::from_static(b"the"), Bytes::new(), Bytes::from_static(b" end")];
@@ -111,7 +111,7 @@ fn what_is_appended_is_in_the_file_in_order_and_told() {
     let appends = [
         Append::new(file.clone(), many, false, 0),
         Append::new(file.clone(), last, true, 1),
-        // Only synced; and nothing at all.
+        // A sync only; and an empty append.
         Append::new(file.clone(), Vec::new(), true, 2),
         Append::new(file, vec![Bytes::new()], false, 3),
     ];
@@ -125,7 +125,7 @@ fn what_is_appended_is_in_the_file_in_order_and_told() {
 }
 
 #[test]
-fn what_the_disk_refuses_is_told_and_the_loop_goes_on() {
+fn append_errors_are_reported_and_the_loop_continues() {
     let place = Place::new("refused");
     let full = Arc::new(AppendFile::open(Path::new("/dev/full")).unwrap());
     let whole = Arc::new(AppendFile::create(&place.0).unwrap());
@@ -149,7 +149,7 @@ fn what_the_disk_refuses_is_told_and_the_loop_goes_on() {
 }
 
 #[test]
-fn a_loop_that_is_stopped_waits_for_its_appends() {
+fn stopped_loop_waits_for_appends() {
     let place = Place::new("stopped");
     let file = Arc::new(AppendFile::create(&place.0).unwrap());
     let mut writer = Writer::new([Append::new(file, vec![Bytes::from(vec![7; 1 << 20])], true, 0)]);

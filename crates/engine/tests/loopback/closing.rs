@@ -9,7 +9,7 @@ use sinews_engine::{Closed, ConnId, Engine, Flow, Io, ListenOptions, Listener};
 
 use crate::support::{Event, Host, Kind, Probe, Queues, client, config, echo};
 
-/// Whom a callback closes, seen from the connection it is about.
+/// The connection that a callback closes, relative to its own connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Target {
     Itself,
@@ -17,8 +17,8 @@ enum Target {
     Everybody,
 }
 
-/// A rule under which everything happens: large answers to a small buffer, timers, mail; and at the first
-/// event of one kind, closes.
+/// A rule that triggers all events: large answers to a small buffer, timers, mail. It closes at the first
+/// event of one kind.
 fn closing_rule(kind: Kind, target: Target) -> impl FnMut(&mut Io, &mut Queues, &Event) -> Flow {
     let mut done = false;
     let timed = matches!(kind, Kind::Timer | Kind::AppTimer);
@@ -32,7 +32,7 @@ fn closing_rule(kind: Kind, target: Target) -> impl FnMut(&mut Io, &mut Queues, 
                 queues.push(*conn, vec![7; 512 * 1024]);
                 io.send(*conn);
             }
-            // A timer must have the time to be due.
+            // A timer needs time to expire.
             Event::Ended(conn) if !timed => io.shutdown(*conn),
             _ if timed && event.kind() == kind => queues.living().iter().for_each(|conn| io.shutdown(*conn)),
             _ => {}
@@ -44,7 +44,7 @@ fn closing_rule(kind: Kind, target: Target) -> impl FnMut(&mut Io, &mut Queues, 
                 if target == Target::Everybody || itself == (target == Target::Itself) {
                     io.send(conn);
                     io.close(conn);
-                    // All of these are too late.
+                    // All of these commands are too late.
                     io.close(conn);
                     io.send(conn);
                     io.shutdown(conn);
@@ -57,7 +57,7 @@ fn closing_rule(kind: Kind, target: Target) -> impl FnMut(&mut Io, &mut Queues, 
     }
 }
 
-/// Sends a little, ends, and reads whatever comes until the end or an error.
+/// Sends some bytes, shuts down, and reads until the end or an error.
 fn talk(mut stream: TcpStream) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let _ = stream.write_all(b"hello").and_then(|()| stream.shutdown(Shutdown::Write));
@@ -66,7 +66,7 @@ fn talk(mut stream: TcpStream) -> std::thread::JoinHandle<()> {
 }
 
 #[test]
-fn any_callback_may_close_anyone() {
+fn any_callback_may_close_any_connection() {
     use Kind::{Accepted, AppTimer, Ended, Finished, Mail, Progressed, Received, Timer};
     for kind in [Accepted, Received, Ended, Progressed, Finished, Timer, AppTimer, Mail, Kind::Closed] {
         for target in [Target::Itself, Target::Other, Target::Everybody] {
@@ -93,7 +93,7 @@ fn any_callback_may_close_anyone() {
 }
 
 #[test]
-fn a_close_in_received_is_the_last_that_is_received() {
+fn no_chunk_is_received_after_close_in_received() {
     let config = config().receive_buffer(4).unwrap();
     let app = Probe::new(|io, _, event| {
         if let Event::Received(conn, _) = event {
@@ -110,7 +110,7 @@ fn a_close_in_received_is_the_last_that_is_received() {
 }
 
 #[test]
-fn commands_on_a_connection_that_has_gone_touch_no_other() {
+fn commands_on_closed_connection_do_not_affect_slot_reuse() {
     let mut gone: Option<ConnId> = None;
     let app = Probe::new(move |io, queues, event| {
         match event {
@@ -120,7 +120,7 @@ fn commands_on_a_connection_that_has_gone_touch_no_other() {
             }
             Event::Received(conn, _) => {
                 let gone = gone.unwrap();
-                assert_eq!((gone.index(), gone == *conn), (conn.index(), false), "the slot is used again");
+                assert_eq!((gone.index(), gone == *conn), (conn.index(), false), "the slot is reused");
                 io.close(gone);
                 io.shutdown(gone);
                 io.pause(gone);
@@ -148,7 +148,7 @@ fn commands_on_a_connection_that_has_gone_touch_no_other() {
 }
 
 #[test]
-fn a_graceful_stop_refuses_new_connections_and_waits_for_the_old() {
+fn stop_accepting_resets_backlog_and_waits_for_open_connections() {
     let mut host = Host::new(Probe::new(|io, queues, event| {
         if let Event::Mail(_) = event {
             io.stop_accepting();
@@ -174,8 +174,8 @@ fn a_graceful_stop_refuses_new_connections_and_waits_for_the_old() {
 }
 
 #[test]
-fn stop_closes_everyone_and_returns() {
-    // Also when it is asked for in the last callbacks of a turn.
+fn stop_closes_all_connections_and_returns() {
+    // Including a stop in the last callbacks of a turn.
     for kind in [Kind::Received, Kind::Finished, Kind::Mail] {
         let mut host = Host::new(Probe::new(move |io, queues, event| {
             echo(io, queues, event);
@@ -196,13 +196,13 @@ fn stop_closes_everyone_and_returns() {
 }
 
 #[test]
-fn a_loop_without_listeners_has_nothing_to_run_for() {
+fn loop_without_listeners_returns_at_once() {
     let mut engine = Engine::<Probe>::new(config(), Vec::new()).unwrap();
     engine.run(&mut Probe::echo()).unwrap();
 }
 
 #[test]
-fn an_engine_can_be_made_on_one_thread_and_run_on_another() {
+fn engine_runs_on_another_thread_than_its_creator() {
     let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
     let address = listener.local_addr().unwrap();
     let mut engine = Engine::<Probe>::new(config(), vec![listener]).unwrap();
@@ -219,6 +219,6 @@ fn an_engine_can_be_made_on_one_thread_and_run_on_another() {
     });
     let _clients: Vec<TcpStream> = (0..3).map(|_| client(address)).collect();
     post.send(1).unwrap();
-    assert!(thread.join().unwrap() <= 3, "those in the backlog may not have been accepted");
+    assert!(thread.join().unwrap() <= 3, "connections in the backlog may not have been accepted");
     assert!(post.is_gone());
 }

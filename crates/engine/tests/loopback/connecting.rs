@@ -11,7 +11,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::support::{Event, Host, Kind, PATIENCE, Probe, Queues, config, echo, pattern, read_exactly};
 
-/// An application that connects once for each of these when it starts, and says hello at once.
+/// An application that starts these connections at its start, and sends hello at once.
 fn caller(to: Vec<(Remote, ConnectOptions)>) -> Probe {
     Probe::new(move |io, queues, event| {
         if let Event::Started = event {
@@ -29,7 +29,7 @@ fn to(address: SocketAddr) -> (Remote, ConnectOptions) {
     (address.into(), ConnectOptions::default())
 }
 
-/// Both loops by turns, until `done`.
+/// Runs both loops alternately, until `done`.
 fn until(client: &mut Host, server: &mut Host, done: impl Fn(&Probe, &Probe) -> bool) {
     let deadline = std::time::Instant::now() + PATIENCE;
     while !done(&client.app, &server.app) {
@@ -41,17 +41,17 @@ fn until(client: &mut Host, server: &mut Host, done: impl Fn(&Probe, &Probe) -> 
     }
 }
 
-/// The error that the one connection of this loop ended with.
+/// The error that ended the loop's only connection.
 fn failure(mut client: Host) -> ErrorKind {
     client.engine.run(&mut client.app).unwrap();
     assert_eq!((client.app.count(Kind::Connected), client.app.count(Kind::Closed)), (0, 1));
     let Some(Event::Closed(_, Closed::Error(error))) = client.app.events.pop() else {
-        panic!("it has failed: {:?}", client.app.events)
+        panic!("not closed by an error: {:?}", client.app.events)
     };
     error.kind()
 }
 
-/// An address at which connections are not answered: the one place of its backlog is taken.
+/// An address that does not answer: its backlog of one connection is full.
 fn deaf() -> (Socket, SocketAddr, Vec<Socket>) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SockAddr::from(SocketAddr::from(([127, 0, 0, 1], 0)))).unwrap();
@@ -68,7 +68,7 @@ fn deaf() -> (Socket, SocketAddr, Vec<Socket>) {
 }
 
 #[test]
-fn what_was_asked_for_before_leaves_when_it_is_connected() {
+fn bytes_queued_before_connect_are_sent_once_connected() {
     let mut server = Host::new(Probe::echo());
     let mut client = Host::connecting(caller(vec![to(server.address)]));
     until(&mut client, &mut server, |client, _| {
@@ -80,7 +80,7 @@ fn what_was_asked_for_before_leaves_when_it_is_connected() {
 }
 
 #[test]
-fn an_end_asked_for_before_follows_what_was_sent() {
+fn shutdown_before_connect_follows_queued_bytes() {
     let mut server = Host::new(Probe::echo());
     let address = server.address;
     let mut client = Host::connecting(Probe::new(move |io, queues, event| {
@@ -97,20 +97,17 @@ fn an_end_asked_for_before_follows_what_was_sent() {
         panic!("{:?}", client.app.events.last())
     };
     assert_eq!(client.app.received(*conn), pattern(300_000));
-    assert!(
-        !client.engine.turn(&mut client.app, Some(Duration::ZERO)).unwrap(),
-        "nothing is left to run for"
-    );
+    assert!(!client.engine.turn(&mut client.app, Some(Duration::ZERO)).unwrap(), "no work is left");
 }
 
 #[test]
-fn a_refusal_is_told_with_its_error() {
+fn refused_connect_reports_its_error() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     assert_eq!(failure(Host::connecting(caller(vec![to(nobody)]))), ErrorKind::ConnectionRefused);
 }
 
 #[test]
-fn an_address_that_is_not_ours_cannot_be_connected_from() {
+fn connect_from_foreign_address_fails() {
     let server = Host::new(Probe::echo());
     let elsewhere = ConnectOptions::default().local(([192, 0, 2, 1], 0).into());
     let client = Host::connecting(caller(vec![(server.address.into(), elsewhere)]));
@@ -118,7 +115,7 @@ fn an_address_that_is_not_ours_cannot_be_connected_from() {
 }
 
 #[test]
-fn a_reset_right_behind_the_connection_is_a_reset() {
+fn reset_right_after_connect_is_reported_as_reset() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut client = Host::connecting(caller(vec![to(listener.local_addr().unwrap())]));
     let peer = std::thread::spawn(move || super::support::reset(listener.accept().unwrap().0));
@@ -128,7 +125,7 @@ fn a_reset_right_behind_the_connection_is_a_reset() {
 }
 
 #[test]
-fn many_are_connected_each_to_its_own() {
+fn many_connections_keep_their_ids() {
     const CONNECTIONS: usize = 700;
     let mut server = Host::new(Probe::echo());
     let mut client = Host::connecting(Probe::new({
@@ -159,7 +156,7 @@ fn many_are_connected_each_to_its_own() {
 }
 
 #[test]
-fn it_comes_from_the_address_that_was_asked_for() {
+fn connect_uses_requested_local_address() {
     let mut server = Host::new(Probe::echo());
     let sources: Vec<IpAddr> = (1..=3).map(|last| Ipv4Addr::new(127, 0, 0, last).into()).collect();
     if sources.iter().any(|source| TcpListener::bind((*source, 0)).is_err()) {
@@ -179,7 +176,7 @@ fn it_comes_from_the_address_that_was_asked_for() {
     assert_eq!(peers, sources);
 }
 
-/// Asks for a connection when it starts, and does something with it at once or a moment later.
+/// Starts a connection at its start, and executes `act` on it at once or later.
 fn interrupted(address: SocketAddr, later: bool, act: impl Fn(&mut Io, &mut Queues) + 'static) -> Probe {
     Probe::new(move |io, queues, event| {
         match event {
@@ -203,7 +200,7 @@ fn interrupted(address: SocketAddr, later: bool, act: impl Fn(&mut Io, &mut Queu
 }
 
 #[test]
-fn one_that_is_closed_before_it_began_is_not_begun() {
+fn connection_closed_before_start_is_not_started() {
     let mut server = Host::new(Probe::echo());
     let mut client = Host::connecting(interrupted(server.address, false, |_, _| {}));
     client.engine.run(&mut client.app).unwrap();
@@ -213,7 +210,7 @@ fn one_that_is_closed_before_it_began_is_not_begun() {
 }
 
 #[test]
-fn a_timer_closes_one_that_is_not_answered() {
+fn timer_closes_unanswered_connect() {
     let (_listener, address, _filling) = deaf();
     let mut client = Host::connecting(interrupted(address, true, |_, _| {}));
     client.until(|app| app.count(Kind::Closed) == 1);
@@ -222,7 +219,7 @@ fn a_timer_closes_one_that_is_not_answered() {
 }
 
 #[test]
-fn a_loop_that_stops_closes_what_it_is_connecting() {
+fn stop_closes_pending_connects() {
     let (_listener, address, _filling) = deaf();
     let client = Probe::new(move |io, queues, event| {
         match event {
@@ -245,7 +242,7 @@ fn a_loop_that_stops_closes_what_it_is_connecting() {
 }
 
 #[test]
-fn a_loop_without_connections_runs_until_it_is_stopped_if_asked_to() {
+fn run_until_stopped_keeps_empty_loop_running() {
     let mut client = Host::connecting(Probe::new(|io, _, event| {
         match event {
             Event::Started => io.run_until_stopped(),
@@ -261,14 +258,14 @@ fn a_loop_without_connections_runs_until_it_is_stopped_if_asked_to() {
 }
 
 #[test]
-fn a_loop_with_nothing_to_do_returns_at_once() {
+fn loop_without_work_returns_at_once() {
     let mut client = Host::connecting(caller(Vec::new()));
     client.engine.run(&mut client.app).unwrap();
     assert_eq!(client.app.count(Kind::Started), 1);
 }
 
 #[test]
-fn a_path_is_connected_to() {
+fn connects_to_unix_path() {
     let directory = std::env::temp_dir().join(format!("sinews-connect-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let path: Arc<Path> = directory.join("socket").into();
@@ -288,8 +285,8 @@ fn a_path_is_connected_to() {
 }
 
 #[test]
-fn a_loop_that_accepts_connects_as_well() {
-    // It calls itself.
+fn loop_accepts_and_connects() {
+    // It connects to itself.
     let mut host = Host::new(Probe::echo());
     let address = host.address;
     host.app = Probe::new(move |io, queues, event| {
@@ -310,7 +307,7 @@ fn a_loop_that_accepts_connects_as_well() {
 }
 
 #[test]
-fn a_ring_connects_more_than_there_are_descriptors() {
+fn ring_connects_beyond_descriptor_limit() {
     super::accepting::in_a_process_of_its_own("connecting::child_has_few_descriptors");
 }
 
@@ -320,11 +317,12 @@ fn child_has_few_descriptors() {
     const CONNECTIONS: usize = 60;
     let engine = Engine::<Probe>::new(config(), Vec::new()).unwrap();
     if engine.backend() != BackendChoice::Uring {
-        return println!("skipped: there is no ring here");
+        return println!("skipped: io_uring is not available");
     }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut client = Host::connecting(caller(vec![to(listener.local_addr().unwrap()); CONNECTIONS]));
-    // Those that move into the table at once need one each, for a moment; the table is as large as the limit was.
+    // Sockets need a descriptor each until they are in the table; the table has the size of the original
+    // limit.
     let before = rlimit::Resource::NOFILE.get().unwrap();
     super::accepting::leave_free(CONNECTIONS as u64 + 5);
     client.until(|app| app.count(Kind::Connected) == CONNECTIONS);

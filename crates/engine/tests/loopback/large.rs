@@ -1,4 +1,4 @@
-//! Bulk that an application receives into buffers of its own.
+//! Large messages that an application receives into buffers of its own.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
@@ -8,10 +8,10 @@ use sinews_engine::{Closed, Flow, ListenOptions};
 
 use crate::support::{Event, Host, Kind, Probe, RESUME_ALL, client, config, pattern, reset};
 
-/// More than the sockets between the two hold.
+/// More than the buffers of both sockets hold.
 const BULK: usize = 12 << 20;
 
-/// Writes the bulk from a thread of its own, and then `after`.
+/// Writes `BULK` bytes on a thread of its own, and then calls `after`.
 fn send_bulk(mut stream: TcpStream, after: impl FnOnce(TcpStream) + Send + 'static) -> JoinHandle<()> {
     std::thread::spawn(move || {
         stream.write_all(&pattern(BULK)).unwrap();
@@ -20,7 +20,7 @@ fn send_bulk(mut stream: TcpStream, after: impl FnOnce(TcpStream) + Send + 'stat
 }
 
 #[test]
-fn bulk_comes_in_order_whoever_owns_the_buffer() {
+fn bulk_is_in_order_for_lent_and_own_buffers() {
     for most in [5000, 64 << 10, 1 << 20] {
         let mut host = Host::new(Probe::echo_nothing().lending(most));
         let sending = send_bulk(client(host.address), |stream| stream.shutdown(Shutdown::Write).unwrap());
@@ -28,14 +28,14 @@ fn bulk_comes_in_order_whoever_owns_the_buffer() {
         sending.join().unwrap();
         let conn = host.app.accepted()[0];
         assert!(host.app.received(conn) == pattern(BULK), "{most}");
-        assert!(host.app.received_large > 0, "{most}: nothing came into its buffers");
+        assert!(host.app.received_large > 0, "{most}: no bytes arrived in lent buffers");
         assert_eq!(host.engine.stats().received_bytes, BULK as u64);
     }
 }
 
 #[test]
-fn a_pause_holds_bulk_too() {
-    // It pauses after each piece, and mail resumes it.
+fn pause_applies_to_lent_buffers() {
+    // Pauses after each piece; mail resumes it.
     let app = Probe::new(|_, _, event| match event {
         Event::Received(..) => Flow::Pause,
         _ => Flow::Continue,
@@ -59,8 +59,8 @@ fn a_pause_holds_bulk_too() {
 }
 
 #[test]
-fn a_pause_by_another_callback_waits_for_the_buffer_in_flight() {
-    // Every letter pauses or resumes the connection, whatever it does.
+fn pause_by_another_callback_defers_buffer_in_flight() {
+    // Each piece of mail pauses or resumes the connection in any state.
     let mut paused = false;
     let app = Probe::new(move |io, queues, event| {
         if let (Event::Mail(_), [conn]) = (event, queues.living()) {
@@ -86,7 +86,7 @@ fn a_pause_by_another_callback_waits_for_the_buffer_in_flight() {
 }
 
 #[test]
-fn a_buffer_that_is_lent_when_the_peer_resets_does_no_harm() {
+fn reset_with_lent_buffer_closes_connection() {
     for last in [0, 1, 100_000] {
         let mut host = Host::new(Probe::echo_nothing().lending(256 << 10));
         let sending = send_bulk(client(host.address), move |mut stream| {
@@ -101,7 +101,7 @@ fn a_buffer_that_is_lent_when_the_peer_resets_does_no_harm() {
 }
 
 #[test]
-fn closing_in_the_middle_of_bulk_waits_for_the_buffer() {
+fn close_within_bulk_waits_for_lent_buffer() {
     let app = Probe::new(|io, _, event| {
         if let Event::Received(conn, chunk) = event
             && chunk.len() > 1000
@@ -115,7 +115,7 @@ fn closing_in_the_middle_of_bulk_waits_for_the_buffer() {
     });
     let mut host = Host::with(config(), ListenOptions::default(), app.lending(256 << 10));
     let mut stream = client(host.address);
-    // It may fail, if it is not through when the end comes.
+    // The write may fail if the connection closes first.
     let sending = std::thread::spawn(move || stream.write_all(&pattern(BULK)).is_ok());
     host.until(|app| app.count(Kind::Closed) == 1);
     sending.join().unwrap();

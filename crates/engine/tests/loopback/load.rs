@@ -1,4 +1,4 @@
-//! What a loop tells of its load: the same on both backends.
+//! Load counters of a loop, identical on both backends.
 
 use std::io::{IoSlice, Read, Write};
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use sinews_engine::{Accepted, App, Chain, Closed, ConnId, Engine, Flow, Io, List
 
 use crate::support::{client, config};
 
-/// Bytes of an answer: they fit what a socket takes at once.
+/// Bytes of an answer: they fit the send buffer of a socket.
 const ANSWER: usize = 64 << 10;
 
-/// Answers each byte with many, which cost it nothing to make. All of its work is the kernel's.
+/// Answers each byte with a large payload that costs no work to create. All of its work is kernel time.
 struct Source {
     bytes: &'static [u8],
     wanted: bool,
@@ -55,14 +55,14 @@ impl App for Source {
     fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
 }
 
-/// Processor time of this thread in the system's own books.
+/// CPU time of this thread according to the system's accounting.
 fn books() -> Option<Duration> {
     let books = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     books.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
 #[test]
-fn work_within_the_kernel_counts_as_work_and_sleep_does_not() {
+fn kernel_time_counts_as_load_and_sleep_does_not() {
     let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
     let address = listener.local_addr().unwrap();
     let asking = std::thread::spawn(move || {
@@ -71,7 +71,7 @@ fn work_within_the_kernel_counts_as_work_and_sleep_does_not() {
             stream.write_all(b"x").unwrap();
             stream.read_exact(&mut answer).unwrap();
         }
-        // Asleep: no load.
+        // Sleep: no load.
         std::thread::sleep(Duration::from_millis(300));
     });
     let mut engine = Engine::<Source>::new(config(), vec![listener]).unwrap();
@@ -80,14 +80,14 @@ fn work_within_the_kernel_counts_as_work_and_sleep_does_not() {
     let (passed, after) = (begun.elapsed(), books());
     asking.join().unwrap();
     let (Some(before), Some(after)) = (before, after) else {
-        return println!("skipped: the system keeps no books of a thread");
+        return println!("skipped: the system has no CPU accounting per thread");
     };
     let (stats, used) = (engine.stats(), after - before);
-    let cpu = stats.cpu.expect("a system with books tells it");
+    let cpu = stats.cpu.expect("CPU time is available");
     assert!(cpu <= after && after - cpu < Duration::from_millis(50) + used / 10, "{cpu:?} of {after:?}");
-    // One turn in sixteen is timed, and what it tells is about the whole.
+    // One turn in sixteen is timed, and its values represent the whole.
     let load = used.as_secs_f64() / passed.as_secs_f64();
     let timed = stats.timed_busy.as_secs_f64() / (stats.timed_busy + stats.timed_waiting).as_secs_f64();
-    assert!(timed > load / 2.0, "busy for {timed:.3} of the time that was timed, and for {load:.3} of all");
+    assert!(timed > load / 2.0, "load {timed:.3} in timed turns, {load:.3} in total");
     assert!(passed - used > Duration::from_millis(200), "it slept");
 }

@@ -16,7 +16,7 @@ fn mail(app: &Probe) -> Vec<u64> {
 }
 
 #[test]
-fn every_piece_of_four_threads_arrives_once_and_in_order() {
+fn mail_of_four_threads_arrives_once_and_in_order() {
     const THREADS: u64 = 4;
     const PIECES: u64 = 10_000;
     let mut host = Host::new(Probe::echo());
@@ -33,8 +33,8 @@ fn every_piece_of_four_threads_arrives_once_and_in_order() {
     while mail(&host.app).len() < (THREADS * PIECES) as usize {
         let begun = Instant::now();
         host.engine.turn(&mut host.app, Some(PATIENCE)).unwrap();
-        // Wake-ups that are overtaken by their mail make empty turns, as many as there are threads; a lost one
-        // would let the loop sleep as long as it may.
+        // Mail that overtakes its wake-up causes empty turns, at most one per thread; a lost wake-up would
+        // let the loop sleep without limit.
         assert!(begun.elapsed() < PATIENCE, "a wake-up was lost");
     }
     for thread in threads {
@@ -50,11 +50,11 @@ fn every_piece_of_four_threads_arrives_once_and_in_order() {
 }
 
 #[test]
-fn a_burst_wakes_the_loop_once() {
+fn burst_of_mail_wakes_the_loop_once() {
     let mut host = Host::new(Probe::echo());
     let post = host.engine.post();
     host.settle();
-    // The loop is awake, as far as the box knows: no wake-up at all is needed.
+    // The loop counts as awake, so no wake-up is needed.
     for piece in 0..1000 {
         post.send(piece).unwrap();
     }
@@ -64,7 +64,7 @@ fn a_burst_wakes_the_loop_once() {
 }
 
 #[test]
-fn a_sleeping_loop_is_woken_every_time() {
+fn sleeping_loop_is_woken_for_each_mail() {
     const ROUNDS: u64 = 2000;
     let (answer, answered) = mpsc::channel();
     let mut host = Host::new(Probe::new(move |_, _, event| {
@@ -88,7 +88,7 @@ fn a_sleeping_loop_is_woken_every_time() {
 }
 
 #[test]
-fn a_full_box_returns_the_mail() {
+fn full_mailbox_returns_mail_to_sender() {
     let config = config().mailbox(3).unwrap();
     let mut host = Host::with(config, ListenOptions::default(), Probe::echo());
     let post = host.engine.post();
@@ -103,7 +103,7 @@ fn a_full_box_returns_the_mail() {
 }
 
 #[test]
-fn mail_to_an_engine_that_is_gone_comes_back() {
+fn mail_to_dropped_engine_is_returned() {
     let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
     let engine = Engine::<Probe>::new(config(), vec![listener]).unwrap();
     let post = engine.post();

@@ -1,5 +1,5 @@
 //! The engine over real loopback sockets. Every application here is a [`support::Probe`], which checks the
-//! life cycle of each connection whatever else a test is about.
+//! life cycle of each connection in every test.
 
 mod accepting;
 mod appending;

@@ -10,7 +10,7 @@ use crate::support::{
 };
 
 #[test]
-fn a_message_costs_one_receive_and_one_send() {
+fn message_costs_one_receive_and_one_send() {
     let mut host = Host::new(Probe::echo());
     let (mut client, _) = host.connect();
     for round in 1..=500_usize {
@@ -25,11 +25,11 @@ fn a_message_costs_one_receive_and_one_send() {
 }
 
 #[test]
-fn messages_that_wait_together_are_received_together() {
+fn pending_messages_are_received_in_one_receive() {
     let mut host = Host::new(Probe::echo());
     let (mut client, _) = host.connect();
     host.settle();
-    // Loopback delivers at once, but a busy machine may deliver late; so it is enough to see it once.
+    // Loopback delivers at once, but a busy machine may deliver late; so one success is enough.
     let together = (0..50).any(|_| {
         let before = host.engine.stats();
         for _ in 0..50 {
@@ -64,8 +64,8 @@ fn any_buffer_size_receives_the_same_bytes() {
 }
 
 #[test]
-fn nothing_is_received_in_a_pause_and_nothing_is_lost_by_it() {
-    // The small buffer makes the pause come in the middle of what waits in the kernel.
+fn pause_stops_receiving_without_loss() {
+    // With the small buffer the pause begins while bytes are left in the kernel.
     let config = config().receive_buffer(16).unwrap();
     let app = Probe::new(|io, queues, event| {
         echo(io, queues, event);
@@ -77,7 +77,7 @@ fn nothing_is_received_in_a_pause_and_nothing_is_lost_by_it() {
     let sent = pattern(100);
     client.write_all(&sent[..40]).unwrap();
     host.until(|app| app.count(Kind::Received) == 1);
-    // These come during the pause, with an edge nobody waits for; then the end.
+    // These bytes arrive during the pause, with an unobserved edge; the end follows.
     client.write_all(&sent[40..]).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
     let mut chunks = 1;
@@ -88,14 +88,14 @@ fn nothing_is_received_in_a_pause_and_nothing_is_lost_by_it() {
         host.until(|app| app.count(Kind::Received) > chunks || app.count(Kind::Ended) > 0);
         chunks += 1;
     }
-    assert!(chunks >= 7, "{chunks}: the end came with a chunk");
+    assert!(chunks >= 7, "{chunks}: the end arrived with a chunk");
     host.until(|app| app.why(conn).is_some());
     assert_eq!(host.app.received(conn), sent);
     assert!(matches!(host.app.why(conn), Some(Closed::Finished)));
 }
 
 #[test]
-fn a_pause_that_drained_the_socket_still_sees_what_comes_later() {
+fn paused_drained_socket_receives_later_bytes_after_resume() {
     let mut host = Host::new(Probe::new(|_, _, _| Flow::Pause));
     let post = host.engine.post();
     let (mut client, conn) = host.connect();
@@ -109,7 +109,7 @@ fn a_pause_that_drained_the_socket_still_sees_what_comes_later() {
 }
 
 #[test]
-fn a_connection_may_be_paused_from_the_start() {
+fn connection_can_be_paused_in_accepted() {
     let mut host = Host::new(Probe::new(|io, _, event| {
         if let Event::Accepted(conn, _) = event {
             io.pause(*conn);
@@ -125,7 +125,7 @@ fn a_connection_may_be_paused_from_the_start() {
 }
 
 #[test]
-fn a_reset_in_a_pause_is_found_on_resume() {
+fn reset_during_pause_is_reported_on_resume() {
     let mut host = Host::new(Probe::new(|_, _, _| Flow::Pause));
     let (mut client, conn) = host.connect();
     client.write_all(b"x").unwrap();
@@ -138,7 +138,7 @@ fn a_reset_in_a_pause_is_found_on_resume() {
 }
 
 #[test]
-fn a_reset_in_a_pause_is_found_by_a_send() {
+fn reset_during_pause_is_reported_by_send() {
     let mut host = Host::new(Probe::new(|io, queues, event| {
         if let Event::Mail(_) = event {
             let conn = queues.only();
@@ -160,7 +160,7 @@ fn a_reset_in_a_pause_is_found_by_a_send() {
 }
 
 #[test]
-fn sending_goes_on_after_the_peer_has_ended() {
+fn sending_continues_after_peer_shutdown() {
     let body = pattern(1 << 20);
     let reply = body.clone();
     let mut host = Host::new(Probe::new(move |io, queues, event| {
@@ -184,7 +184,7 @@ fn sending_goes_on_after_the_peer_has_ended() {
 }
 
 #[test]
-fn receiving_goes_on_after_our_side_has_ended() {
+fn receiving_continues_after_local_shutdown() {
     let mut host = Host::new(Probe::new(|io, queues, event| {
         match event {
             Event::Accepted(conn, _) => {
@@ -203,11 +203,11 @@ fn receiving_goes_on_after_our_side_has_ended() {
     let mut read = Vec::new();
     host.settle();
     client.read_to_end(&mut read).unwrap();
-    assert_eq!(read, b"last words", "what is queued leaves before the end, asked for or not");
+    assert_eq!(read, b"last words", "queued bytes are sent before the shutdown");
     client.write_all(b"still here").unwrap();
     host.until(|app| app.received(conn) == b"still here");
     host.settle();
-    assert_eq!(host.engine.stats().sends, 1, "nothing is sent after the end");
+    assert_eq!(host.engine.stats().sends, 1, "no send follows the shutdown");
     drop(client);
     host.until(|app| app.why(conn).is_some());
     assert_eq!(host.app.count(Kind::Ended), 1);
@@ -215,7 +215,7 @@ fn receiving_goes_on_after_our_side_has_ended() {
 }
 
 #[test]
-fn a_reset_closes_once() {
+fn reset_closes_once() {
     let mut host = Host::new(Probe::echo());
     let (mut client, conn) = host.connect();
     client.write_all(b"x").unwrap();
@@ -228,20 +228,20 @@ fn a_reset_closes_once() {
 }
 
 #[test]
-fn a_reset_after_the_end_is_found_without_sending() {
+fn reset_after_peer_shutdown_is_reported_without_send() {
     let mut host = Host::new(Probe::new(|_, _, _| Flow::Continue));
     let (client, conn) = host.connect();
     client.shutdown(Shutdown::Write).unwrap();
     host.until(|app| app.count(Kind::Ended) == 1);
     host.settle();
-    assert!(host.app.why(conn).is_none(), "our side is open still");
+    assert!(host.app.why(conn).is_none(), "the local side is still open");
     reset(client);
     host.until(|app| app.why(conn).is_some());
     assert!(matches!(host.app.why(conn), Some(Closed::Reset)));
 }
 
 #[test]
-fn a_flood_on_one_connection_does_not_starve_another() {
+fn flood_on_one_connection_does_not_starve_another() {
     let config =
         config().receive_buffer(4096).unwrap().receives_per_turn(2).unwrap().ring_buffers(2).unwrap();
     let mut host = Host::with(config, ListenOptions::default(), Probe::new(|_, _, _| Flow::Continue));
@@ -251,7 +251,8 @@ fn a_flood_on_one_connection_does_not_starve_another() {
     let sent = pattern(256 * 1024);
     flood.write_all(&sent).unwrap();
     quiet.write_all(b"me too").unwrap();
-    // When the few bytes arrive beside the many is the system's affair; what one turn takes of these is the loop's.
+    // The system determines when the small message arrives; the loop determines how much of the flood one
+    // turn receives.
     while host.app.received(modest) != b"me too" {
         let before = host.app.received(flooding).len();
         host.engine.turn(&mut host.app, Some(PATIENCE)).unwrap();

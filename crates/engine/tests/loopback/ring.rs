@@ -1,4 +1,5 @@
-//! What only a ring does, or only its absence. On a system that refuses rings these say so and pass.
+//! Behavior specific to rings, and to their absence. On a system that refuses rings these tests are
+//! skipped.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -17,7 +18,7 @@ fn uring() -> Config {
     Config::default().backend(BackendChoice::Uring)
 }
 
-/// Whether there is a ring to test.
+/// Whether the system refuses rings.
 fn refused() -> bool {
     let refusal = Engine::<Probe>::new(uring(), Vec::new()).err();
     if let Some(error) = &refusal {
@@ -28,7 +29,7 @@ fn refused() -> bool {
 }
 
 #[test]
-fn connections_beyond_the_table_wait_and_come_in_as_others_go() {
+fn connections_beyond_table_wait_until_others_close() {
     if refused() {
         return;
     }
@@ -40,7 +41,7 @@ fn connections_beyond_the_table_wait_and_come_in_as_others_go() {
     clients[0].write_all(b"served").unwrap();
     host.until(|app| app.count(Kind::Finished) == 1);
     assert_eq!(read_exactly(&mut clients[0], 6), b"served");
-    // Each that goes makes place for one. Backlogs are first in, first out.
+    // Each close frees a slot. Backlogs are first in, first out.
     for gone in 1..=15 {
         drop(clients.remove(0));
         host.until(|app| app.count(Kind::Accepted) == 5 + gone);
@@ -57,7 +58,7 @@ fn connections_beyond_the_table_wait_and_come_in_as_others_go() {
 }
 
 #[test]
-fn connections_are_no_descriptors_of_the_process() {
+fn connections_use_no_process_descriptors() {
     if refused() {
         return;
     }
@@ -73,10 +74,10 @@ fn child_counts_descriptors() {
     let before = open();
     let clients: Vec<TcpStream> = (0..50).map(|_| client(host.address)).collect();
     host.until(|app| app.living() == 50);
-    assert_eq!(open() - before, clients.len(), "the clients' ends and no others");
+    assert_eq!(open() - before, clients.len(), "only the clients' descriptors");
 }
 
-/// Echoes, has no use for its chains, and counts.
+/// Echoes, ignores its returned chains, and counts.
 struct Echo {
     pending: Vec<Vec<u8>>,
     served: Arc<AtomicU64>,
@@ -115,7 +116,7 @@ impl App for Echo {
     fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
 }
 
-/// Runs an echo on a thread, has `talk` talk to it, and answers what it counted after `talk` has ended.
+/// Runs an echo on a thread while `talk` runs, and returns its counters.
 fn calls_of(talk: impl FnOnce(std::net::SocketAddr) + Send + 'static) -> (u64, u64) {
     let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
     let address = listener.local_addr().unwrap();
@@ -140,12 +141,12 @@ fn one_message_in_flight_costs_one_system_call() {
             assert_eq!(read_exactly(&mut stream, 1), b"x");
         }
     });
-    // Beside them: the first turn, accepting, the peer's end, closing, stopping.
+    // In addition: the first turn, accepting, the peer's end, closing, stopping.
     assert_eq!(served, MESSAGES);
     assert!((MESSAGES..MESSAGES + 20).contains(&enters), "{enters} calls for {MESSAGES} messages");
 }
 
-/// Answers each chunk, and has more to say from its mail on: when the answer has left.
+/// Answers each chunk. Its mail queues more bytes to send behind the answer.
 #[derive(Default)]
 struct Follower {
     answers: bool,
@@ -180,7 +181,7 @@ impl App for Follower {
 }
 
 #[test]
-fn a_chain_comes_home_at_once_when_something_hangs_on_it_after_it_was_fired() {
+fn fired_chain_completes_at_once_when_more_is_queued_behind() {
     if refused() {
         return;
     }
@@ -189,7 +190,7 @@ fn a_chain_comes_home_at_once_when_something_hangs_on_it_after_it_was_fired() {
     let mut engine = Engine::<Follower>::new(uring(), vec![listener]).unwrap();
     let (mut app, post) = (Follower::default(), engine.post());
     let mut stream = client(address);
-    // Accepting takes a few turns; what is written then is there when the next turn begins, and so is the mail.
+    // Accepting takes a few turns; the bytes and the mail are available when the next turn begins.
     (0..10).for_each(|_| assert!(engine.turn(&mut app, Some(Duration::ZERO)).unwrap()));
     stream.write_all(b"x").unwrap();
     post.send(()).unwrap();
@@ -197,15 +198,15 @@ fn a_chain_comes_home_at_once_when_something_hangs_on_it_after_it_was_fired() {
     while app.finished == 0 {
         engine.turn(&mut app, Some(Duration::from_secs(60))).unwrap();
     }
-    assert!(app.follows, "the mail was read before the chain was home");
-    // A loop that sleeps on it wakes after a second.
+    assert!(app.follows, "the mail was read before the chain completed");
+    // A loop that sleeps on the chain wakes after a second.
     let took = begun.elapsed();
-    assert!(took < Duration::from_millis(500), "the chain came home after {took:?}");
+    assert!(took < Duration::from_millis(500), "the chain completed after {took:?}");
     assert_eq!(read_exactly(&mut stream, 6), b"answer");
 }
 
 #[test]
-fn what_came_together_is_answered_by_one_send() {
+fn burst_is_answered_by_one_send() {
     if refused() {
         return;
     }
@@ -220,7 +221,7 @@ fn what_came_together_is_answered_by_one_send() {
 }
 
 #[test]
-fn many_connections_share_a_call() {
+fn many_connections_share_a_system_call() {
     if refused() {
         return;
     }
@@ -230,7 +231,8 @@ fn many_connections_share_a_call() {
     for round in 1..=50 {
         host.settle();
         let before = host.engine.stats();
-        // All have written before the loop runs; how many have arrived by then is the system's affair.
+        // All clients have written before the loop runs; the system determines how many messages have
+        // arrived by then.
         for client in &mut clients {
             client.write_all(b"x").unwrap();
         }
@@ -244,7 +246,7 @@ fn many_connections_share_a_call() {
 }
 
 #[test]
-fn a_loop_with_a_ring_is_woken_through_it() {
+fn ring_loop_is_woken_through_its_ring() {
     if refused() {
         return;
     }
@@ -262,15 +264,15 @@ fn a_loop_with_a_ring_is_woken_through_it() {
     let post = posting.join().unwrap();
     assert!(host.engine.stats().wakes <= 100);
     drop(host);
-    assert!(post.is_gone() && post.send(1).is_err(), "the ring is gone, and nobody wakes another's");
+    assert!(post.is_gone() && post.send(1).is_err(), "the engine is gone, and no other ring is woken");
 }
 
 #[test]
-fn an_engine_that_is_dropped_in_the_middle_lets_go_of_everything() {
+fn dropped_engine_releases_sockets_and_memory() {
     if refused() {
         return;
     }
-    // Sends that nobody reads, receives that are armed, a paused connection with more to come.
+    // Unread sends, armed receives, a paused connection with pending bytes.
     let app = Probe::new(|io, queues, event| {
         if let Event::Received(conn, _) = event {
             queues.push(*conn, vec![1; 8 << 20]);
@@ -287,14 +289,14 @@ fn an_engine_that_is_dropped_in_the_middle_lets_go_of_everything() {
     host.until(|app| app.count(Kind::Progressed) >= 5);
     drop(host);
     for mut client in clients {
-        // Every socket is closed: the end comes, or a reset.
+        // Every socket is closed: clients read an end or a reset.
         let mut rest = Vec::new();
         let _ = client.read_to_end(&mut rest);
     }
 }
 
 #[test]
-fn a_system_that_refuses_rings_is_served_by_readiness() {
+fn refused_ring_falls_back_to_readiness() {
     for errno in ["EPERM", "ENOSYS"] {
         let program = std::env::current_exe().unwrap();
         let output = std::process::Command::new(program)
@@ -329,7 +331,7 @@ fn child_is_refused() {
     host.engine.turn(&mut host.app, Some(Duration::ZERO)).unwrap();
 }
 
-/// As the default profile of container runtimes does.
+/// Like the default profile of container runtimes.
 fn refuse_rings(errno: i32) {
     use seccompiler::{SeccompAction, SeccompFilter};
     let rules = [(libc::SYS_io_uring_setup, Vec::new())].into_iter().collect();
@@ -341,16 +343,16 @@ fn refuse_rings(errno: i32) {
 }
 
 #[test]
-fn a_small_limit_on_locked_memory_makes_a_smaller_ring_or_none() {
+fn small_memlock_limit_yields_smaller_ring_or_fallback() {
     use std::os::unix::process::CommandExt;
     if refused() {
         return;
     }
-    // The limit holds for those who are not root, so the child becomes nobody, from a place it may read.
+    // The limit does not apply to root, so the child runs as user nobody, from a readable path.
     let here = std::env::current_exe().unwrap();
     let there = std::env::temp_dir().join(format!("sinews-ring-test-{}", std::process::id()));
     if std::fs::copy(&here, &there).is_err() {
-        return println!("skipped: cannot copy the test to where others may run it");
+        return println!("skipped: cannot copy the test to a world-executable path");
     }
     for (limit, served) in [("65536", "Uring"), ("4096", "Poll")] {
         let output = std::process::Command::new(&there)
@@ -360,7 +362,7 @@ fn a_small_limit_on_locked_memory_makes_a_smaller_ring_or_none() {
             .uid(NOBODY)
             .output();
         let Ok(output) = output else {
-            println!("skipped: only root can become somebody else");
+            println!("skipped: only root can change the user");
             break;
         };
         let told = String::from_utf8_lossy(&output.stdout);
@@ -391,7 +393,7 @@ fn child_has_little_locked_memory() {
 const NOBODY: u32 = 65_534;
 
 #[test]
-fn more_at_once_than_the_queues_hold_is_served() {
+fn bursts_beyond_queue_capacity_are_served() {
     if refused() {
         return;
     }

@@ -17,8 +17,8 @@ fn read_all(mut client: TcpStream) -> JoinHandle<Vec<u8>> {
 }
 
 #[test]
-fn whatever_a_turn_queues_leaves_in_one_send() {
-    // 3 pieces are one vectored send.
+fn bytes_of_a_turn_are_sent_in_one_send() {
+    // Three pieces make one vectored send.
     let mut host = Host::new(Probe::new(|io, queues, event| {
         if let Event::Accepted(conn, _) = event {
             for piece in [&b"one "[..], b"two ", b"three"] {
@@ -35,7 +35,7 @@ fn whatever_a_turn_queues_leaves_in_one_send() {
 }
 
 #[test]
-fn what_is_queued_by_the_end_of_a_send_leaves_in_the_next_turn() {
+fn bytes_queued_in_finish_send_are_sent_in_next_turn() {
     let mut host = Host::new(Probe::new(|io, queues, event| {
         if let Event::Accepted(conn, _) | Event::Finished(conn, true) = event
             && io.stats().sends < 10
@@ -48,20 +48,20 @@ fn what_is_queued_by_the_end_of_a_send_leaves_in_the_next_turn() {
     let (mut client, _) = host.connect();
     let turns = host.engine.stats().turns;
     host.until(|app| app.count(Kind::Finished) == 10);
-    // A ring calls the last one home a turn later.
+    // A ring completes the last send a turn later.
     let turns = host.engine.stats().turns - turns;
     assert!(turns == 9 || turns == 10, "{turns}: a send per turn, and no turn that waits");
     assert_eq!(read_exactly(&mut client, 50), b"again".repeat(10));
 }
 
 #[test]
-fn short_sends_go_on_in_order() {
+fn short_sends_continue_in_order() {
     const BYTES: usize = 3 << 20;
     let body = pattern(BYTES);
     let queued = body.clone();
     let app = Probe::new(move |io, queues, event| {
         if let Event::Accepted(conn, _) = event {
-            // More pieces than go into one send, of many sizes.
+            // More pieces than fit one send, of many sizes.
             let (mut rest, mut size) = (queued.as_slice(), 1);
             while !rest.is_empty() {
                 let (piece, others) = rest.split_at(size.min(rest.len()));
@@ -87,11 +87,11 @@ fn short_sends_go_on_in_order() {
     assert!(count > 10 && sum < BYTES, "{count} short sends of {sum} bytes; the last is no progress");
     let stats = host.engine.stats();
     assert_eq!((stats.sent_bytes, host.app.count(Kind::Finished)), (BYTES as u64, 1));
-    assert_eq!(stats.sends, count + 1, "no send is tried that is known to be refused");
+    assert_eq!(stats.sends, count + 1, "no send is attempted on a full socket");
 }
 
 #[test]
-fn a_send_asked_for_while_one_is_in_flight_comes_after_it() {
+fn send_requested_in_flight_follows_the_chain() {
     let body = pattern(1 << 20);
     let first = body.clone();
     let app = Probe::new(move |io, queues, event| {
@@ -113,7 +113,7 @@ fn a_send_asked_for_while_one_is_in_flight_comes_after_it() {
     let mut host = Host::with(config(), ListenOptions::default().send_buffer(8 * 1024), app);
     let (client, conn) = host.connect();
     host.settle();
-    assert_eq!(host.app.count(Kind::Finished), 0, "nobody reads yet");
+    assert_eq!(host.app.count(Kind::Finished), 0, "the peer has not read yet");
     host.engine.post().send(1).unwrap();
     host.settle();
     let reader = read_all(client);
@@ -123,7 +123,7 @@ fn a_send_asked_for_while_one_is_in_flight_comes_after_it() {
 }
 
 #[test]
-fn closing_with_a_chain_in_flight_brings_it_home_first() {
+fn close_returns_chain_in_flight_first() {
     let app = Probe::new(|io, queues, event| {
         match event {
             Event::Accepted(conn, _) => {
@@ -145,7 +145,7 @@ fn closing_with_a_chain_in_flight_brings_it_home_first() {
     assert!(matches!(host.app.why(conn), Some(Closed::Requested)));
 }
 
-/// A chain with a length and nothing to show for it.
+/// A chain that has a length and yields no bytes.
 struct Hollow;
 
 impl Chain for Hollow {
@@ -194,7 +194,7 @@ impl App for Misbehaved {
 }
 
 #[test]
-fn a_chain_that_shows_no_bytes_is_an_error_and_no_endless_loop() {
+fn chain_without_slices_closes_with_error() {
     let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
     let _client = client(listener.local_addr().unwrap());
     let mut engine = Engine::new(config(), vec![listener]).unwrap();

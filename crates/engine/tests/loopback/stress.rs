@@ -1,5 +1,5 @@
-//! Random peers against a random application. The seed is the test; the model is that bytes arrive in
-//! order, each direction a prefix of what was sent and all of it when the connection ended in order.
+//! Random peers against a random application. The seed determines the test. Model: bytes arrive in order,
+//! each direction is a prefix of the sent bytes, and complete if the connection ended in order.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -44,7 +44,7 @@ struct Peer {
 
 const BODY: usize = 256 * 1024;
 
-/// Echoes, and sometimes does what it should not hurt to do.
+/// Echoes, and sometimes issues random commands that must be harmless.
 fn rule(seed: u64) -> impl FnMut(&mut Io, &mut Queues, &Event) -> Flow {
     let mut random = Random::new(seed ^ 0xA5A5);
     let mut seen: Vec<ConnId> = Vec::new();
@@ -53,7 +53,7 @@ fn rule(seed: u64) -> impl FnMut(&mut Io, &mut Queues, &Event) -> Flow {
         if let Event::Accepted(conn, _) = event {
             seen.push(*conn);
         }
-        // Anybody, most of them gone.
+        // Any connection, most of them closed.
         let any = seen.get(random.below(seen.len().max(1) as u64) as usize).copied();
         if let Some(any) = any {
             match random.below(40) {
@@ -75,7 +75,7 @@ fn write_some(peer: &mut Peer, body: &[u8], random: &mut Random) {
     let Some(stream) = peer.stream.as_mut().filter(|_| !peer.ended) else { return };
     let most = 1 << random.below(16);
     let end = body.len().min(peer.sent + random.below(most) as usize + 1);
-    // An error is a connection that this side will soon learn has gone.
+    // An error means that this side is about to see the connection closed.
     peer.sent += stream.write(&body[peer.sent..end]).unwrap_or(0);
 }
 
@@ -118,7 +118,7 @@ fn act(host: &Host, peers: &mut HashMap<u16, Peer>, body: &[u8], random: &mut Ra
     }
 }
 
-/// Compares what both ends have seen.
+/// Compares the received bytes of both ends.
 fn check(app: &Probe, peers: &HashMap<u16, Peer>, body: &[u8], seed: u64) -> usize {
     let mut finished = 0;
     for event in &app.events {
@@ -151,7 +151,7 @@ fn run(seed: u64) -> usize {
         act(&host, &mut peers, &body, &mut random);
         host.engine.turn(&mut host.app, Some(Duration::ZERO)).unwrap();
     }
-    // The rest of each conversation in order: everybody ends, and reads to the end.
+    // The rest of each conversation in order: every peer shuts down, and reads to the end.
     for peer in peers.values_mut() {
         if let Some(stream) = &peer.stream {
             let _ = stream.shutdown(Shutdown::Write);
@@ -171,7 +171,7 @@ fn run(seed: u64) -> usize {
 }
 
 #[test]
-fn random_peers_and_a_random_application_agree_with_the_model() {
+fn random_peers_and_application_match_the_model() {
     let finished: usize = (1..=25).map(run).sum();
     assert!(finished > 100, "{finished} conversations were held to the end");
 }

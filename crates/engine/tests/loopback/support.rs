@@ -1,4 +1,4 @@
-//! An application that is a closure, checks the contract of its callbacks, and remembers what happened.
+//! An application that is a closure, checks the contract of its callbacks, and records its events.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::env::VarError;
@@ -11,21 +11,21 @@ use sinews_engine::{
     ListenOptions, Listener, Remote, Stats,
 };
 
-/// Longer than anything here takes on a busy machine; reached only when something is lost.
+/// Longer than any test takes on a busy machine; reached only if an event is lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Settings of a loop on the backend under test, which every test starts from.
+/// Default settings of the tests, on the backend under test.
 pub(crate) fn config() -> Config {
     Config::default().backend(backend())
 }
 
-/// What `SINEWS_TEST_BACKEND` names; without it, the best there is.
+/// The backend in `SINEWS_TEST_BACKEND`; without it, the best available.
 fn backend() -> BackendChoice {
     match std::env::var("SINEWS_TEST_BACKEND").as_deref() {
         Err(VarError::NotPresent) => BackendChoice::Auto,
         Ok("poll") => BackendChoice::Poll,
         Ok("uring") => BackendChoice::Uring,
-        other => panic!("SINEWS_TEST_BACKEND is {other:?} in place of poll or uring"),
+        other => panic!("SINEWS_TEST_BACKEND is {other:?}; expected poll or uring"),
     }
 }
 
@@ -45,7 +45,7 @@ pub(crate) enum Event {
     Mail(Vec<u64>),
 }
 
-/// Name of an event, for tests that act on one kind.
+/// Kind of an event, for tests that act on one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Started,
@@ -93,12 +93,12 @@ impl Event {
     }
 }
 
-/// What waits to be sent, piece by piece.
+/// Queued bytes, piece by piece.
 #[derive(Default)]
 pub(crate) struct Queues {
     queues: HashMap<ConnId, VecDeque<Vec<u8>>>,
     living: Vec<ConnId>,
-    /// Asked for and not connected.
+    /// Requested and not connected.
     asked: HashSet<ConnId>,
 }
 
@@ -121,14 +121,14 @@ impl Queues {
         &self.living
     }
 
-    /// The one connection of a test that has one.
+    /// The only connection of a test.
     pub(crate) fn only(&self) -> ConnId {
         assert_eq!(self.living.len(), 1);
         self.living[0]
     }
 }
 
-/// Pieces sent together, some of the first one gone already.
+/// Pieces sent together, the first possibly partly sent.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     pieces: VecDeque<Vec<u8>>,
@@ -152,7 +152,7 @@ impl Chain for Pieces {
     }
 
     fn advance(&mut self, bytes: usize) {
-        assert!(bytes <= self.len(), "no more leaves than there is");
+        assert!(bytes <= self.len(), "advance past the end of the chain");
         self.gone += bytes;
         while self.pieces.front().is_some_and(|piece| piece.len() <= self.gone) {
             self.gone -= self.pieces.pop_front().unwrap().len();
@@ -160,7 +160,7 @@ impl Chain for Pieces {
     }
 }
 
-/// What the contract allows next on a connection.
+/// The callbacks that the contract allows next on a connection.
 #[derive(Default)]
 struct Life {
     paused: bool,
@@ -177,9 +177,9 @@ pub(crate) struct Probe {
     pub(crate) queues: Queues,
     rule: Rule,
     lives: HashMap<ConnId, Life>,
-    /// Bytes it wants in a buffer of its own at a time; none: it wants no such thing.
+    /// Maximum bytes per lent buffer; 0 to lend none.
     lends: usize,
-    /// Of all connections.
+    /// Sum over all connections.
     pub(crate) received_large: usize,
 }
 
@@ -195,13 +195,13 @@ impl Probe {
         }
     }
 
-    /// The same, and what comes in bulk is wanted in buffers of its own.
+    /// The same, with bulk received into lent buffers.
     pub(crate) fn lending(mut self, most: usize) -> Self {
         self.lends = most;
         self
     }
 
-    /// Sends back what comes, and ends when the peer does.
+    /// Echoes received bytes, and ends when the peer does.
     pub(crate) fn echo() -> Self {
         Self::new(|io, queues, event| {
             echo(io, queues, event);
@@ -209,7 +209,7 @@ impl Probe {
         })
     }
 
-    /// Reads whatever comes and says nothing.
+    /// Reads all bytes and sends none.
     pub(crate) fn echo_nothing() -> Self {
         Self::new(|_, _, _| Flow::Continue)
     }
@@ -244,7 +244,7 @@ impl Probe {
     }
 
     fn life(&mut self, conn: ConnId) -> &mut Life {
-        self.lives.get_mut(&conn).expect("callbacks come between accepted and closed only")
+        self.lives.get_mut(&conn).expect("callbacks come between accepted and closed")
     }
 
     fn happen(&mut self, io: &mut Io, event: Event) -> Flow {
@@ -283,7 +283,7 @@ impl App for Probe {
     }
 
     fn connected(&mut self, io: &mut Io, conn: ConnId) {
-        assert!(self.queues.asked.remove(&conn), "connected once, and only what was asked for");
+        assert!(self.queues.asked.remove(&conn), "connected once, and on request");
         self.lives.insert(conn, Life::default());
         self.queues.living.push(conn);
         self.happen(io, Event::Connected(conn));
@@ -291,10 +291,10 @@ impl App for Probe {
 
     fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
         let life = self.life(conn);
-        assert!(!life.paused && !life.ended, "nothing is received in a pause or after the end");
-        assert!(!chunk.is_empty() && !life.lent, "while a buffer is lent, nothing comes elsewhere");
+        assert!(!life.paused && !life.ended, "no chunk is received in a pause or after the end");
+        assert!(!chunk.is_empty() && !life.lent, "while a buffer is lent, no other chunk is received");
         let flow = self.happen(io, Event::Received(conn, chunk.to_vec()));
-        // In place, as an application would unmask: nobody may see it again.
+        // Modified in place, like unmasking: the loop must not read it again.
         chunk.fill(0xEE);
         self.life(conn).paused = flow == Flow::Pause;
         flow
@@ -316,7 +316,7 @@ impl App for Probe {
     fn received_large(&mut self, io: &mut Io, conn: ConnId, buffer: Vec<u8>, received: usize) -> Flow {
         let life = self.life(conn);
         assert!(!life.paused && !life.ended && std::mem::replace(&mut life.lent, false));
-        let came = buffer.strip_prefix(HELD_BEFORE).expect("what was there is there");
+        let came = buffer.strip_prefix(HELD_BEFORE).expect("the earlier content is unchanged");
         assert!(came.len() == received && received <= self.lends);
         if received == 0 {
             return Flow::Continue;
@@ -329,7 +329,7 @@ impl App for Probe {
 
     fn ended(&mut self, io: &mut Io, conn: ConnId) {
         let life = self.life(conn);
-        assert!(!life.lent, "the buffer comes back before the end");
+        assert!(!life.lent, "the buffer is returned before the end");
         assert!(!life.paused && !std::mem::replace(&mut life.ended, true), "one end, and not in a pause");
         self.happen(io, Event::Ended(conn));
     }
@@ -350,7 +350,7 @@ impl App for Probe {
     fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: Pieces, complete: bool) {
         assert_eq!(chain.is_empty(), complete);
         let life = self.life(conn);
-        assert!(std::mem::replace(&mut life.in_flight, false), "a chain comes home once");
+        assert!(std::mem::replace(&mut life.in_flight, false), "a chain is returned once");
         life.failed |= !complete;
         self.happen(io, Event::Finished(conn, complete));
     }
@@ -358,7 +358,7 @@ impl App for Probe {
     fn closed(&mut self, io: &mut Io, conn: ConnId, why: Closed) {
         if !self.queues.asked.remove(&conn) {
             let life = self.lives.remove(&conn).expect("closed once, and after accepted or connect");
-            assert!(!life.in_flight, "the chain has come home first");
+            assert!(!life.in_flight, "the chain was returned first");
         }
         assert_eq!(io.connections(), self.lives.len() + self.queues.asked.len());
         self.queues.queues.remove(&conn);
@@ -379,7 +379,7 @@ impl App for Probe {
         assert!(!mail.is_empty());
         let mail = std::mem::take(mail);
         for number in &mail {
-            // Convention of these tests: this mail resumes everybody.
+            // Convention of these tests: this mail resumes all connections.
             if *number == RESUME_ALL {
                 for (conn, life) in &mut self.lives {
                     life.paused = false;
@@ -391,13 +391,13 @@ impl App for Probe {
     }
 }
 
-/// What a lent buffer holds already.
+/// Content of a lent buffer before the receive.
 const HELD_BEFORE: &[u8] = b"before";
 
 pub(crate) const RESUME_ALL: u64 = u64::MAX;
 
-/// An engine, its application, and where clients find them. Clients live in the same thread where they can:
-/// what they have written is in the kernel by then, so nothing depends on scheduling.
+/// An engine, its application, and its address. Clients live in the same thread where possible: their
+/// written bytes are in the kernel at once, so the tests do not depend on scheduling.
 pub(crate) struct Host {
     pub(crate) engine: Engine<Probe>,
     pub(crate) app: Probe,
@@ -415,18 +415,18 @@ impl Host {
         Self { engine: Engine::new(config, vec![listener]).unwrap(), app, address }
     }
 
-    /// One that accepts nobody.
+    /// A host without listeners.
     pub(crate) fn connecting(app: Probe) -> Self {
         let address = ([127, 0, 0, 1], 0).into();
         Self { engine: Engine::new(config(), Vec::new()).unwrap(), app, address }
     }
 
-    /// Turns until `done`; fails when that does not happen.
+    /// Turns until `done`; panics after a timeout.
     pub(crate) fn until(&mut self, done: impl Fn(&Probe) -> bool) {
         self.until_with(|_| (), done);
     }
 
-    /// As [`until`](Self::until), with something to do before each turn.
+    /// As [`until`](Self::until), with an action before each turn.
     pub(crate) fn until_with(&mut self, mut act: impl FnMut(&Engine<Probe>), done: impl Fn(&Probe) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !done(&self.app) {
@@ -441,7 +441,7 @@ impl Host {
         }
     }
 
-    /// A client, and the id of the connection at this end.
+    /// A client, and the id of its connection in the loop.
     pub(crate) fn connect(&mut self) -> (TcpStream, ConnId) {
         let before = self.app.count(Kind::Accepted);
         let stream = client(self.address);
@@ -449,8 +449,8 @@ impl Host {
         (stream, *self.app.accepted().last().unwrap())
     }
 
-    /// Turns that do not wait, until several in a row do nothing (a ring accepts in three): all that has come is
-    /// handed over.
+    /// Turns that do not wait, until several in a row have no events (a ring accepts in three): all pending
+    /// events are delivered.
     pub(crate) fn settle(&mut self) {
         let work = |stats: Stats| (stats.receives, stats.sends, stats.accepts, stats.closes, stats.wakes);
         let mut idle = 0;
@@ -463,7 +463,7 @@ impl Host {
     }
 }
 
-/// A client that fails rather than waits for ever.
+/// A client that fails instead of waiting forever.
 pub(crate) fn client(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -478,12 +478,12 @@ pub(crate) fn read_exactly(stream: &mut TcpStream, bytes: usize) -> Vec<u8> {
     read
 }
 
-/// Bytes that tell where they belong.
+/// Bytes that encode their position.
 pub(crate) fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes as u64).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u8).collect()
 }
 
-/// Ends the connection by a reset instead of in order.
+/// Closes the connection by a reset instead of in order.
 pub(crate) fn reset(stream: TcpStream) {
     let socket = socket2::Socket::from(stream);
     socket.set_linger(Some(Duration::ZERO)).unwrap();

@@ -1,4 +1,4 @@
-//! Timers on a running loop. Their arithmetic is tested in the wheel, with a clock that is a number.
+//! Timers on a running loop. The wheel's own tests cover their arithmetic, with a simulated clock.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use sinews_engine::{ConnId, Flow};
 use crate::support::{Event, Host, Kind, PATIENCE, Probe};
 
 #[test]
-fn timers_fire_once_and_never_early() {
+fn timers_fire_once_and_not_early() {
     let mut due: Vec<(ConnId, Instant)> = Vec::new();
     let mut host = Host::new(Probe::new(move |io, _, event| {
         match event {
@@ -27,7 +27,7 @@ fn timers_fire_once_and_never_early() {
     let _clients: Vec<_> = (0..10).map(|_| host.connect()).collect();
     let start = Instant::now();
     while host.app.count(Kind::Timer) < 10 {
-        // The loop wakes for its timers by itself; waiting as long as this would be a failure.
+        // The loop wakes for its timers by itself; a wait of this length is a failure.
         host.engine.turn(&mut host.app, Some(PATIENCE)).unwrap();
     }
     assert!(start.elapsed() < PATIENCE);
@@ -36,7 +36,7 @@ fn timers_fire_once_and_never_early() {
 }
 
 #[test]
-fn a_timer_moved_or_cleared_in_the_same_burst_does_not_fire() {
+fn timer_moved_or_cleared_in_same_burst_does_not_fire() {
     for moved in [true, false] {
         let mut host = Host::new(Probe::new(move |io, queues, event| {
             match event {
@@ -67,7 +67,7 @@ fn a_timer_moved_or_cleared_in_the_same_burst_does_not_fire() {
 }
 
 #[test]
-fn a_timer_set_again_by_its_callback_waits_for_a_later_turn() {
+fn timer_set_by_its_callback_fires_in_a_later_turn() {
     let mut host = Host::new(Probe::new(|io, _, event| {
         if let Event::Accepted(conn, _) | Event::Timer(conn) = event {
             io.set_timer(*conn, io.now());
@@ -84,7 +84,7 @@ fn a_timer_set_again_by_its_callback_waits_for_a_later_turn() {
 }
 
 #[test]
-fn the_timer_of_a_connection_that_closes_goes_with_it() {
+fn timer_is_cleared_when_connection_closes() {
     let mut host = Host::new(Probe::new(|io, _, event| {
         if let Event::Accepted(conn, _) = event {
             io.set_timer(*conn, io.now());
@@ -99,7 +99,7 @@ fn the_timer_of_a_connection_that_closes_goes_with_it() {
 }
 
 #[test]
-fn the_loops_own_timer_can_be_cleared() {
+fn app_timer_can_be_cleared() {
     let mut host = Host::new(Probe::new(|io, _, event| {
         match event {
             Event::Accepted(conn, _) => {
@@ -117,7 +117,7 @@ fn the_loops_own_timer_can_be_cleared() {
 }
 
 #[test]
-fn the_loop_wakes_for_whichever_timer_is_first() {
+fn loop_wakes_for_earliest_timer() {
     for app_first in [true, false] {
         let mut host = Host::new(Probe::new(move |io, _, event| {
             if let Event::Accepted(conn, _) = event {

@@ -1,4 +1,4 @@
-//! A server's end of a connection in memory, and bursts of frames for it.
+//! The server end of an in-memory connection, and bursts of frames for it.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use sinews_proto::handshake::{ClientRequest, ServerOptions, accept};
 use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
 use sinews_proto::{Config, Connection, Event, PerThread, Place, Time};
 
-/// A connection that a real handshake has opened.
+/// A connection after a real handshake.
 pub(crate) fn server() -> Connection {
-    let client = ClientRequest::new("example.com", "/").expect("a sound request").start([1; 16]);
+    let client = ClientRequest::new("example.com", "/").expect("a valid request").start([1; 16]);
     let mut request = Vec::new();
     client.write_request(&mut request);
     let mut slots = HeaderSlots::new();
-    let head = RequestHead::parse(&request, &HeadLimits::new(), &mut slots).expect("a sound head");
-    let accepted = accept(&head, &ServerOptions::new()).expect("a sound handshake");
+    let head = RequestHead::parse(&request, &HeadLimits::new(), &mut slots).expect("a valid head");
+    let accepted = accept(&head, &ServerOptions::new()).expect("a valid handshake");
     Connection::new(accepted.negotiated(), Arc::new(Config::default()), Time::ZERO)
 }
 
@@ -38,14 +38,14 @@ fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Messages of one size that fill about 64 KiB, as one receive may bring them.
+/// Messages of one size that fill about 64 KiB, like one receive.
 pub(crate) fn burst(opcode: u8, size: usize) -> (Vec<u8>, u64) {
     let one = frame(opcode, &vec![b'x'; size]);
     let count = (65_536 / one.len()).max(1);
     (one.repeat(count), count as u64)
 }
 
-/// Handles everything in `input`; echoes if `out` is given. Answers the bytes delivered.
+/// Processes all frames in `input`; echoes if `out` is given. Returns the number of delivered bytes.
 pub(crate) fn handle(
     connection: &mut Connection,
     input: &mut [u8],
@@ -57,7 +57,7 @@ pub(crate) fn handle(
         let start = at;
         let received = connection
             .receive(&mut input[at..], &mut assembly, shared, Time::ZERO)
-            .expect("the frames are sound");
+            .expect("the frames are valid");
         at += received.consumed;
         match received.event {
             Event::Message { kind, at: Place::Input(range) } => {

@@ -1,68 +1,69 @@
-//! The closing handshake (RFC 6455 section 7): one function over the pair of both directions.
+//! The closing handshake (RFC 6455 section 7): one transition function over the states of both directions.
 
 use crate::Role;
 
-/// What we may still receive.
+/// State of the receiving direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receiving {
-    /// Frames are read.
+    /// Frames are processed.
     Open,
-    /// The peer's Close came: nothing behind it counts.
+    /// The peer's Close was received: later bytes are ignored.
     PeerClosed,
-    /// The peer broke the protocol: nothing behind that counts.
+    /// The peer violated the protocol: later bytes are ignored.
     Failed,
 }
 
-/// What we may still send.
+/// State of the sending direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sending {
     /// Data may be sent.
     Open,
-    /// Our Close is decided and not yet written. No data may follow.
+    /// A Close is pending and not yet written. No data may follow.
     Closing,
-    /// Our Close is written.
+    /// The Close is written.
     Closed,
 }
 
-/// What moves the pair.
+/// Input of the transition function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// The peer's Close frame.
+    /// The peer's Close frame was received.
     PeerCloses,
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     PeerFails,
-    /// Our side wants to close.
+    /// The local side closes.
     WeClose,
-    /// Our Close frame was written out.
+    /// The local Close frame was written.
     Written,
-    /// The peer ended the transport.
+    /// The peer closed the transport.
     Ended,
 }
 
-/// What becomes of the transport.
+/// The required state of the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "a driver must handle each")]
 pub enum Transport {
-    /// Frames go on.
+    /// Continue with frames.
     Open,
-    /// Send what is queued, then end the sending side; discard what still comes, and close when the peer
-    /// ends its side or the deadline comes. The server ends TCP first (RFC 6455 7.1.1), and waiting for
-    /// the peer's end keeps a reset from overtaking our Close frame.
+    /// Send the queued bytes, then shut down the sending side. Discard received bytes, and close when the
+    /// peer closes its side or at the deadline. The server ends TCP first (RFC 6455 7.1.1), and waiting for
+    /// the peer's end prevents a reset from overtaking the Close frame.
     Finish,
-    /// Send what is queued, and wait for the peer to end the transport, until the deadline.
+    /// Send the queued bytes, and wait for the peer to close the transport, until the deadline.
     AwaitEnd,
 }
 
-/// The next pair. Impossible signals (a second Close of the peer: nothing is read behind the first)
-/// leave the pair as it is.
+/// Returns the next pair of states. Impossible signals (a second Close of the peer: bytes after the first
+/// are not read) leave the pair unchanged.
 pub(crate) const fn step(receiving: Receiving, sending: Sending, signal: Signal) -> (Receiving, Sending) {
     use Receiving as R;
     use Sending as S;
     match (receiving, sending, signal) {
-        // The peer's Close is answered once, unless ours is already decided or gone.
+        // The peer's Close is answered once, unless a local Close is already pending or written.
         (R::Open, S::Open, Signal::PeerCloses) => (R::PeerClosed, S::Closing),
         (R::Open, sending, Signal::PeerCloses) => (R::PeerClosed, sending),
-        // A fault is answered by a Close with its code, unless ours is already decided or gone.
+        // A violation is answered by a Close with its code, unless a local Close is already pending or
+        // written.
         (R::Open, S::Open, Signal::PeerFails) => (R::Failed, S::Closing),
         (R::Open, sending, Signal::PeerFails) => (R::Failed, sending),
         (R::PeerClosed | R::Failed, sending, Signal::PeerCloses | Signal::PeerFails) => (receiving, sending),
@@ -70,14 +71,14 @@ pub(crate) const fn step(receiving: Receiving, sending: Sending, signal: Signal)
         (receiving, S::Closing | S::Closed, Signal::WeClose) => (receiving, sending),
         (receiving, S::Closing, Signal::Written) => (receiving, S::Closed),
         (receiving, S::Open | S::Closed, Signal::Written) => (receiving, sending),
-        // Without the peer's Close the end is abrupt, and nobody is there to read ours. Behind it, the
-        // peer may only have ended its own direction and still read the answer.
+        // Without the peer's Close the end is abrupt, and no peer is left to read a local Close. After it,
+        // the peer may have shut down only its own direction and still read the answer.
         (R::Open, _, Signal::Ended) => (R::Failed, S::Closed),
         (R::PeerClosed | R::Failed, sending, Signal::Ended) => (receiving, sending),
     }
 }
 
-/// What the transport does in each pair.
+/// The state of the transport for each pair.
 pub(crate) const fn transport(receiving: Receiving, sending: Sending, role: Role) -> Transport {
     match (receiving, sending, role) {
         (Receiving::Open, _, _) | (_, Sending::Open | Sending::Closing, _) => Transport::Open,
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_transport_ends_only_when_both_closes_are_settled() {
+    fn transport_ends_only_after_both_closes() {
         for receiving in RECEIVING {
             for sending in SENDING {
                 for role in [Server, Client] {

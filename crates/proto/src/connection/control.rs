@@ -1,4 +1,4 @@
-//! Control frames that wait to be written: one ping, one pong, one Close, each of fixed size.
+//! Pending control frames: one ping, one pong, one Close, each of fixed size.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -8,10 +8,10 @@ use super::{Connection, PerThread};
 use crate::frame::{self, CONTROL_MAX, Opcode, Outgoing};
 use crate::{CloseCode, Framing, Misuse, Time};
 
-/// Largest reason of a Close frame: the payload less the code.
+/// Maximum reason of a Close frame: the payload minus the code.
 pub(super) const REASON_MAX: usize = CONTROL_MAX - 2;
 
-/// What waits. The newest ping of the peer is the one answered (RFC 6455 section 5.5.3), so that a
+/// Pending control frames. Only the newest ping of the peer is answered (RFC 6455 section 5.5.3), so a
 /// flood costs no memory.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
@@ -33,15 +33,15 @@ impl Pending {
 }
 
 impl Connection {
-    /// Whether [`write_control`](Self::write_control) has something to write.
+    /// Whether [`write_control`](Self::write_control) has frames to write.
     #[must_use]
     #[inline]
     pub fn wants_control(&self) -> bool {
         self.pending.ping || self.pending.pong.is_some() || self.sending == Sending::Closing
     }
 
-    /// Appends the control frames that wait: pong, ping, Close. A caller whose output is full may put
-    /// the call off; only the newest pong is kept then.
+    /// Appends the pending control frames: pong, ping, Close. A caller with a full queue may delay the
+    /// call; then only the newest pong is kept.
     pub fn write_control(&mut self, shared: &mut PerThread, out: &mut Vec<u8>, now: Time) {
         if self.sending != Sending::Closed
             && let Some(payload) = self.pending.pong.take()
@@ -64,10 +64,11 @@ impl Connection {
         }
     }
 
-    /// Appends a ping of the application. Pings of the keepalive are apart from these.
+    /// Appends a ping of the application. Keepalive pings are independent of it.
     ///
     /// # Errors
-    /// [`Misuse::PingTooLong`] over 125 bytes, [`Misuse::Closing`] once a Close is decided.
+    /// [`Misuse::PingTooLong`] over 125 bytes, [`Misuse::Closing`] after a local Close is pending or
+    /// written.
     pub fn send_ping(
         &mut self,
         payload: &[u8],
@@ -77,7 +78,7 @@ impl Connection {
         self.application_control(Opcode::Ping, payload, shared, out)
     }
 
-    /// Appends a pong that answers nothing: a heartbeat in one direction (RFC 6455 section 5.5.3).
+    /// Appends an unsolicited pong: a heartbeat in one direction (RFC 6455 section 5.5.3).
     ///
     /// # Errors
     /// As [`send_ping`](Self::send_ping).
@@ -108,7 +109,7 @@ impl Connection {
     }
 
     fn control(&self, opcode: Opcode, payload: &[u8], shared: &mut PerThread, out: &mut Vec<u8>) {
-        // A plain stream has none.
+        // A plain stream has no Close frame.
         if self.framing == Framing::WebSocket {
             let key = shared.mask_for(self.role);
             frame::write_frame(Outgoing { opcode, fin: true, compressed: false, key }, payload, out);

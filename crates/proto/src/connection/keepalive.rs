@@ -1,39 +1,39 @@
-//! The waits of a connection: one deadline, one answer when it comes.
+//! The timeouts of a connection: one deadline, one action when it is reached.
 
 use core::time::Duration;
 
 use crate::config::PingRate;
 use crate::{Config, Expired, Time};
 
-/// Instants that the waits are counted from.
+/// Times at which the timeouts start.
 #[derive(Debug)]
 pub(crate) struct Keepalive {
-    /// When bytes last came.
+    /// Time of the last received bytes.
     heard: Time,
-    /// When the application last sent a message.
+    /// Time of the last message of the application.
     sent: Time,
-    /// When our unanswered ping left.
+    /// Time of the unanswered keepalive ping.
     ping_sent: Option<Time>,
-    /// Counts our pings: their payload, so that an answer can be told from an older one.
+    /// Counter of keepalive pings: their payload, which distinguishes an answer from an older one.
     ping_number: u32,
-    /// When bytes began to wait without the peer taking any.
+    /// Time since which bytes are queued without progress.
     stalled: Option<Time>,
-    /// When our Close was decided.
+    /// Time at which the local Close became pending.
     closing: Option<Time>,
-    /// The wait for the peer's Close has begun anew once.
+    /// The close timeout has been restarted once.
     closing_anew: bool,
     ping_budget: Budget,
-    /// Nothing is received here, so that silence means nothing.
+    /// This half receives no bytes, so silence has no meaning.
     only_sends: bool,
 }
 
-/// What a deadline that has come asks for.
+/// The action for an expired deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     Ping,
     /// Close with a frame, since the peer may still read it.
     Close(Expired),
-    /// Drop the transport: the peer reads nothing.
+    /// Drop the transport: the peer reads no bytes.
     Drop(Expired),
 }
 
@@ -52,7 +52,7 @@ impl Keepalive {
         }
     }
 
-    /// The waits of a part that only sends.
+    /// The timeouts of a half that only sends.
     pub(crate) const fn for_sending(config: &Config, now: Time) -> Self {
         Self { only_sends: true, ..Self::new(config, now) }
     }
@@ -62,30 +62,32 @@ impl Keepalive {
         self.heard = now;
     }
 
-    /// The application has sent a message: a peer may take [`Config::idle_timeout`] to answer it.
+    /// Records a message of the application: a peer has [`Config::idle_timeout`] to answer it.
     #[inline]
     pub(crate) fn sent(&mut self, now: Time) {
         self.sent = self.sent.max(now);
     }
 
-    /// Nothing that the peer sent was read until now, so that its silence begins now.
+    /// Records that no input was read until now, so that the peer's silence starts now.
     pub(crate) fn unread(&mut self, now: Time) {
         self.heard = self.heard.max(now);
     }
 
-    /// The connection is driven from `since` on. A wait for the peer that ended well before begins anew: the peer
-    /// could not end it. A ping behind which nothing came is the peer's fault however late that is noticed.
+    /// Records that the connection is driven from `since` on. A timeout that expired well before restarts,
+    /// since the peer could not prevent it. A ping without any byte after it is the peer's fault, however
+    /// late it is noticed.
     pub(crate) fn driven(&mut self, config: &Config, since: Time) {
         let Some((at, Due::Close(wait) | Due::Drop(wait))) = self.next(config) else { return };
         match wait {
             Expired::Idle if is_late(at, since, config.idle_timeout) => self.heard = self.heard.max(since),
-            // Bytes have come since the ping, and the pong may stand behind more of them.
+            // Bytes have arrived since the ping, and the pong may follow behind further bytes.
             Expired::Pong
                 if self.ping_sent < Some(self.heard) && is_late(at, since, Some(config.pong_timeout)) =>
             {
                 self.heard = self.heard.max(since);
             }
-            // Only once, or a peer that never stops talking to a slow application would keep it for ever.
+            // Only once, or a peer that sends continuously to a slow application would keep the connection
+            // open forever.
             Expired::Close if is_late(at, since, Some(config.close_timeout)) && !self.closing_anew => {
                 self.closing_anew = true;
                 self.closing = Some(since);
@@ -94,7 +96,7 @@ impl Keepalive {
         }
     }
 
-    /// How long our ping took, if `payload` answers the newest.
+    /// The round-trip time of the ping, if `payload` answers the newest.
     pub(crate) fn pong(&mut self, payload: &[u8], now: Time) -> Option<Duration> {
         if payload != self.ping_payload() {
             return None;
@@ -107,22 +109,23 @@ impl Keepalive {
         self.ping_number.to_be_bytes()
     }
 
-    /// Whether the peer may send this ping.
+    /// Whether the rate limit admits this ping of the peer.
     pub(crate) fn admit_ping(&mut self, rate: PingRate, now: Time) -> bool {
         self.ping_budget.admit(rate, now)
     }
 
-    /// `waiting` bytes are queued or in flight; `moved`: the peer has taken some since.
+    /// Records `waiting` queued bytes, including those in flight; `moved`: the peer has accepted some
+    /// since.
     #[inline]
     pub(crate) fn outbound(&mut self, waiting: usize, moved: bool, now: Time) {
-        // Bytes that waited since an earlier turn and move now prove life: the kernel was full. What leaves
-        // in the turn that queued it proves nothing, since the kernel takes it whoever is there.
+        // Progress on bytes from an earlier turn proves life: the kernel's buffer was full. Bytes sent in
+        // the turn that queued them prove no life, since the kernel takes them in any case.
         if moved && self.stalled.is_some_and(|since| since < now) {
             self.heard = now;
         }
         if waiting == 0 {
             if self.stalled.take().is_some() && self.closing.is_some() {
-                // Our Close has left only now.
+                // The Close was sent just now.
                 self.closing = Some(now);
             }
         } else if moved || self.stalled.is_none() {
@@ -130,7 +133,7 @@ impl Keepalive {
         }
     }
 
-    /// Bytes that wait begin to do so now.
+    /// Starts the write timeout for the queued bytes now.
     pub(crate) fn stalled(&mut self, now: Time) {
         if let Some(since) = &mut self.stalled {
             *since = now;
@@ -141,10 +144,10 @@ impl Keepalive {
         self.closing.get_or_insert(now);
     }
 
-    /// The earliest wait that ends, and what it ends with.
+    /// The earliest timeout, and its action.
     fn next(&self, config: &Config) -> Option<(Time, Due)> {
-        // While bytes wait, whether the peer takes them is all that counts: reading may have paused, and a
-        // ping or a Close would stand behind them.
+        // While bytes are queued, only the write timeout counts: reads may be paused, and a ping or a Close
+        // would wait behind them.
         if let Some(at) = self.stalled {
             return Some((at + config.write_timeout, Due::Drop(Expired::Write)));
         }
@@ -169,7 +172,7 @@ impl Keepalive {
         self.next(config).map(|(at, _)| at)
     }
 
-    /// What ends the connection at the [`deadline`](Self::deadline); `None`: a ping is due then.
+    /// The timeout that expires at the [`deadline`](Self::deadline); `None`: a ping is due then.
     pub(crate) fn awaits(&self, config: &Config) -> Option<Expired> {
         match self.next(config)?.1 {
             Due::Ping => None,
@@ -177,7 +180,7 @@ impl Keepalive {
         }
     }
 
-    /// What is due now, if anything is. A ping counts as sent.
+    /// Returns the action that is due now, if any. A ping counts as sent.
     pub(crate) fn due(&mut self, config: &Config, now: Time) -> Option<Due> {
         let (at, due) = self.next(config)?;
         if at > now {
@@ -191,14 +194,14 @@ impl Keepalive {
     }
 }
 
-/// Whether a caller that came at `since` was away when a wait of this length ended. A timer that fires a little late is
-/// no absence.
+/// Whether a caller that returned at `since` was absent when a timeout of this length expired. A timer that
+/// fires slightly late is no absence.
 fn is_late(ended: Time, since: Time, wait: Option<Duration>) -> bool {
     let tolerance = (wait.unwrap_or_default() / 4).clamp(TOLERANCE_MIN, TOLERANCE_MAX);
     since > ended + tolerance
 }
 
-/// How late a timer may fire.
+/// Tolerated delay of a timer.
 const TOLERANCE_MIN: Duration = Duration::from_millis(1);
 const TOLERANCE_MAX: Duration = Duration::from_millis(100);
 
@@ -249,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn any_byte_puts_the_pong_deadline_off_and_the_pong_ends_it() {
+    fn any_byte_extends_pong_timeout_and_pong_clears_it() {
         let config = Config::default();
         let mut keepalive = Keepalive::new(&config, Time::ZERO);
         let ping_at = Time::ZERO + Duration::from_secs(25);
@@ -263,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stalled_peer_is_dropped_and_progress_puts_it_off() {
+    fn stalled_peer_is_dropped_and_progress_extends_write_timeout() {
         let config = Config::default().with_idle_timeout(None).with_ping_interval(None);
         let mut keepalive = Keepalive::new(&config, Time::ZERO);
         assert_eq!(keepalive.deadline(&config), None);
@@ -278,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_waits_for_nothing_but_the_close() {
+    fn only_close_timeout_applies_while_closing() {
         let config = Config::default();
         let mut keepalive = Keepalive::new(&config, Time::ZERO);
         keepalive.start_closing(Time::ZERO + SECOND);
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn sent_message_restarts_idle_timeout_and_no_other_wait() {
+    fn sent_message_restarts_only_idle_timeout() {
         let config = Config::default();
         let mut keepalive = Keepalive::new(&config, Time::ZERO);
         keepalive.sent(Time::ZERO + SECOND * 20);
@@ -349,10 +352,10 @@ mod tests {
         assert_eq!(keepalive.deadline(&config), Some(Time::ZERO + SECOND * 64));
     }
 
-    /// A slow reader is alive as long as it reads: neither silence nor a ping that waits behind the rest
-    /// ends it.
+    /// A slow reader is alive as long as it reads: neither silence nor a ping queued behind other bytes
+    /// ends the connection.
     #[test]
-    fn a_peer_that_takes_bytes_is_alive_however_long_it_takes() {
+    fn slow_reader_is_alive_while_it_reads() {
         let config = Config::default();
         let mut keepalive = Keepalive::new(&config, Time::ZERO);
         keepalive.outbound(1000, false, Time::ZERO);
@@ -367,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_takes_at_once_proves_no_life() {
+    fn bytes_taken_at_once_do_not_extend_write_timeout() {
         let config = Config::default();
         let mut keepalive = Keepalive::new(&config, Time::ZERO);
         for second in 1..=25 {
@@ -379,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_close_is_waited_for_from_when_it_has_left() {
+    fn close_timeout_starts_when_close_is_sent() {
         let config = Config::default();
         let mut keepalive = Keepalive::new(&config, Time::ZERO);
         keepalive.outbound(1000, false, Time::ZERO);

@@ -1,4 +1,4 @@
-//! The connection machine: frames in, events out; messages in, frames out.
+//! The connection state machine: frames in, events out; messages in, frames out.
 
 mod closing;
 mod control;
@@ -28,19 +28,19 @@ use crate::{CloseCode, Config, Expired, Framing, Misuse, Negotiated, PeerMisbeha
 
 /// One WebSocket connection after its handshake, either role.
 ///
-/// It owns no payload and performs no I/O. Its methods come in four families:
+/// It owns no payload and performs no I/O. Its methods form four groups:
 ///
-/// * from outside: [`receive`](Self::receive), [`receive_end`](Self::receive_end),
+/// * input: [`receive`](Self::receive), [`receive_end`](Self::receive_end),
 ///   [`handle_timeout`](Self::handle_timeout), [`note_outbound`](Self::note_outbound);
-/// * from the application: [`send`](Self::send), [`send_head`](Self::send_head),
+/// * application: [`send`](Self::send), [`send_head`](Self::send_head),
 ///   [`send_fragment`](Self::send_fragment), [`send_ping`](Self::send_ping), [`close`](Self::close);
-/// * what to do next: [`write_control`](Self::write_control), [`transport`](Self::transport),
+/// * next action: [`write_control`](Self::write_control), [`transport`](Self::transport),
 ///   [`deadline`](Self::deadline);
 /// * getters.
 ///
-/// The order of a turn: `receive` until it answers [`Event::NeedMore`], the application sends while it
-/// handles the events, then `write_control`, then the bytes leave, then `transport` and `deadline` say
-/// what to wait for. The crate page shows the loop.
+/// The order of a turn: call `receive` until it returns [`Event::NeedMore`]; the application sends while it
+/// handles the events. Then call `write_control`, send the bytes, and query `transport` and `deadline`. The
+/// crate page shows the loop.
 #[derive(Debug)]
 pub struct Connection {
     config: Arc<Config>,
@@ -49,10 +49,10 @@ pub struct Connection {
     part: Part,
     receiving: Receiving,
     sending: Sending,
-    /// Deliver pieces as they come instead of whole messages.
+    /// Deliver fragments instead of whole messages.
     fragments: bool,
     stage: Stage,
-    /// Boxed, since most messages come whole and need none.
+    /// Boxed, since most messages arrive whole and need none.
     message: Option<Box<receive::Open>>,
     inflate: Option<Box<Inflate>>,
     deflate: Option<Box<Deflate>>,
@@ -61,19 +61,19 @@ pub struct Connection {
     keepalive: Keepalive,
 }
 
-/// What the connections of one thread share: contexts of the deflate library that are borrowed for one
-/// message, and the source of mask keys. Lent to each call that may need it.
+/// State shared by the connections of one thread: deflate contexts, borrowed for one message each, and the
+/// source of mask keys. Passed to each call that may need it.
 pub struct PerThread {
     contexts: Contexts,
-    /// Compressed payload on its way into a frame.
+    /// Buffer for the compressed payload of a frame.
     scratch: Vec<u8>,
     spares: Spares,
     masks: Box<dyn FnMut() -> [u8; 4] + Send>,
 }
 
 impl PerThread {
-    /// `masks` gives a fresh, unpredictable key for each frame that a client sends (RFC 6455 section
-    /// 5.3: derive it from a strong source of entropy). Servers never call it.
+    /// `masks` returns a fresh, unpredictable key for each frame of a client (RFC 6455 section 5.3: derive
+    /// it from a strong source of entropy). Servers never call it.
     pub fn new(masks: impl FnMut() -> [u8; 4] + Send + 'static) -> Self {
         Self {
             contexts: Contexts::new(),
@@ -83,33 +83,33 @@ impl PerThread {
         }
     }
 
-    /// Takes back the memory of a large message ([`Place::Assembly`]), for the next one: otherwise each
-    /// would be paid for by the page. What is kept is bounded, and freed by
-    /// [`release_idle`](Self::release_idle). Small buffers are just freed.
+    /// Takes back the buffer of a large message ([`Place::Assembly`]) for reuse: otherwise each message
+    /// would pay for new pages. The retained memory is bounded, and freed by
+    /// [`release_idle`](Self::release_idle). Small buffers are freed at once.
     pub fn recycle(&mut self, buffer: Vec<u8>) {
         self.spares.give(buffer);
     }
 
-    /// Makes room in `buffer` for a large message of `additional` bytes, in the memory of an earlier one if some is
-    /// spare.
+    /// Reserves capacity in `buffer` for a large message of `additional` bytes, reusing the memory of an
+    /// earlier message if available.
     pub fn make_room(&mut self, buffer: &mut Vec<u8>, additional: usize) {
         let needed = buffer.len().saturating_add(additional);
         self.spares.grow(buffer, additional, needed, usize::MAX);
     }
 
     /// Frees the spare memory that no message has used since the last call. A driver calls it every few
-    /// seconds while it answers that some is left.
+    /// seconds until it returns `false`.
     pub fn release_idle(&mut self) -> bool {
         self.spares.release_idle()
     }
 
-    /// Whether [`release_idle`](Self::release_idle) will have something to free.
+    /// Whether [`release_idle`](Self::release_idle) has memory to free.
     #[must_use]
     pub fn holds_spares(&self) -> bool {
         !self.spares.is_empty()
     }
 
-    /// Takes the scratch back for the next message, unless one large message has swollen it.
+    /// Takes the scratch buffer back for the next message, unless a large message has grown it.
     fn keep_scratch(&mut self, mut scratch: Vec<u8>) {
         if scratch.capacity() <= SCRATCH_MAX {
             scratch.clear();
@@ -122,7 +122,7 @@ impl PerThread {
     }
 }
 
-/// Largest scratch that a thread keeps between messages.
+/// Largest scratch buffer that a thread keeps between messages.
 const SCRATCH_MAX: usize = 256 << 10;
 
 impl core::fmt::Debug for PerThread {
@@ -135,39 +135,39 @@ impl core::fmt::Debug for PerThread {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(clippy::exhaustive_enums, reason = "the RFC knows two")]
 pub enum Kind {
-    /// UTF-8; checked on receipt.
+    /// UTF-8, validated on receipt.
     Text,
     /// Any bytes.
     Binary,
 }
 
-/// Where the bytes of an event are.
+/// The location of an event's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "a reader must handle both")]
 pub enum Place {
     /// In the input of this call, unmasked in place.
     Input(Range<usize>),
-    /// All of the assembly buffer of this call. The caller may take the buffer away; otherwise the next
-    /// message reuses it.
+    /// The whole assembly buffer of this call. The caller may take the buffer; otherwise the next message
+    /// reuses it.
     Assembly,
 }
 
-/// What one call of [`Connection::receive`] came to.
+/// The result of one call of [`Connection::receive`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Received {
-    /// Bytes of the input that are done with. The rest must be given again, in front of what comes next.
+    /// Consumed bytes of the input. The rest must be passed again, in front of the next bytes.
     pub consumed: usize,
-    /// What they meant.
+    /// The event that they encode.
     pub event: Event,
 }
 
-/// What the input meant.
+/// A received event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "a driver must handle each")]
 pub enum Event {
-    /// Nothing more can be said before at least so many further bytes are there. What is left of the
-    /// input, at most 130 bytes, is part of a head or of a control frame.
+    /// At least this many further bytes are required. The unconsumed input, at most 130 bytes, is part of a
+    /// head or of a control frame.
     NeedMore(usize),
     /// A whole message.
     Message {
@@ -176,40 +176,41 @@ pub enum Event {
         /// The payload.
         at: Place,
     },
-    /// In fragment delivery, a piece of a message. Its edges carry no meaning; in text, a code point may
-    /// be cut by them, yet all pieces so far can become valid UTF-8, and with the last one they are.
+    /// In fragment delivery, a piece of a message. Its boundaries have no meaning. In text, a boundary may
+    /// split a code point, but all pieces so far are a valid prefix of UTF-8 text, and complete with the
+    /// last piece.
     Fragment {
         /// Text or binary.
         kind: Kind,
         /// The piece; may be empty.
         at: Place,
-        /// No other piece of this message has come before.
+        /// Whether this is the first piece of the message.
         first: bool,
-        /// The message ends with this piece.
+        /// Whether the message ends with this piece.
         last: bool,
     },
-    /// A ping. The answer is already prepared.
+    /// A ping. The answer is already pending.
     Ping(Range<usize>),
-    /// A pong; `answers` tells how long our newest ping took, if this answers it.
+    /// A pong; `answers` is the round-trip time of the newest ping, if this pong answers it.
     Pong {
         /// The payload.
         at: Range<usize>,
-        /// The time since our ping.
+        /// The round-trip time of the keepalive ping.
         answers: Option<Duration>,
     },
-    /// The peer's Close frame. The answer is already prepared; nothing behind it counts.
+    /// The peer's Close frame. The answer is already pending; later bytes are ignored.
     Close {
         /// `None`: the frame had no code (an application sees 1005).
         code: Option<CloseCode>,
         /// The reason, UTF-8.
         reason: Range<usize>,
-        /// It answers a Close of ours.
+        /// Whether it answers a local Close.
         answers: bool,
     },
 }
 
 impl Connection {
-    /// A connection that a handshake has opened.
+    /// Creates a connection for a completed handshake.
     #[must_use]
     pub fn new(negotiated: Negotiated, config: Arc<Config>, now: Time) -> Self {
         let role = negotiated.role();
@@ -232,8 +233,8 @@ impl Connection {
         }
     }
 
-    /// Delivers the messages that start from now on as pieces ([`Event::Fragment`]) instead of whole, so
-    /// that a message larger than memory can pass.
+    /// Delivers later messages in pieces ([`Event::Fragment`]) instead of whole, so that a message may
+    /// exceed the available memory.
     pub fn deliver_fragments(&mut self, fragments: bool) {
         self.fragments = fragments;
     }
@@ -251,14 +252,15 @@ impl Connection {
         self.role
     }
 
-    /// Whether frames that were [prepared](write_prepared) for many may be sent: to clients of a WebSocket they may.
+    /// Whether frames [prepared](write_prepared) for many connections may be sent: only to clients of a
+    /// WebSocket.
     #[must_use]
     #[inline]
     pub fn takes_prepared(&self) -> bool {
         self.role == Role::Server && self.framing == Framing::WebSocket
     }
 
-    /// The limits and waits.
+    /// The limits and timeouts.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
@@ -271,25 +273,26 @@ impl Connection {
         self.sending == Sending::Open
     }
 
-    /// Whether a message is being sent in fragments, so that no other may begin.
+    /// Whether a message is being sent in fragments. No other message may begin until it ends.
     #[must_use]
     #[inline]
     pub fn is_mid_message(&self) -> bool {
         self.open_message.is_some()
     }
 
-    /// Whether the peer may still be heard: neither did its Close come nor did it break the protocol.
+    /// Whether input of the peer is still processed: it has neither sent a Close nor violated the protocol.
     #[must_use]
     #[inline]
     pub fn is_receiving(&self) -> bool {
         self.receiving == Receiving::Open
     }
 
-    /// Begins the closing handshake (RFC 6455 section 7.1.2). Messages of the peer still come until its
-    /// Close does.
+    /// Starts the closing handshake (RFC 6455 section 7.1.2). Messages of the peer are still delivered
+    /// until its Close.
     ///
     /// # Errors
-    /// [`Misuse::ReasonTooLong`] over 123 bytes; [`Misuse::Closing`] if a Close is decided already.
+    /// [`Misuse::ReasonTooLong`] over 123 bytes; [`Misuse::Closing`] if a local Close is pending or written
+    /// already.
     pub fn close(&mut self, code: CloseCode, reason: &str, now: Time) -> Result<(), Misuse> {
         if reason.len() > control::REASON_MAX {
             return Err(Misuse::ReasonTooLong);
@@ -302,7 +305,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The peer broke the protocol: prepares the Close with the code that says so.
+    /// Prepares the Close with the code for the peer's violation.
     fn fail(&mut self, fault: PeerMisbehaved, now: Time) {
         if self.sending == Sending::Open {
             self.pending.set_close(Some(fault.close_code()), Box::from(fault.reason()));
@@ -318,31 +321,31 @@ impl Connection {
         }
     }
 
-    /// What becomes of the transport once everything written has left.
+    /// The required state of the transport once all written bytes are sent.
     #[must_use]
     #[inline]
     pub fn transport(&self) -> Transport {
         match self.framing {
-            // Nothing of the peer's says that it has seen our end, but its own.
+            // Only the peer's own end shows that it has seen the local end.
             Framing::Prefixed if self.sending == Sending::Closed => Transport::Finish,
             _ => closing::transport(self.receiving, self.sending, self.role),
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called; `None`: never. It may lie
-    /// later than the last answer, and earlier only after [`handle_timeout`](Self::handle_timeout),
-    /// [`close`](Self::close), a Close or fault of the peer, or [`note_outbound`](Self::note_outbound).
+    /// Time at which to call [`handle_timeout`](Self::handle_timeout); `None`: never. It may move to a
+    /// later time, and to an earlier time only after [`handle_timeout`](Self::handle_timeout),
+    /// [`close`](Self::close), a Close or violation of the peer, or [`note_outbound`](Self::note_outbound).
     #[must_use]
     #[inline]
     pub fn deadline(&self) -> Option<Time> {
         self.keepalive.deadline(&self.config)
     }
 
-    /// Carries out what is due at `now`: a ping or a Close is prepared for
+    /// Executes the actions due at `now`: prepares a ping or a Close for
     /// [`write_control`](Self::write_control).
     ///
     /// # Errors
-    /// The wait that ended the connection. `Idle` and `Pong` still prepare a Close frame; after `Write`
+    /// The timeout that ended the connection. `Idle` and `Pong` still prepare a Close frame; after `Write`
     /// and `Close` the transport must be dropped.
     pub fn handle_timeout(&mut self, now: Time) -> Result<(), Expired> {
         match self.keepalive.due(&self.config, now) {
@@ -361,50 +364,50 @@ impl Connection {
         }
     }
 
-    /// What ends the connection at the [`deadline`](Self::deadline); `None`: nothing, as a ping leaves then, or there is
-    /// no deadline.
+    /// The timeout that ends the connection at the [`deadline`](Self::deadline); `None` if a ping is due
+    /// then, or if there is no deadline.
     #[must_use]
     pub fn awaits(&self) -> Option<Expired> {
         self.keepalive.awaits(&self.config)
     }
 
-    /// The application has sent a message, at `now` or later. [`Config::idle_timeout`] is counted from there, so that
-    /// the peer has time to answer.
+    /// Records that the application has sent a message, at `now` or later. [`Config::idle_timeout`]
+    /// restarts there, so that the peer has time to answer.
     #[inline]
     pub fn note_sent(&mut self, now: Time) {
         self.keepalive.sent(now);
     }
 
-    /// Nothing that the peer sent was read until `now`, since the input was paused or the driver was held up: its
-    /// silence is counted from here.
+    /// Records that no input was read until `now`, since reads were paused or the driver was delayed. The
+    /// peer's silence starts here.
     pub fn note_unread(&mut self, now: Time) {
         self.keepalive.unread(now);
     }
 
-    /// The connection is driven from `since` on, and was not before. If the idle or the close timeout has ended in the
-    /// meantime, it begins anew: a peer is not at fault for the absence of the caller. A driver calls this before
-    /// [`handle_timeout`](Self::handle_timeout), once it has read what had come.
+    /// Records that the connection is driven again, from `since` on. If the idle or the close timeout
+    /// expired in the meantime, it restarts: a peer is not at fault for the absence of the caller. A driver
+    /// calls this before [`handle_timeout`](Self::handle_timeout), after reading all pending input.
     ///
-    /// The close timeout begins anew only once. The pong timeout does so only if bytes came after the ping: otherwise
-    /// there was time for the pong to come.
+    /// The close timeout restarts only once. The pong timeout restarts only if bytes arrived after the
+    /// ping: otherwise the pong had time to arrive.
     pub fn note_driven(&mut self, since: Time) {
         self.keepalive.driven(&self.config, since);
     }
 
-    /// The transport takes nothing more of what waits: the write timeout is counted from here.
+    /// Records that the transport accepts no more bytes: the write timeout starts here.
     pub fn note_stalled(&mut self, now: Time) {
         self.keepalive.stalled(now);
     }
 
-    /// Whether messages may come compressed.
+    /// Whether messages of the peer may be compressed.
     #[must_use]
     #[inline]
     pub fn inflates(&self) -> bool {
         self.inflate.is_some()
     }
 
-    /// Tells how many bytes wait to be sent, and whether the peer took some since the last call: what
-    /// the write timeout is counted from.
+    /// Records the number of queued bytes, and whether the peer accepted some since the last call. The
+    /// write timeout depends on both.
     #[inline]
     pub fn note_outbound(&mut self, waiting: usize, moved: bool, now: Time) {
         self.keepalive.outbound(waiting, moved, now);

@@ -1,4 +1,4 @@
-//! A connection in two parts that live in different places: one sends data, the other does all the rest.
+//! Splitting a connection into two halves: one sends data, the other handles all other work.
 
 use super::closing::{Receiving, Sending, Signal};
 use super::control::Pending;
@@ -6,26 +6,27 @@ use super::receive::Stage;
 use super::{Connection, Keepalive};
 use crate::Time;
 
-/// What of a connection this is.
+/// The role of a half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// All of it.
+    /// The whole connection.
     Whole,
-    /// What receives, answers pings, keeps the deadlines and sends no data.
+    /// Receives, answers pings, keeps the deadlines, and sends no data.
     Control,
-    /// What sends data and receives nothing.
+    /// Sends data and receives no bytes.
     Data,
 }
 
 impl Connection {
-    /// Takes the sending of data out of this connection, so that it can go on elsewhere, without a look at this one:
-    /// messages, fragments, the compressor, and a message that is being sent in fragments. The answer sends these,
-    /// pings of the application and a Close; it receives nothing, and its only deadline is that of the write timeout.
-    /// What is left here receives, answers, and sends control frames. `None` if this is a part already.
+    /// Splits the sending of data off this connection, so that it can proceed elsewhere, independently:
+    /// messages, fragments, the compressor, and a message that is being sent in fragments. The returned
+    /// half sends data, pings of the application and a Close; it receives no bytes, and its only deadline
+    /// is the write timeout. The rest receives, answers, and sends control frames. Returns `None` if this
+    /// is a half already.
     ///
-    /// The frames of both leave over one transport, whole and in any order, but for Close: at most one leaves, and
-    /// nothing behind it. Whoever brings the frames together decides whose, and tells the other part by
-    /// [`note_close_left`](Self::note_close_left).
+    /// The frames of both halves share one transport, whole and in any order, except for Close: at most one
+    /// Close is sent, and no frame follows it. The owner that merges the frames selects the Close, and
+    /// notifies the other half with [`note_close_left`](Self::note_close_left).
     pub fn split_data(&mut self, now: Time) -> Option<Self> {
         if self.part != Part::Whole {
             return None;
@@ -49,8 +50,8 @@ impl Connection {
         })
     }
 
-    /// Puts the part that [`split_data`](Self::split_data) has taken out of this connection back. A Close that either
-    /// has decided stays decided.
+    /// Joins the half that [`split_data`](Self::split_data) returned. A pending Close of either half stays
+    /// pending.
     pub fn join_data(&mut self, data: &mut Self, now: Time) {
         if (self.part, data.part) != (Part::Control, Part::Data) {
             return;
@@ -69,7 +70,8 @@ impl Connection {
         }
     }
 
-    /// The other part's Close frame has left, or will before anything that this part writes: nothing may follow it.
+    /// Records that the other half's Close frame is sent, or is sent before any bytes of this half: no
+    /// frame may follow it.
     pub fn note_close_left(&mut self, now: Time) {
         if self.sending != Sending::Closed {
             self.pending = Pending::default();
@@ -94,8 +96,8 @@ mod tests {
         let request = b"GET / HTTP/1.1\r\nHost: example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
         let mut slots = HeaderSlots::new();
-        let head = RequestHead::parse(request, &HeadLimits::new(), &mut slots).expect("a sound head");
-        let negotiated = accept(&head, &ServerOptions::new()).expect("a sound request").negotiated();
+        let head = RequestHead::parse(request, &HeadLimits::new(), &mut slots).expect("a valid head");
+        let negotiated = accept(&head, &ServerOptions::new()).expect("a valid request").negotiated();
         Connection::new(negotiated, Arc::new(Config::default()), Time::ZERO)
     }
 
@@ -111,10 +113,10 @@ mod tests {
     const CLOSE_1000: &[u8] = &[0x88, 0x82, 0, 0, 0, 0, 0x03, 0xe8];
 
     #[test]
-    fn each_part_does_its_own_and_a_message_in_fragments_goes_on_in_either() {
+    fn halves_split_work_and_fragmented_message_continues_in_either() {
         let (mut control, mut shared, mut out) = (server(), shared(), Vec::new());
         control.send_fragment(Kind::Text, b"a", false, &mut shared, &mut out).expect("open");
-        let mut data = control.split_data(Time::ZERO).expect("a whole one");
+        let mut data = control.split_data(Time::ZERO).expect("a whole connection");
         assert!(control.split_data(Time::ZERO).is_none() && data.split_data(Time::ZERO).is_none());
         let sent = control.send_fragment(Kind::Text, b"b", true, &mut shared, &mut out);
         assert_eq!(sent, Err(Misuse::SplitOff));
@@ -123,18 +125,18 @@ mod tests {
         data.send_fragment(Kind::Text, b"b", false, &mut shared, &mut out).expect("goes on");
 
         assert!(matches!(receive(&mut control, &[0x89, 0x80, 0, 0, 0, 0]), Event::Ping(_)));
-        assert_eq!(receive(&mut data, CLOSE_1000), Event::NeedMore(1), "it hears nothing");
+        assert_eq!(receive(&mut data, CLOSE_1000), Event::NeedMore(1), "the data half receives no bytes");
         control.write_control(&mut shared, &mut out, Time::ZERO);
         control.join_data(&mut data, Time::ZERO);
-        control.send_fragment(Kind::Text, b"c", true, &mut shared, &mut out).expect("and is whole again");
+        control.send_fragment(Kind::Text, b"c", true, &mut shared, &mut out).expect("joined again");
         assert_eq!(out, b"\x01\x01a\x00\x01b\x8a\x00\x80\x01c");
         assert!(control.is_open() && control.split_data(Time::ZERO).is_some());
     }
 
     #[test]
-    fn the_part_that_sends_waits_only_for_what_waits_to_leave() {
+    fn data_half_has_only_write_timeout() {
         let mut control = server();
-        let mut data = control.split_data(Time::ZERO).expect("a whole one");
+        let mut data = control.split_data(Time::ZERO).expect("a whole connection");
         assert_eq!(data.deadline(), None);
         data.note_outbound(10, false, Time::ZERO);
         assert_eq!(data.deadline(), Some(Time::ZERO + Duration::from_secs(30)));
@@ -143,9 +145,9 @@ mod tests {
     }
 
     #[test]
-    fn a_close_of_the_part_that_sends_is_answered_by_the_peer() {
+    fn close_of_data_half_is_answered_by_peer() {
         let (mut control, mut shared, mut out) = (server(), shared(), Vec::new());
-        let mut data = control.split_data(Time::ZERO).expect("a whole one");
+        let mut data = control.split_data(Time::ZERO).expect("a whole connection");
         data.close(CloseCode::NORMAL, "", Time::ZERO).expect("open");
         data.write_control(&mut shared, &mut out, Time::ZERO);
         assert_eq!(out, [0x88, 2, 0x03, 0xe8]);
@@ -160,9 +162,9 @@ mod tests {
     }
 
     #[test]
-    fn the_part_that_sends_sends_nothing_behind_the_close_of_the_other() {
+    fn data_half_sends_no_frames_after_close_of_control_half() {
         let (mut control, mut shared, mut out) = (server(), shared(), Vec::new());
-        let mut data = control.split_data(Time::ZERO).expect("a whole one");
+        let mut data = control.split_data(Time::ZERO).expect("a whole connection");
         data.close(CloseCode::GOING_AWAY, "late", Time::ZERO).expect("open");
         assert!(matches!(receive(&mut control, CLOSE_1000), Event::Close { answers: false, .. }));
         data.note_close_left(Time::ZERO);
@@ -174,9 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn a_close_decided_in_either_part_is_written_once_they_are_one_again() {
+    fn pending_close_of_either_half_is_written_once_joined() {
         let (mut control, mut shared, mut out) = (server(), shared(), Vec::new());
-        let mut data = control.split_data(Time::ZERO).expect("a whole one");
+        let mut data = control.split_data(Time::ZERO).expect("a whole connection");
         data.close(CloseCode::NORMAL, "", Time::ZERO).expect("open");
         control.join_data(&mut data, Time::ZERO);
         assert_eq!(control.close(CloseCode::NORMAL, "", Time::ZERO), Err(Misuse::Closing));

@@ -12,34 +12,34 @@ use crate::deflate::{DeflateParams, Inflater};
 use crate::frame::{self, Head, Opcode, Parsed};
 use crate::{CloseCode, Framing, PeerMisbehaved, Role, Time};
 
-/// Where in the stream of frames we are.
+/// Position in the stream of frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stage {
     /// A head comes next.
     Head,
     /// Payload of a data frame comes next.
     Payload(Frame),
-    /// The last payload byte of a compressed message is consumed and output is still to come.
+    /// The last payload byte of a compressed message is consumed and output is still pending.
     Flush,
 }
 
-/// A data frame whose payload has not fully come.
+/// A data frame with an incomplete payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     remaining: u64,
-    /// Rotated so that its first byte belongs to the next byte of the payload.
+    /// Rotated so that its first byte applies to the next byte of the payload.
     key: [u8; 4],
     fin: bool,
 }
 
-/// The length of an uncompressed message by the heads of its frames so far, on which the limit was checked.
+/// Declared length of an uncompressed message so far, already checked against the limit.
 struct Declared {
     bytes: u64,
-    /// The last frame is under way.
+    /// Whether the last frame has begun.
     whole: bool,
 }
 
-/// A message that has begun. A continuation without a start has no place to be stored.
+/// A message that has begun. A continuation without a start has no storage.
 #[derive(Debug)]
 pub(super) struct Open {
     kind: Kind,
@@ -48,22 +48,22 @@ pub(super) struct Open {
     pieces: bool,
     /// A piece was delivered.
     begun: bool,
-    /// The assembly holds a piece that was delivered.
+    /// The assembly contains a delivered piece.
     lent: bool,
-    /// Inflating stopped for want of room.
+    /// Inflating stopped for lack of capacity.
     more_output: bool,
     utf8: Utf8Stream,
-    /// Payload bytes of the frames so far, declared.
+    /// Declared payload bytes of the frames so far.
     wire: u64,
-    /// Bytes of the message itself that earlier pieces took away from the assembly.
+    /// Bytes of the message that earlier pieces removed from the assembly.
     delivered: u64,
     fragments: u32,
     empty_fragments: u32,
 }
 
-/// How the peer's compressed messages are undone.
+/// Decompression of the peer's messages.
 pub(super) struct Inflate {
-    /// The peer's window lives on from message to message.
+    /// The peer's window persists across messages.
     takeover: bool,
     window_bits: u8,
     context: Option<Box<Inflater>>,
@@ -91,7 +91,7 @@ impl Inflate {
         })
     }
 
-    /// The message is over: without takeover the context goes home.
+    /// Ends the message: without takeover the context returns to the pool.
     fn finish(&mut self, shared: &mut PerThread) {
         if !self.takeover
             && let Some(context) = self.context.take()
@@ -101,26 +101,26 @@ impl Inflate {
     }
 }
 
-/// Largest piece that inflating delivers at once in fragment delivery: as much as a driver's receive
-/// buffer usually holds.
+/// Largest piece that inflating delivers at once in fragment delivery: the usual size of a driver's receive
+/// buffer.
 const PIECE_MAX: usize = 64 << 10;
 
-/// An event, if the input sufficed for one, and how much of the input was used.
+/// An event, if the input was sufficient, and the number of used bytes.
 type Step = Result<(usize, Option<Event>), PeerMisbehaved>;
 
 impl Connection {
-    /// Reads `input` up to the next event, unmasking in place. Call it again with the rest until it
-    /// answers [`Event::NeedMore`].
+    /// Reads `input` up to the next event, unmasking in place. Call it again with the rest until it returns
+    /// [`Event::NeedMore`].
     ///
-    /// `assembly` holds a message that is not whole in one input. It is the caller's, must be the same
-    /// from call to call, and may be taken when an event says [`Place::Assembly`]; while no message is
-    /// open, an empty buffer will do. It grows by doubling with the bytes received, never with bytes
-    /// declared, and not past the length of a message whose last frame is under way.
+    /// `assembly` buffers a message that spans several inputs. The caller owns it, must pass the same
+    /// buffer to each call, and may take it when an event returns [`Place::Assembly`]; while no message is
+    /// open, an empty buffer suffices. It grows by doubling with the received bytes, never with declared
+    /// lengths, and not beyond the length of a message whose last frame has begun.
     ///
-    /// After the peer's Close, a fault, or the end of the transport, input is discarded.
+    /// After the peer's Close, a violation, or the end of the transport, input is discarded.
     ///
     /// # Errors
-    /// The peer broke the protocol or a limit; the Close frame that says so is prepared.
+    /// The peer violated the protocol or a limit; the Close frame for it is prepared.
     #[inline]
     pub fn receive(
         &mut self,
@@ -145,9 +145,9 @@ impl Connection {
         }
     }
 
-    /// Reads one message, if the input begins with all of it in one uncompressed frame, as most do: the same as
-    /// [`receive`](Self::receive) for less. Answers its kind and where the payload is; with the end of that, the
-    /// frame ends. `None`: ask [`receive`](Self::receive).
+    /// Reads one message, if the input begins with a complete message in one uncompressed frame, the common
+    /// case: equivalent to [`receive`](Self::receive) at less cost. Returns its kind and the range of the
+    /// payload; the frame ends with that range. `None`: call [`receive`](Self::receive).
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -177,9 +177,9 @@ impl Connection {
         }
     }
 
-    /// Payload bytes of the frame under way that are still to come and that only have to be appended to the
-    /// assembly: a driver may receive them there itself, and saves a copy. 0 when no frame is under way, or its
-    /// message is compressed or delivered in pieces.
+    /// Number of missing payload bytes of the current frame that only have to be appended to the assembly:
+    /// a driver may receive them there directly, and saves a copy. 0 between frames, and if the message is
+    /// compressed or delivered in pieces.
     #[must_use]
     pub fn awaits_payload(&self) -> u64 {
         match (&self.stage, &self.message) {
@@ -188,8 +188,8 @@ impl Connection {
         }
     }
 
-    /// Makes room in `assembly` for payload that a driver wants to append itself, `most` bytes or fewer;
-    /// answers how many it may append. It grows as by [`receive`](Self::receive).
+    /// Reserves capacity in `assembly` for payload that a driver appends itself, at most `most` bytes;
+    /// returns the number of bytes that it may append. The buffer grows as in [`receive`](Self::receive).
     pub fn make_room(&mut self, assembly: &mut Vec<u8>, shared: &mut PerThread, most: usize) -> usize {
         let room = usize::try_from(self.awaits_payload()).unwrap_or(usize::MAX).min(most);
         if let (Stage::Payload(frame), Some(open), 1..) = (&self.stage, &self.message, room) {
@@ -198,11 +198,11 @@ impl Connection {
         room
     }
 
-    /// So many bytes of payload have been appended to `assembly` as they came, at most as many as
-    /// [`make_room`](Self::make_room) said. The event is a message that is whole by them, or
+    /// Processes payload bytes that were appended to `assembly` as received, at most as many as
+    /// [`make_room`](Self::make_room) returned. The event is a message that they complete, or
     /// [`Event::NeedMore`].
     ///
-    /// When no payload is awaited any more, since the connection has failed meanwhile, they are discarded.
+    /// If no payload is expected any more, since the connection has failed meanwhile, they are discarded.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -236,7 +236,8 @@ impl Connection {
         Ok(kind.map_or(Event::NeedMore(1), |kind| Event::Message { kind, at: Place::Assembly }))
     }
 
-    /// Unmasked bytes of an uncompressed frame have come. Answers the kind of the message if it is over.
+    /// Processes unmasked bytes of an uncompressed frame. Returns the kind of the message if it is
+    /// complete.
     fn advance(&mut self, mut frame: Frame, bytes: &[u8]) -> Result<Option<Kind>, PeerMisbehaved> {
         let Some(open) = &mut self.message else { return Err(PeerMisbehaved::NothingToContinue) };
         check_text(open, bytes)?;
@@ -254,7 +255,7 @@ impl Connection {
         Ok(last.then_some(kind))
     }
 
-    /// Makes room for `additional` bytes of a message.
+    /// Reserves capacity for `additional` bytes of a message.
     fn grow(&self, assembly: &mut Vec<u8>, shared: &mut PerThread, additional: usize, declared: Declared) {
         let expected = usize::try_from(declared.bytes).unwrap_or(usize::MAX);
         let max = usize::try_from(self.config.max_message).unwrap_or(usize::MAX);
@@ -262,8 +263,8 @@ impl Connection {
         shared.spares.grow(assembly, additional, expected, cap);
     }
 
-    /// Whether `input` suffices for an event, or for all of a fragment: what tells the end of a burst from its
-    /// middle. Nothing is consumed.
+    /// Whether `input` suffices for an event, or for a whole fragment, which distinguishes the end of a
+    /// burst from its middle. Consumes no bytes.
     #[must_use]
     #[inline]
     pub fn holds_event(&self, input: &[u8]) -> bool {
@@ -278,9 +279,9 @@ impl Connection {
         }
     }
 
-    /// In fragment delivery, payload bytes of the uncompressed frame under way that are still to come: a driver may
-    /// receive up to so many into memory of its own and give them to [`receive_piece`](Self::receive_piece). 0 when
-    /// no such frame is under way.
+    /// In fragment delivery, the number of missing payload bytes of the current uncompressed frame: a
+    /// driver may receive up to this many into its own memory and pass them to
+    /// [`receive_piece`](Self::receive_piece). 0 without such a frame.
     #[must_use]
     pub fn awaits_piece(&self) -> u64 {
         match (&self.stage, &self.message) {
@@ -289,16 +290,16 @@ impl Connection {
         }
     }
 
-    /// In fragment delivery, whether the message ends with the payload that [`awaits_piece`](Self::awaits_piece)
-    /// counts.
+    /// In fragment delivery, whether the message ends with the payload that
+    /// [`awaits_piece`](Self::awaits_piece) counts.
     #[must_use]
     pub fn awaits_last_piece(&self) -> bool {
         matches!(self.stage, Stage::Payload(frame) if frame.fin) && self.awaits_piece() > 0
     }
 
-    /// In fragment delivery, whether the next event of `input` may be the end of the message under way without
-    /// further payload: an empty last frame, the end of compressed output, or a control frame in front of one.
-    /// Nothing is consumed.
+    /// In fragment delivery, whether the next event of `input` may be the end of the current message
+    /// without further payload: an empty last frame, the end of compressed output, or a control frame in
+    /// front of one. Consumes no bytes.
     #[must_use]
     pub fn may_end(&self, input: &[u8]) -> bool {
         let Some(open) = &self.message else { return false };
@@ -315,10 +316,10 @@ impl Connection {
         }
     }
 
-    /// Handles payload bytes of the frame under way, at most [`awaits_piece`](Self::awaits_piece), where the driver
-    /// received them: they are unmasked and checked in place, and are a piece of their message. Answers its kind, and
-    /// whether it ends the message; `None` if no piece is awaited any more, since the connection has failed
-    /// meanwhile.
+    /// Processes payload bytes of the current frame, at most [`awaits_piece`](Self::awaits_piece), in the
+    /// driver's memory: they are unmasked and validated in place, and are a piece of their message. Returns
+    /// its kind, and whether it ends the message; `None` if no piece is expected any more, since the
+    /// connection has failed meanwhile.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -350,8 +351,8 @@ impl Connection {
         }
     }
 
-    /// The transport ended: nothing more will come. Returns whether the closing handshake was clean,
-    /// that is, whether the peer's Close had come; of a plain stream, whether it ended between messages.
+    /// The transport ended: no more bytes arrive. Returns whether the closing handshake was clean, that is,
+    /// whether the peer's Close was received; for a plain stream, whether it ended between messages.
     pub fn receive_end(&mut self, assembly: &mut Vec<u8>, now: Time) -> bool {
         if self.framing == Framing::Prefixed && self.message.is_none() {
             self.signal(Signal::PeerCloses, now);
@@ -413,7 +414,7 @@ impl Connection {
         }
     }
 
-    /// Control frames are handled whole: a part of one stays in the input.
+    /// Control frames are processed whole: a part of one stays in the input.
     fn control_frame(&mut self, head: Head, input: &mut [u8], at: usize, now: Time) -> Step {
         if head.compressed {
             return Err(self.stray_compression_bit());
@@ -455,7 +456,7 @@ impl Connection {
         }
         let answers = self.sending != Sending::Open;
         if !answers {
-            // The code is echoed; the reason was theirs.
+            // The code is echoed, without the peer's reason.
             self.pending.set_close(code, Box::default());
         }
         self.pending.pong = None;
@@ -472,7 +473,7 @@ impl Connection {
         }
     }
 
-    /// A data frame begins. A whole uncompressed message that lies in the input is done at once.
+    /// A data frame begins. A complete uncompressed message in the input is processed at once.
     #[inline]
     fn data_head(&mut self, head: Head, input: &mut [u8], at: usize, assembly: &mut Vec<u8>) -> Step {
         if head.len > self.config.max_frame {
@@ -487,8 +488,8 @@ impl Connection {
         Ok((head.size, None))
     }
 
-    /// A message that is one uncompressed frame, if all of it lies in the input: unmasked and checked there. Its frame
-    /// is within the limit.
+    /// A message in one uncompressed frame, if the input contains all of it: unmasked and validated in
+    /// place. The caller has checked the frame limit.
     #[inline(always)]
     fn whole_message(
         &self,
@@ -542,7 +543,7 @@ impl Connection {
         open.wire = open.wire.saturating_add(head.len);
         let limit = match open.compressed {
             false => self.config.max_message,
-            // Data that does not compress grows a little, and a sender may flush after each byte.
+            // Incompressible data grows slightly, and a sender may flush after each byte.
             true => self.config.max_message.saturating_mul(2).saturating_add(1024),
         };
         if open.wire > limit {
@@ -561,7 +562,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Payload bytes of a data frame: into the assembly, or out as a piece.
+    /// Payload bytes of a data frame: appended to the assembly, or delivered as a piece.
     fn payload(
         &mut self,
         frame: Frame,
@@ -621,7 +622,7 @@ impl Connection {
         check_text(open, &assembly[before..])?;
         let used = inflated.consumed;
         frame.advance(used);
-        // What was not used goes back as it came.
+        // Unused bytes are masked again.
         sinews_simd::mask(&mut input[piece.start + used..piece.end], frame.key, 0);
         self.stage = match (frame.remaining == 0 && !inflated.full, frame.fin) {
             (false, _) => Stage::Payload(frame),
@@ -633,12 +634,12 @@ impl Connection {
         Ok((used, event))
     }
 
-    /// Whether inflating stopped for want of room, so that output can come without input.
+    /// Whether inflating stopped for lack of capacity, so that output can follow without input.
     fn has_more_output(&self) -> bool {
         self.message.as_ref().is_some_and(|open| open.more_output)
     }
 
-    /// The end of a compressed message: what the tail 00 00 FF FF brings out (RFC 7692 section 7.2.2).
+    /// The end of a compressed message: output of the tail 00 00 FF FF (RFC 7692 section 7.2.2).
     fn flush(
         &mut self,
         assembly: &mut Vec<u8>,
@@ -679,7 +680,7 @@ impl Frame {
     }
 }
 
-/// Nothing to do for what came without a mask, or with one that changes nothing.
+/// No operation for payloads without a mask, or with a zero mask.
 #[inline]
 fn unmask(bytes: &mut [u8], key: [u8; 4]) {
     if key != [0; 4] {
@@ -695,7 +696,7 @@ const fn data_kind(opcode: Opcode) -> Option<Kind> {
     }
 }
 
-/// The end of a payload of `len` bytes from `start`, if `have` bytes reach that far.
+/// The end of a payload of `len` bytes from `start`, if it is within `have` bytes.
 #[inline]
 fn whole(start: usize, len: u64, have: usize) -> Option<usize> {
     let end = start.checked_add(usize::try_from(len).ok()?)?;
@@ -724,7 +725,7 @@ fn piece_event(open: &mut Open, last: bool) -> Event {
     Event::Fragment { kind: open.kind, at: Place::Assembly, first, last }
 }
 
-/// A piece that the last event lent from the assembly is done with.
+/// Removes the piece that the last event lent from the assembly.
 fn take_delivered(open: &mut Open, assembly: &mut Vec<u8>) {
     if core::mem::take(&mut open.lent) {
         open.delivered += assembly.len() as u64;
@@ -732,7 +733,7 @@ fn take_delivered(open: &mut Open, assembly: &mut Vec<u8>) {
     }
 }
 
-/// How much inflating may append: up to the limit; in fragment delivery no more than a piece.
+/// Maximum bytes that inflating may append: up to the limit; in fragment delivery at most a piece.
 fn room_for(open: &Open, assembly: &[u8], max_message: u64) -> usize {
     let held = open.delivered.saturating_add(assembly.len() as u64);
     let room = max_message.saturating_sub(held);

@@ -1,4 +1,4 @@
-//! The sending half: messages and fragments become frames.
+//! The sending half: converts messages and fragments to frames.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -17,12 +17,12 @@ pub(super) struct OpenMessage {
     compressed: bool,
 }
 
-/// How our messages are compressed.
+/// Compression of local messages.
 pub(super) struct Deflate {
     class: DeflateClass,
-    /// Our window lives on from message to message.
+    /// The local window persists across messages.
     takeover: bool,
-    /// Shorter messages are sent as they are.
+    /// Shorter messages are sent uncompressed.
     threshold: usize,
     context: Option<Box<Deflater>>,
 }
@@ -70,14 +70,14 @@ impl Kind {
 }
 
 impl Connection {
-    /// Appends a whole message as one frame, compressed if that was negotiated and the message reaches
-    /// the threshold.
+    /// Appends a whole message as one frame, compressed if that was negotiated and the message reaches the
+    /// threshold.
     ///
-    /// Text must be UTF-8; that is not checked here, since it comes from a `str` or from a message that
-    /// was checked on receipt.
+    /// Text must be UTF-8. It is not validated here, since it comes from a `str` or from a message that was
+    /// validated on receipt.
     ///
     /// # Errors
-    /// [`Misuse::Closing`], [`Misuse::MessageOpen`], [`Misuse::SplitOff`]: nothing was appended.
+    /// [`Misuse::Closing`], [`Misuse::MessageOpen`], [`Misuse::SplitOff`]: no bytes were appended.
     #[inline]
     pub fn send(
         &mut self,
@@ -101,7 +101,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The same for a message that is put together from several pieces.
+    /// Appends one message composed of several pieces.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -151,8 +151,8 @@ impl Connection {
         self.deflate.as_ref().is_some_and(|deflate| len >= deflate.threshold)
     }
 
-    /// Appends only the head of an uncompressed message of `len` bytes; the caller sends the payload
-    /// behind it by reference. Servers only, since a client's payload must be masked.
+    /// Appends only the head of an uncompressed message of `len` bytes; the caller sends the payload after
+    /// it by reference. Servers only, since a client must mask its payload.
     ///
     /// # Errors
     /// [`Misuse::MustMask`] from a client; [`Misuse::Closing`], [`Misuse::MessageOpen`].
@@ -172,12 +172,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Appends a piece of a message whose length need not be known, `last` with its end (RFC 6455
-    /// section 5.4). The first piece decides whether the message is compressed: it is, where that was
-    /// negotiated, whatever the piece's length.
+    /// Appends a fragment of a message of unknown length, `last` with its end (RFC 6455 section 5.4). The
+    /// first fragment decides whether the message is compressed: it is if that was negotiated, for any
+    /// length.
     ///
     /// # Errors
-    /// [`Misuse::MessageOpen`] if `kind` differs from the piece before; [`Misuse::Closing`], [`Misuse::SplitOff`].
+    /// [`Misuse::MessageOpen`] if `kind` differs from the earlier fragments; [`Misuse::Closing`],
+    /// [`Misuse::SplitOff`].
     pub fn send_fragment(
         &mut self,
         kind: Kind,
@@ -205,9 +206,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Checks that a frame prepared by [`write_prepared`] may be sent now, and tells the compressor that
-    /// it was: a compressed frame that did not come from this connection's compressor ends what that may
-    /// refer to.
+    /// Checks that a frame prepared by [`write_prepared`] may be sent now, and updates the compressor: a
+    /// compressed frame of another compressor invalidates the window for references.
     ///
     /// # Errors
     /// [`Misuse::MustMask`] from a client; [`Misuse::Closing`], [`Misuse::MessageOpen`].
@@ -228,8 +228,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The class of compressed frames that this connection takes for a message of `len` bytes; `None`:
-    /// the plain frame.
+    /// The class of compressed frames that this connection accepts for a message of `len` bytes; `None`:
+    /// the uncompressed frame.
     #[must_use]
     #[inline]
     pub fn prepared_class(&self, len: usize) -> Option<DeflateClass> {
@@ -268,7 +268,7 @@ impl Connection {
         let mut body = core::mem::take(&mut shared.scratch);
         deflate.write(payload, last, shared, &mut body);
         let first = opcode != Opcode::Continuation;
-        // A window that is taken over holds the message already; the peer's must hold it too.
+        // A window with takeover contains the message already; the peer's must contain it too.
         let pays = deflate.takeover || !(first && last) || body.len() < payload.len();
         let key = shared.mask_for(self.role);
         let frame = Outgoing { opcode, fin: last, compressed: first && pays, key };
@@ -277,8 +277,8 @@ impl Connection {
     }
 }
 
-/// Appends an unmasked frame that can be sent to any number of clients: plain, or compressed for all
-/// connections of a class ([`Connection::prepared_class`]).
+/// Appends an unmasked frame for any number of clients: uncompressed, or compressed for all connections of
+/// a class ([`Connection::prepared_class`]).
 pub fn write_prepared(
     kind: Kind,
     payload: &[u8],
@@ -299,5 +299,5 @@ pub fn write_prepared(
     shared.keep_scratch(body);
 }
 
-/// Boxed so that a connection without compression does not pay for it.
+/// Boxed so that a connection without compression pays only a pointer.
 const _: () = assert!(size_of::<Option<Box<Deflate>>>() == 8);

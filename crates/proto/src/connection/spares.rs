@@ -1,27 +1,26 @@
-//! Memory of large messages, kept for the next ones.
+//! Buffers of large messages, kept for reuse.
 
 use alloc::vec::Vec;
 
-/// Buffers of one thread that are large enough for getting them from the system, page by page, to cost more
-/// than filling them.
+/// Buffers of one thread so large that new pages from the system cost more than filling them.
 #[derive(Debug, Default)]
 pub(super) struct Spares {
     buffers: Vec<Spare>,
-    /// What all of them hold.
+    /// Total capacity.
     bytes: usize,
 }
 
 #[derive(Debug)]
 struct Spare {
     buffer: Vec<u8>,
-    /// Not used since the last look.
+    /// Not used since the last call of `release_idle`.
     idle: bool,
 }
 
-/// Smallest buffer worth keeping; below it the allocator does as well.
+/// Smallest buffer worth keeping; below it the allocator is as fast.
 const SPARE_MIN: usize = 128 << 10;
 
-/// Most bytes kept: two messages of the default limit, one that is gathered and one that leaves.
+/// Maximum retained bytes: two messages of the default limit, one inbound and one outbound.
 const BYTES_MAX: usize = 32 << 20;
 
 impl Spares {
@@ -38,7 +37,7 @@ impl Spares {
         }
     }
 
-    /// The smallest spare of at least `wished` bytes, or else of at least `needed`.
+    /// Takes the smallest spare of at least `wished` bytes, or else of at least `needed`.
     fn take(&mut self, needed: usize, wished: usize) -> Option<Vec<u8>> {
         let fitting = |least: usize| {
             let sizes = self.buffers.iter().map(|spare| spare.buffer.capacity()).enumerate();
@@ -56,8 +55,8 @@ impl Spares {
         !self.buffers.is_empty()
     }
 
-    /// Makes room for `additional` bytes. Grows by doubling, from nothing, and not past `cap` unless what
-    /// came needs it; memory that is there anyway is taken as large as the message is `expected` to become.
+    /// Reserves `additional` bytes. Grows by doubling, from empty, and not beyond `cap` unless the received
+    /// bytes require it; a spare is chosen by the `expected` size of the message.
     pub(super) fn grow(&mut self, buffer: &mut Vec<u8>, additional: usize, expected: usize, cap: usize) {
         let (len, capacity) = (buffer.len(), buffer.capacity());
         let needed = len + additional;
@@ -84,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_grows_by_doubling_and_not_past_its_cap() {
+    fn buffer_grows_by_doubling_up_to_cap() {
         let mut spares = Spares::default();
         let (mut buffer, mut sizes) = (Vec::new(), Vec::new());
         while buffer.len() < 100_000 {
@@ -98,14 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_expected_reserves_nothing() {
+    fn expected_size_reserves_no_memory() {
         let mut buffer = Vec::new();
         Spares::default().grow(&mut buffer, 10, 1 << 24, 1 << 24);
         assert_eq!(buffer.capacity(), ASSEMBLY_MIN);
     }
 
     #[test]
-    fn a_spare_that_fits_the_whole_message_is_taken_and_keeps_what_came() {
+    fn spare_for_whole_message_keeps_received_bytes() {
         let mut spares = Spares::default();
         spares.give(Vec::with_capacity(4 << 20));
         spares.give(Vec::with_capacity(1 << 20));
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_given_back() {
+    fn retained_memory_is_bounded_and_released() {
         let mut spares = Spares::default();
         for _ in 0..100 {
             spares.give(Vec::with_capacity(1 << 20));
@@ -126,7 +125,7 @@ mod tests {
         spares.give(Vec::with_capacity(SPARE_MIN - 1));
         assert_eq!(spares.buffers.len(), 32);
         assert!(spares.release_idle(), "all were used since");
-        let used = spares.take(1, 1).expect("there are many");
+        let used = spares.take(1, 1).expect("several spares");
         spares.give(used);
         assert!(spares.release_idle(), "one was used since");
         assert_eq!(spares.buffers.len(), 1);

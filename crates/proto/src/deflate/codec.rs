@@ -1,51 +1,51 @@
-//! Raw deflate as RFC 7692 uses it: messages that end at a flush point, over a window that may outlive them.
+//! Raw deflate for RFC 7692: messages end at a flush point, and the window may persist across messages.
 
 use alloc::vec::Vec;
 
 use zlib_rs::{Deflate, DeflateConfig, DeflateFlush, Inflate, InflateFlush, Method, Status, Strategy};
 
-/// The peer's bytes are not the deflate stream of a whole message.
+/// The peer's bytes are not the deflate stream of a complete message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadDeflate;
 
-/// What one call of [`Inflater::inflate`] or [`Inflater::finish`] did.
+/// The result of one call of [`Inflater::inflate`] or [`Inflater::finish`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Inflated {
-    /// Input bytes used up.
+    /// Consumed input bytes.
     pub(crate) consumed: usize,
     /// Bytes appended to the output.
     pub(crate) produced: usize,
-    /// There is at least one byte more than there was room for.
+    /// At least one more byte of output exists than the capacity permits.
     ///
-    /// A message that fills the room exactly is not full: this is what sets a message of the limit apart
-    /// from one of the limit and a byte.
+    /// A message that fills the capacity exactly is not full: this distinguishes a message of the limit
+    /// from a message of the limit plus one byte.
     pub(crate) full: bool,
 }
 
 /// Inflates the messages of one direction.
 ///
-/// Output goes into a ring of one window first and is copied from there. The ring is initialised
-/// memory, which the inflater wants, so that the message buffer grows by what was produced and never by
-/// what might be; and it holds the window where we can read it, which is needed to carry it across a
-/// block marked final (RFC 7692 section 7.2.3.4): zlib forgets the window with the stream.
+/// Output goes into a ring of one window first and is copied from there. The ring is initialized memory,
+/// which the inflater requires, so that the message buffer grows by the produced bytes and never by an
+/// estimate. The ring also retains the window, which must be carried across a block marked final (RFC 7692
+/// section 7.2.3.4): zlib drops the window with the stream.
 pub(crate) struct Inflater {
     stream: Inflate,
     history: History,
-    /// The byte that proved the output full; the first of the next call.
+    /// The byte that proved the output full; the first byte of the next call.
     held: Option<u8>,
-    /// The current message has had input.
+    /// The current message has received input.
     begun: bool,
-    /// A final block has ended the stream; input behind it starts another.
+    /// A final block has ended the stream; later input starts another stream.
     ended: bool,
-    /// Streams started inside the current message.
+    /// Number of streams started inside the current message.
     restarts: u32,
 }
 
 impl Inflater {
-    /// `window_bits` is what the peer agreed to compress with, 8 to 15.
+    /// `window_bits` is the negotiated window of the peer's compressor, 8 to 15.
     ///
-    /// The inflater itself always works with the largest window, which is right for all smaller ones;
-    /// the agreed one bounds only the memory for what is carried across final blocks.
+    /// The inflater itself always uses the largest window, which is correct for all smaller windows; the
+    /// negotiated window bounds only the memory that is carried across final blocks.
     pub(crate) fn new(window_bits: u8) -> Self {
         Self {
             stream: Inflate::new(false, INFLATE_WINDOW_BITS),
@@ -57,9 +57,9 @@ impl Inflater {
         }
     }
 
-    /// Appends at most `room` bytes to `out`; stops when the input is used up or the room is.
+    /// Appends at most `room` bytes to `out`; stops at the end of the input or of the capacity.
     ///
-    /// If the result is full, the rest of the input may be given again with more room.
+    /// If the result is full, the rest of the input may be passed again with more capacity.
     pub(crate) fn inflate(
         &mut self,
         input: &[u8],
@@ -85,8 +85,8 @@ impl Inflater {
                 }
                 self.restart()?;
             }
-            // Without room one byte is asked for all the same: only a byte that comes shows that the
-            // message is too long.
+            // Without capacity one byte is still requested: only an actual byte proves that the message is
+            // too long.
             let room_left = room - done.produced;
             let step = self.step(rest, room_left.max(1))?;
             done.consumed += step.consumed;
@@ -105,10 +105,10 @@ impl Inflater {
         }
     }
 
-    /// Ends the message: feeds the tail that the sender has removed (RFC 7692 section 7.2.2), all input
-    /// having been consumed.
+    /// Ends the message after all its input: feeds the tail that the sender has removed (RFC 7692 section
+    /// 7.2.2).
     ///
-    /// If the result is full, the message goes on and this is to be called again with more room.
+    /// If the result is full, the message continues; call it again with more capacity.
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>, room: usize) -> Result<Inflated, BadDeflate> {
         let mut done = Inflated::default();
         if self.held.is_some() {
@@ -117,12 +117,12 @@ impl Inflater {
                 return Ok(done);
             }
         }
-        // Not even the empty message is sent as nothing (RFC 7692 section 7.2.3.6).
+        // Even the empty message has at least one octet (RFC 7692 section 7.2.3.6).
         if !self.begun {
             return Err(BadDeflate);
         }
-        // A final block that ends with the data needs no tail, though a careful sender leaves an empty
-        // stored block behind it (RFC 7692 section 7.2.3.4).
+        // A final block that ends with the data needs no tail, although a careful sender adds an empty
+        // stored block after it (RFC 7692 section 7.2.3.4).
         if !self.ended {
             self.feed_tail()?;
         }
@@ -131,7 +131,7 @@ impl Inflater {
         Ok(done)
     }
 
-    /// Forgets message and window; usable after any error.
+    /// Resets message and window; usable after any error.
     pub(crate) fn reset(&mut self) {
         self.stream.reset(false);
         self.history.clear();
@@ -141,7 +141,7 @@ impl Inflater {
         self.restarts = 0;
     }
 
-    /// One call of zlib, into the ring.
+    /// Calls zlib once, with output to the ring.
     fn step(&mut self, input: &[u8], limit: usize) -> Result<Step, BadDeflate> {
         let (total_in, total_out) = (self.stream.total_in(), self.stream.total_out());
         let space = self.history.space(limit);
@@ -154,7 +154,7 @@ impl Inflater {
         Ok(Step { consumed, produced, drained: produced < space_len || self.ended })
     }
 
-    /// Starts the stream behind a final block, with the window as it was before.
+    /// Starts a new stream after a final block, with the previous window.
     fn restart(&mut self) -> Result<(), BadDeflate> {
         self.restarts += 1;
         if self.restarts > FINAL_BLOCKS_MAX {
@@ -170,13 +170,13 @@ impl Inflater {
         Ok(())
     }
 
-    /// Feeds the removed tail, and sees to it that the stream then stands between two blocks.
+    /// Feeds the removed tail, and checks that the stream is then between two blocks.
     ///
-    /// zlib is told to stop at the end of a block, so the tail is used up and the byte behind it left
-    /// alone if the tail has ended one. Inside a stored block the tail would be output; inside any other
-    /// it would be codes, and at most two octets of them before they are output or the end of the block.
-    /// Data cut inside the table of a block's codes, such that the tail completes table and block to the
-    /// octet, does pass: it is what the procedure of the RFC makes a message of, and harms its sender only.
+    /// zlib stops at the end of a block, so it consumes the tail and leaves the byte after it if the tail
+    /// has ended a block. Inside a stored block the tail would be output; inside any other block it would
+    /// be codes, and at most two octets of them precede output or the end of the block. Data truncated
+    /// inside the code table of a block, such that the tail completes table and block to the octet, is
+    /// accepted: the procedure of the RFC makes it a message, and it harms only its sender.
     fn feed_tail(&mut self) -> Result<(), BadDeflate> {
         let [a, b, c, d] = TAIL;
         let total_in = self.stream.total_in();
@@ -194,15 +194,15 @@ impl Inflater {
     }
 }
 
-/// What one call of zlib did.
+/// The result of one call of zlib.
 struct Step {
     consumed: usize,
     produced: usize,
-    /// No more output can come without more input.
+    /// No output is left without more input.
     drained: bool,
 }
 
-/// The last bytes of output, as many as the window holds. Starts small, doubles as output comes.
+/// The last bytes of output, as many as the window holds. Starts small, doubles with the output.
 struct History {
     ring: Vec<u8>,
     size_max: usize,
@@ -220,7 +220,7 @@ impl History {
         }
     }
 
-    /// Where the next bytes go; never empty unless `limit` is zero.
+    /// The space for the next bytes; never empty unless `limit` is zero.
     fn space(&mut self, limit: usize) -> &mut [u8] {
         if self.next == self.ring.len() {
             if self.next < self.size_max {
@@ -235,14 +235,14 @@ impl History {
         &mut self.ring[self.next..][..free.min(limit)]
     }
 
-    /// Takes note of `len` bytes written to the space, and shows them.
+    /// Records `len` bytes written to the space, and returns them.
     fn advance(&mut self, len: usize) -> &[u8] {
         let from = self.next;
         self.next += len;
         &self.ring[from..self.next]
     }
 
-    /// All that is kept, oldest first.
+    /// All retained bytes, oldest first.
     fn parts(&self) -> [&[u8]; 2] {
         let (newer, older) = self.ring.split_at(self.next);
         if self.wrapped { [older, newer] } else { [&[], newer] }
@@ -260,7 +260,7 @@ pub(crate) struct Deflater {
 }
 
 impl Deflater {
-    /// `level` is 1 to 9; `window_bits` is what was agreed, 9 to 15, as zlib cannot produce a raw
+    /// `level` is 1 to 9; `window_bits` is the negotiated value, 9 to 15, as zlib cannot produce a raw
     /// stream with less.
     pub(crate) fn new(level: u8, window_bits: u8) -> Self {
         Self {
@@ -274,14 +274,14 @@ impl Deflater {
         }
     }
 
-    /// Appends the compressed form of a whole message (`last`), or of one part of it.
+    /// Appends the compressed form of a whole message (`last`), or of a part of it.
     ///
-    /// Each part ends at a flush point, so that the peer can inflate all that was given so far. The last
-    /// part loses its tail 00 00 FF FF (RFC 7692 section 7.2.1).
+    /// Each part ends at a flush point, so that the peer can inflate all earlier input. The last part loses
+    /// its tail 00 00 FF FF (RFC 7692 section 7.2.1).
     pub(crate) fn deflate(&mut self, input: &[u8], out: &mut Vec<u8>, last: bool) {
         if input.is_empty() {
-            // A flush without input yields nothing. The octet begins an empty stored block, whose rest
-            // is the tail that the receiver appends (RFC 7692 section 7.2.3.6).
+            // A flush without input yields no bytes. The octet begins an empty stored block, whose rest is
+            // the tail that the receiver appends (RFC 7692 section 7.2.3.6).
             if last {
                 out.push(0);
             }
@@ -293,7 +293,7 @@ impl Deflater {
             let space = deflate_bound(rest.len()).min(OUT_STEP_MAX);
             out.resize(start + space, 0);
             let (total_in, total_out) = (self.stream.total_in(), self.stream.total_out());
-            // Errors are for a stream that was ended, or has no output; ours is neither.
+            // Errors occur for a finished stream, or without output space; neither applies.
             self.stream
                 .compress(rest, &mut out[start..], DeflateFlush::SyncFlush)
                 .expect("a stream that is never finished takes input");
@@ -312,34 +312,35 @@ impl Deflater {
         }
     }
 
-    /// Forgets the window, as `no_context_takeover` wants it between messages.
+    /// Resets the window, as `no_context_takeover` requires between messages.
     pub(crate) fn reset(&mut self) {
         self.stream.reset();
     }
 }
 
-/// Room for a flush of `len` bytes in one go: nine bits a byte is the worst of the fixed codes, and the
-/// flush itself takes a few bytes more. Being wrong costs another round, never the result.
+/// Capacity for a flush of `len` bytes in one call: nine bits per byte is the worst case of the fixed
+/// codes, and the flush itself takes a few bytes more. An underestimate costs another call, never the
+/// result.
 const fn deflate_bound(len: usize) -> usize {
     len.saturating_add(len / 8).saturating_add(16)
 }
 
-/// What a flush ends with, and RFC 7692 section 7.2.1 takes away: an empty stored block without its header.
+/// The end of a flush, which RFC 7692 section 7.2.1 removes: an empty stored block without its header.
 const TAIL: [u8; 4] = [0x00, 0x00, 0xff, 0xff];
 
-/// zlib-rs allocates the largest window whatever it is told, so it is told so.
+/// zlib-rs allocates the largest window in any case.
 const INFLATE_WINDOW_BITS: u8 = 15;
 
-/// The first size of the ring, and the least step of output.
+/// Initial size of the ring, and minimum step of output.
 const HISTORY_STEP: usize = 4 * 1024;
 
-/// Blocks marked final in one message, apart from the last. Each makes us copy a whole window, so
+/// Maximum final blocks in one message, excluding the last. Each costs the copy of a whole window, so
 /// without a limit two bytes of input would cost as much as inflating thousands.
 const FINAL_BLOCKS_MAX: u32 = 1024;
 
-/// Sets how many symbols a block has at most, and the memory for them: 28 KiB instead of the 112 KiB of
-/// zlib's own default, for the same sizes within half a percent, and faster on small messages.
+/// Maximum symbols of a block, and the memory for them: 28 KiB instead of 112 KiB for zlib's default, with
+/// sizes within half a percent, and faster on small messages.
 const MEM_LEVEL: i32 = 6;
 
-/// Output is made ready in steps of at most this, as making ready means to fill with zeros.
+/// Maximum step of output preparation, since preparation fills with zeros.
 const OUT_STEP_MAX: usize = 16 * 1024;

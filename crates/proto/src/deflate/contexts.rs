@@ -1,12 +1,12 @@
-//! Contexts that connections without takeover borrow for one message.
+//! Deflate contexts that connections without takeover borrow for one message.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::codec::{Deflater, Inflater};
 
-/// What makes compressed frames interchangeable: the same message compressed in the same class without
-/// takeover is the same frame.
+/// The class of interchangeable compressed frames: without takeover, the same message compressed in the
+/// same class yields the same frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeflateClass {
     pub(crate) level: u8,
@@ -27,7 +27,8 @@ impl DeflateClass {
     }
 }
 
-/// The contexts of one thread. Those in here are reset: nothing of one connection's data reaches another.
+/// The contexts of one thread. Pooled contexts are reset: no data of a connection reaches another
+/// connection.
 #[derive(Default)]
 #[expect(clippy::vec_box, reason = "they come and go boxed, as a connection holds them")]
 pub(crate) struct Contexts {
@@ -36,17 +37,17 @@ pub(crate) struct Contexts {
 }
 
 impl Contexts {
-    /// Holds nothing until something is put back.
+    /// Creates an empty pool.
     pub(crate) const fn new() -> Self {
         Self { inflaters: Vec::new(), deflaters: Vec::new() }
     }
 
-    /// An inflater for any window the peer may have agreed to.
+    /// Takes an inflater for any negotiated window of a peer.
     pub(crate) fn take_inflater(&mut self) -> Box<Inflater> {
         self.inflaters.pop().unwrap_or_else(|| Box::new(Inflater::new(super::params::WINDOW_BITS_MAX)))
     }
 
-    /// Gives an inflater back, in whatever state a message left it.
+    /// Returns an inflater, in any state.
     pub(crate) fn put_inflater(&mut self, mut inflater: Box<Inflater>) {
         if self.inflaters.len() < IDLE_INFLATERS_MAX {
             inflater.reset();
@@ -54,7 +55,7 @@ impl Contexts {
         }
     }
 
-    /// A deflater of this class.
+    /// Takes a deflater of this class.
     pub(crate) fn take_deflater(&mut self, class: DeflateClass) -> Box<Deflater> {
         match self.deflaters.iter().rposition(|(have, _)| *have == class) {
             Some(at) => self.deflaters.remove(at).1,
@@ -62,7 +63,7 @@ impl Contexts {
         }
     }
 
-    /// Gives a deflater back, in whatever state a message left it; of too many the oldest goes.
+    /// Returns a deflater, in any state; if the pool is full, the oldest is freed.
     pub(crate) fn put_deflater(&mut self, class: DeflateClass, mut deflater: Box<Deflater>) {
         if self.deflaters.len() >= IDLE_DEFLATERS_MAX {
             self.deflaters.remove(0);
@@ -71,16 +72,16 @@ impl Contexts {
         self.deflaters.push((class, deflater));
     }
 
-    /// How many inflaters and deflaters are kept.
+    /// Number of pooled inflaters and deflaters.
     #[cfg(test)]
     pub(super) fn idle(&self) -> (usize, usize) {
         (self.inflaters.len(), self.deflaters.len())
     }
 }
 
-/// Inflaters a thread keeps for reuse. One serves all messages that arrive whole; a fragmented one
-/// keeps its own while it lasts.
+/// Maximum pooled inflaters of a thread. One serves all messages that arrive whole; a fragmented message
+/// keeps its own until its end.
 const IDLE_INFLATERS_MAX: usize = 8;
 
-/// Deflaters a thread keeps for reuse: one for each class in use, of which peers choose the window.
+/// Maximum pooled deflaters of a thread: one per class in use; peers choose the window of the class.
 const IDLE_DEFLATERS_MAX: usize = 8;

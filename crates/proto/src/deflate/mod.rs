@@ -1,6 +1,6 @@
-//! permessage-deflate (RFC 7692): what is negotiated, and the codec behind it.
+//! permessage-deflate (RFC 7692): negotiation parameters and codec.
 //!
-//! Without the feature `deflate` no [`DeflateConfig`] can be made, so that nothing is ever negotiated.
+//! Without the feature `deflate` no [`DeflateConfig`] can be created, so the extension is never negotiated.
 
 #[cfg(feature = "deflate")]
 mod codec;

@@ -1,6 +1,6 @@
-//! What stands for the codec where it is not built in. Nothing reaches it: a codec is made for what was
-//! negotiated, and without a `DeflateConfig`, which cannot be made either, nothing is.
-#![allow(clippy::needless_pass_by_ref_mut, reason = "the shape of the codec")]
+//! Placeholder for the codec without the feature `deflate`. It is unreachable: a codec requires a
+//! negotiated extension, and without a `DeflateConfig`, which cannot be created either, none is negotiated.
+#![allow(clippy::needless_pass_by_ref_mut, reason = "same signatures as the codec")]
 
 use alloc::vec::Vec;
 use core::convert::Infallible;

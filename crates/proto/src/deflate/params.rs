@@ -1,13 +1,13 @@
-//! What is wished for and what was agreed: permessage-deflate parameters as values.
+//! Configured and negotiated permessage-deflate parameters.
 
 use core::error::Error;
 use core::fmt;
 
 use crate::Role;
 
-/// What both ends agreed on (RFC 7692 section 7.1).
+/// The negotiated parameters (RFC 7692 section 7.1).
 ///
-/// Only the handshake makes one, so whoever holds it knows that it was negotiated.
+/// Only the handshake creates a value, so its existence proves the negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeflateParams {
     pub(crate) server_no_context_takeover: bool,
@@ -17,13 +17,13 @@ pub struct DeflateParams {
 }
 
 impl DeflateParams {
-    /// Whether the server forgets its LZ77 window after each message (RFC 7692 section 7.1.1.1).
+    /// Whether the server resets its LZ77 window after each message (RFC 7692 section 7.1.1.1).
     #[must_use]
     pub const fn server_no_context_takeover(&self) -> bool {
         self.server_no_context_takeover
     }
 
-    /// Whether the client forgets its LZ77 window after each message (RFC 7692 section 7.1.1.2).
+    /// Whether the client resets its LZ77 window after each message (RFC 7692 section 7.1.1.2).
     #[must_use]
     pub const fn client_no_context_takeover(&self) -> bool {
         self.client_no_context_takeover
@@ -44,7 +44,7 @@ impl DeflateParams {
     }
 }
 
-/// What was agreed, and how hard we compress within it.
+/// The negotiated parameters, and the local compression level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeflateSetup {
     pub(crate) params: DeflateParams,
@@ -62,27 +62,27 @@ impl DeflateSetup {
     }
 }
 
-/// Who owns the memory that compression needs.
+/// The owner of the compression contexts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeflateMode {
-    /// Neither side takes its window over to the next message, so a connection borrows a context from
-    /// its thread only while a message is worked on, and holds none while idle.
+    /// Neither side takes its window over to the next message, so a connection borrows a context from its
+    /// thread only while it processes a message, and holds none while idle.
     ///
-    /// The default: memory does not grow with connections, and a published message is compressed once
-    /// for all of them. The price is ratio on small messages, which cannot refer to earlier ones.
+    /// The default: memory does not grow with the number of connections, and a published message is
+    /// compressed once for all of them. The price is a lower ratio on small messages, which cannot refer to
+    /// earlier messages.
     #[default]
     Shared,
-    /// Each connection keeps its own contexts, made on first use, and windows are taken over from
+    /// Each connection keeps its own contexts, created on first use, and windows are taken over from
     /// message to message as far as the peer agrees.
     ///
-    /// Small messages that resemble each other shrink much further; each connection that has sent or
-    /// received a compressed message holds the memory stated at
-    /// [`DeflateConfig::with_server_max_window_bits`].
+    /// Similar small messages become much smaller; each connection that has sent or received a compressed
+    /// message holds the memory stated at [`DeflateConfig::with_server_max_window_bits`].
     Dedicated,
 }
 
-/// What we ask for when permessage-deflate is negotiated, and how we compress.
+/// Settings for negotiating permessage-deflate and for compression.
 ///
 /// ```
 /// use sinews_proto::deflate::{DeflateConfig, DeflateMode};
@@ -114,7 +114,7 @@ impl Default for DeflateConfig {
 }
 
 impl DeflateConfig {
-    /// The defaults that each setter documents.
+    /// The documented defaults of the setters.
     #[cfg(feature = "deflate")]
     #[must_use]
     pub const fn new() -> Self {
@@ -129,19 +129,19 @@ impl DeflateConfig {
         }
     }
 
-    /// Who owns the contexts. Default: [`DeflateMode::Shared`].
+    /// Sets the owner of the contexts. Default: [`DeflateMode::Shared`].
     #[must_use]
     pub const fn with_mode(mut self, mode: DeflateMode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// How hard to compress, 1 (fast) to 9 (small). Default: 2.
+    /// Sets the compression level, 1 (fast) to 9 (small). Default: 2.
     ///
-    /// The default is where the curve bends: against it, level 6 makes JSON of 16 KiB 13 % smaller for
-    /// twice the time, and level 1, which has no codes of its own, 37 % larger for two thirds of it. With
-    /// takeover and messages of a few hundred bytes level 1 is worth a try: 8 % more bytes for a fifth of
-    /// the time. The memory is the same for all.
+    /// The default has the best trade-off: compared to it, level 6 makes JSON of 16 KiB 13 % smaller for
+    /// twice the time, and level 1, which uses fixed codes only, 37 % larger for two thirds of the time.
+    /// With takeover and messages of a few hundred bytes, level 1 may suit: 8 % more bytes for a fifth of
+    /// the time. The memory is the same for all levels.
     ///
     /// # Errors
     /// [`InvalidDeflateConfig::Level`] outside 1 to 9.
@@ -153,27 +153,27 @@ impl DeflateConfig {
         Ok(self)
     }
 
-    /// Messages of fewer bytes are sent uncompressed, which stays legal after negotiation
-    /// (RFC 7692 section 6).
+    /// Sets the threshold: shorter messages are sent uncompressed, which is legal after negotiation (RFC
+    /// 7692 section 6).
     ///
-    /// Default: 512 if we compress without takeover, 64 if with. A fresh context costs 5 µs for the first
-    /// byte, and takes half off a message of JSON only from about 512 bytes on; one with a window takes
-    /// more than that off 64 bytes, in 2 µs.
+    /// Default: 512 bytes without takeover, 64 with. A fresh context costs 5 µs for the first byte, and
+    /// halves a JSON message only from about 512 bytes on; a context with a window saves more than that on
+    /// 64 bytes, in 2 µs.
     #[must_use]
     pub const fn with_threshold(mut self, bytes: usize) -> Self {
         self.threshold = Some(bytes);
         self
     }
 
-    /// The largest window the server may compress with, as a base-2 logarithm, 9 to 15. Default: 15.
+    /// Sets the largest window for the server's compressor, as a base-2 logarithm, 9 to 15. Default: 15.
     ///
-    /// The compressor's context takes 287 KiB at 15, 191 KiB at 13, 175 KiB at 12, 161 KiB at 9: 128 KiB
-    /// of hash table depend on nothing. With [`DeflateMode::Shared`] that is for each
-    /// thread, so the largest window costs nothing; with [`DeflateMode::Dedicated`] for each connection
-    /// that has sent a compressed message, and 12 saves two fifths of it for 3 to 7 % more bytes.
+    /// The compressor's context takes 287 KiB at 15, 191 KiB at 13, 175 KiB at 12, 161 KiB at 9: 128 KiB of
+    /// hash table are constant. With [`DeflateMode::Shared`] that is per thread, so the largest window is
+    /// free; with [`DeflateMode::Dedicated`] per connection that has sent a compressed message, and 12
+    /// saves two fifths of it for 3 to 7 % more bytes.
     ///
-    /// The deflate format allows 8, but the usual compressors cannot produce it, so neither end is ever
-    /// asked for it; a peer that limits itself to 8 is understood.
+    /// The deflate format permits 8, but common compressors cannot produce it, so neither end requests it;
+    /// a peer that limits itself to 8 is accepted.
     ///
     /// # Errors
     /// [`InvalidDeflateConfig::WindowBits`] outside 9 to 15.
@@ -185,10 +185,10 @@ impl DeflateConfig {
         Ok(self)
     }
 
-    /// The largest window the client may compress with, as a base-2 logarithm, 9 to 15. Default: 15.
+    /// Sets the largest window for the client's compressor, as a base-2 logarithm, 9 to 15. Default: 15.
     ///
-    /// The inflater's context takes 47 KiB and, for reading across final blocks, a window of what was
-    /// agreed beside it, at least 4 KiB: 79 KiB at 15, 51 KiB from 12 down. Whom that is multiplied by,
+    /// The inflater's context takes 47 KiB and, for reading across final blocks, an additional window of
+    /// the negotiated size, at least 4 KiB: 79 KiB at 15, 51 KiB from 12 down. For the number of contexts,
     /// see [`DeflateConfig::with_server_max_window_bits`].
     ///
     /// # Errors
@@ -201,23 +201,23 @@ impl DeflateConfig {
         Ok(self)
     }
 
-    /// Whether the server is to forget its window after each message even in
-    /// [`DeflateMode::Dedicated`]. Default: no, as ratio is why that mode is chosen.
+    /// Whether the server must reset its window after each message even in [`DeflateMode::Dedicated`].
+    /// Default: no, since that mode is chosen for its ratio.
     #[must_use]
     pub const fn with_server_no_context_takeover(mut self, wish: bool) -> Self {
         self.server_no_context_takeover = wish;
         self
     }
 
-    /// Whether the client is to forget its window after each message even in
-    /// [`DeflateMode::Dedicated`]. Default: no, as ratio is why that mode is chosen.
+    /// Whether the client must reset its window after each message even in [`DeflateMode::Dedicated`].
+    /// Default: no, since that mode is chosen for its ratio.
     #[must_use]
     pub const fn with_client_no_context_takeover(mut self, wish: bool) -> Self {
         self.client_no_context_takeover = wish;
         self
     }
 
-    /// Who owns the contexts.
+    /// The owner of the contexts.
     #[must_use]
     pub const fn mode(&self) -> DeflateMode {
         self.mode
@@ -229,8 +229,8 @@ impl DeflateConfig {
         self.level
     }
 
-    /// Bytes below which a message is sent uncompressed, by whether our window is taken over from message
-    /// to message.
+    /// The threshold in bytes below which a message is sent uncompressed; it depends on whether the local
+    /// window is taken over from message to message.
     #[must_use]
     pub const fn threshold(&self, takeover: bool) -> usize {
         match self.threshold {
@@ -252,22 +252,20 @@ impl DeflateConfig {
         self.client_max_window_bits
     }
 
-    /// Whether the server is to forget its window after each message; always so in
-    /// [`DeflateMode::Shared`].
+    /// Whether the server must reset its window after each message; always so in [`DeflateMode::Shared`].
     #[must_use]
     pub const fn server_no_context_takeover(&self) -> bool {
         matches!(self.mode, DeflateMode::Shared) || self.server_no_context_takeover
     }
 
-    /// Whether the client is to forget its window after each message; always so in
-    /// [`DeflateMode::Shared`].
+    /// Whether the client must reset its window after each message; always so in [`DeflateMode::Shared`].
     #[must_use]
     pub const fn client_no_context_takeover(&self) -> bool {
         matches!(self.mode, DeflateMode::Shared) || self.client_no_context_takeover
     }
 }
 
-/// A [`DeflateConfig`] setter was given a value out of range.
+/// Error for a [`DeflateConfig`] value out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidDeflateConfig {
@@ -302,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn setters_refuse_what_is_out_of_range() {
+    fn setters_reject_values_out_of_range() {
         for level in [0, 10, u8::MAX] {
             assert_eq!(DeflateConfig::new().with_level(level), Err(InvalidDeflateConfig::Level(level)));
         }
@@ -314,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn setters_keep_what_is_in_range() -> Result<(), InvalidDeflateConfig> {
+    fn setters_store_values_in_range() -> Result<(), InvalidDeflateConfig> {
         let config = DeflateConfig::new()
             .with_level(9)?
             .with_server_max_window_bits(9)?
@@ -328,13 +326,13 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_window_needs_a_longer_message_to_pay() {
+    fn threshold_is_higher_without_takeover() {
         let config = DeflateConfig::new();
         assert_eq!((config.threshold(true), config.threshold(false)), (64, 512));
     }
 
     #[test]
-    fn shared_mode_takes_no_window_over() {
+    fn shared_mode_disables_takeover() {
         let shared = DeflateConfig::new();
         assert!(shared.server_no_context_takeover() && shared.client_no_context_takeover());
         let dedicated = DeflateConfig::new().with_mode(DeflateMode::Dedicated);

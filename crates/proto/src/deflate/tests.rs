@@ -1,4 +1,5 @@
-//! The codec against streams written by hand, by another zlib, and by itself in any chunking.
+//! Tests of the codec with hand-written streams, streams of another zlib, and its own streams in any
+//! chunking.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -11,7 +12,7 @@ use super::{Contexts, DeflateClass, Deflater, Inflater};
 
 const NO_LIMIT: usize = usize::MAX;
 
-/// Inflates a whole message given in the chunks that `cuts` makes, a bounded room at a time.
+/// Inflates a whole message in chunks of the sizes `cuts`, with a bounded capacity per call.
 fn inflate_in(
     inflater: &mut Inflater,
     payload: &[u8],
@@ -26,7 +27,7 @@ fn inflate_in(
             assert!(done.produced <= room);
             rest = &rest[done.consumed..];
             if !done.full {
-                assert!(rest.is_empty(), "it stops only for want of input or room");
+                assert!(rest.is_empty(), "it stops only at the end of input or capacity");
                 break;
             }
         }
@@ -54,7 +55,7 @@ fn unhex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// Bytes without repetition that a compressor would find.
+/// Bytes without repetition for a compressor to find.
 fn noise(len: usize, seed: u32) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {
@@ -124,7 +125,7 @@ impl Bits {
         self
     }
 
-    /// The header of the empty stored block whose rest the sender removes.
+    /// The header of the empty stored block that the sender truncates.
     fn end_of_message(&mut self) -> Vec<u8> {
         self.header(false, 0).align();
         core::mem::take(&mut self.bytes)
@@ -157,10 +158,10 @@ fn examples_of_the_rfc() {
     }
 }
 
-/// RFC 7692 section 7.2.3.2: the second "Hello" is a reference into the first, whatever blocks the first
-/// came in, so the window outlives a final block.
+/// RFC 7692 section 7.2.3.2: the second "Hello" is a reference to the first, for any block types of the
+/// first message, so the window persists across a final block.
 #[test]
-fn the_window_is_taken_over() {
+fn window_is_taken_over() {
     for first in HELLO {
         for window_bits in [8, 9, 15] {
             let mut inflater = Inflater::new(window_bits);
@@ -174,7 +175,7 @@ fn the_window_is_taken_over() {
     }
 }
 
-/// Nothing at all is no message, whatever the one before ended with (RFC 7692 section 7.2.3.6).
+/// A payload without bytes is not a message, for any end of the message before (RFC 7692 section 7.2.3.6).
 #[test]
 fn a_message_has_at_least_one_octet() {
     for first in HELLO {
@@ -184,9 +185,9 @@ fn a_message_has_at_least_one_octet() {
     }
 }
 
-/// The farthest reference there is, across a final block, over a ring that has gone round.
+/// The longest possible reference, across a final block, over a ring that has wrapped around.
 #[test]
-fn the_whole_window_survives_a_final_block() {
+fn window_persists_across_final_block() {
     for len in [32_768, 50_000, 65_535] {
         let text = noise(len, 7);
         let first = Bits::default().stored(true, &text).bytes.clone();
@@ -199,7 +200,7 @@ fn the_whole_window_survives_a_final_block() {
 }
 
 #[test]
-fn a_stream_may_go_on_behind_a_final_block() {
+fn stream_may_continue_after_final_block() {
     let mut bits = Bits::default();
     for byte in *b"one two " {
         bits.header(true, 1).literal(byte).end_of_block().align();
@@ -225,7 +226,7 @@ fn final_blocks_are_counted() {
     assert_eq!(inflate(&mut inflater, &final_blocks(1000)).as_deref(), Ok(&[][..]));
 }
 
-/// Three messages over one window: prices, prices, nothing.
+/// Three messages over one window: prices, prices, empty.
 ///
 /// From Python 3.11 with zlib 1.2.13, for each (level, wbits):
 /// `c = zlib.compressobj(level, zlib.DEFLATED, wbits)`, then for each message
@@ -268,7 +269,7 @@ fn streams_of_another_zlib() {
 }
 
 #[test]
-fn what_breaks_off_is_refused() {
+fn truncated_messages_are_rejected() {
     let mut deflater = Deflater::new(6, 15);
     let text = br#"{"user":"ada","text":"a text long enough for a block with codes of its own"}"#;
     let mut wholes: Vec<Vec<u8>> = HELLO.iter().map(|text| unhex(text)).collect();
@@ -276,7 +277,7 @@ fn what_breaks_off_is_refused() {
     for (index, whole) in wholes.iter().enumerate() {
         let mut inflater = Inflater::new(15);
         for len in 0..whole.len() {
-            // An empty message, a final block without what follows it, and "He".
+            // An empty message, a final block without its trailing bytes, and "He".
             let complete = matches!((index, len), (1, 1) | (2, 7) | (4, 4));
             let out = inflate(&mut inflater, &whole[..len]);
             assert_eq!(out.is_ok(), complete, "{len} octets of {whole:x?}");
@@ -295,9 +296,9 @@ fn garbage_is_refused() {
         // A reference in front of the start.
         unhex("f2 00 11 00 00"),
         Bits::default().header(false, 1).far_match(32_768).end_of_block().end_of_message(),
-        // Bytes behind the end: a block that only the tail completes.
+        // Bytes after the end: a block that only the tail completes.
         unhex("f2 48 cd c9 c9 07 00 00 00 ff ff"),
-        // Nothing at all.
+        // An empty payload.
         Vec::new(),
     ];
     for payload in bad {
@@ -306,7 +307,7 @@ fn garbage_is_refused() {
 }
 
 #[test]
-fn a_message_of_exactly_the_room_is_not_full() {
+fn message_of_exact_capacity_is_not_full() {
     let text = noise(10_000, 3);
     for payload in [
         deflate(&mut Deflater::new(6, 15), &text),
@@ -333,9 +334,9 @@ fn a_message_of_exactly_the_room_is_not_full() {
     }
 }
 
-/// A bomb stops at the room, in one piece or in many; memory follows what was produced.
+/// A decompression bomb stops at the capacity, in one piece or in many; memory follows the produced bytes.
 #[test]
-fn a_bomb_stops_at_the_room() {
+fn decompression_bomb_stops_at_capacity() {
     const ROOM: usize = 1 << 20;
     let mut deflater = Deflater::new(9, 15);
     let bomb = deflate(&mut deflater, &vec![0; 8 << 20]);
@@ -356,7 +357,7 @@ fn a_bomb_stops_at_the_room() {
 }
 
 #[test]
-fn the_compressor_keeps_to_its_window() {
+fn compressor_respects_window_bits() {
     let mut text = noise(2_000, 9);
     text.extend_from_within(..);
     for level in [1, 2, 6, 9] {
@@ -367,7 +368,7 @@ fn the_compressor_keeps_to_its_window() {
 }
 
 #[test]
-fn parts_of_a_message_can_be_read_as_they_come() {
+fn flushed_parts_can_be_inflated_on_arrival() {
     let text = r#"{"symbol":"ABC","price":101.25,"volume":300}"#.repeat(9);
     let (first, second) = text.as_bytes().split_at(100);
     let mut deflater = Deflater::new(1, 15);
@@ -400,7 +401,7 @@ fn the_empty_message_is_one_octet() {
 }
 
 #[test]
-fn borrowed_deflaters_know_nothing_of_their_past() {
+fn borrowed_deflaters_are_reset() {
     let class = DeflateClass { level: 6, window_bits: 15 };
     let mut contexts = Contexts::new();
     let message = b"a message that would be a reference if the window were still there";
@@ -413,9 +414,10 @@ fn borrowed_deflaters_know_nothing_of_their_past() {
     }
 }
 
-/// Nobody reads with a reference what somebody else received: not in the stream, not behind a final block.
+/// No message can refer to data received on another connection: neither in the stream nor after a final
+/// block.
 #[test]
-fn borrowed_inflaters_know_nothing_of_their_past() {
+fn borrowed_inflaters_are_reset() {
     let mut contexts = Contexts::new();
     let behind_final = |payload: &str| [vec![0x03, 0x00], unhex(payload)].concat();
     let hello = unhex(HELLO[0]);
@@ -432,7 +434,7 @@ fn borrowed_inflaters_know_nothing_of_their_past() {
             let mut inflater = contexts.take_inflater();
             assert_eq!(inflate(&mut inflater, &bad), Err(BadDeflate));
             contexts.put_inflater(inflater);
-            // Given back in the middle of a message, with a byte held.
+            // Returned in the middle of a message, with a pending byte.
             let mut inflater = contexts.take_inflater();
             assert!(inflater.inflate(&hello, &mut Vec::new(), 3).unwrap().full);
             contexts.put_inflater(inflater);
@@ -504,7 +506,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_was_deflated_inflates(
+    fn deflated_messages_inflate(
         messages in prop::collection::vec(message(), 1..5),
         level in 1..=9_u8,
         window_bits in 9..=15_u8,
@@ -534,9 +536,9 @@ proptest! {
         }
     }
 
-    /// Whatever comes, it ends in the same bytes or the same refusal however it is cut.
+    /// Any input ends in the same bytes or the same error for any chunking.
     #[test]
-    fn damage_is_told_alike_in_any_chunking(
+    fn damage_is_reported_identically_for_any_chunking(
         message in message(),
         at in any::<prop::sample::Index>(),
         flip in 1..=255_u8,

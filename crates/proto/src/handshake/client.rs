@@ -13,7 +13,7 @@ use crate::deflate::{DeflateConfig, DeflateSetup};
 use crate::http::text::{is_authority, is_target, lists_token, push_header};
 use crate::http::{HeadError, HeadLimits, HeadScanner, HeaderSlots, ResponseHead, Version};
 
-/// The request of a client, everything but its key.
+/// The request of a client, without its key.
 ///
 /// ```
 /// use sinews_proto::deflate::DeflateConfig;
@@ -38,11 +38,11 @@ pub struct ClientRequest {
 }
 
 impl ClientRequest {
-    /// A request to this host, `host` or `host:port` (without the port if it is the default of the
-    /// scheme, RFC 6455 section 4.1), for this path, query included.
+    /// Creates a request to a host, `host` or `host:port` (without the port if it is the default of the
+    /// scheme, RFC 6455 section 4.1), for a path, including the query.
     ///
     /// # Errors
-    /// [`HandshakeMisuse::Host`] and [`HandshakeMisuse::Path`] for what may not be on the wire.
+    /// [`HandshakeMisuse::Host`] and [`HandshakeMisuse::Path`] for values that may not be on the wire.
     pub fn new(host: impl Into<String>, path: impl Into<String>) -> Result<Self, HandshakeMisuse> {
         let (host, path) = (host.into(), path.into());
         if host.is_empty() || !is_authority(host.as_bytes()) {
@@ -62,18 +62,18 @@ impl ClientRequest {
         })
     }
 
-    /// Offers a subprotocol, behind those added before in preference.
+    /// Offers a subprotocol, with lower preference than earlier ones.
     ///
     /// # Errors
-    /// [`HandshakeMisuse::Subprotocol`] if it is no token, [`HandshakeMisuse::SubprotocolList`] if it is
-    /// there already or one too many.
+    /// [`HandshakeMisuse::Subprotocol`] if it is not a token, [`HandshakeMisuse::SubprotocolList`] if it is
+    /// a duplicate or exceeds the limit.
     pub fn with_subprotocol(mut self, name: impl Into<String>) -> Result<Self, HandshakeMisuse> {
         subprotocol::add(&mut self.subprotocols, name.into())?;
         Ok(self)
     }
 
-    /// Offers permessage-deflate (RFC 7692). Default: not, since compression costs more time than it
-    /// saves where messages are small or the network is near.
+    /// Offers permessage-deflate (RFC 7692). Default: off, since compression costs more time than it saves
+    /// for small messages or on a fast network.
     #[must_use]
     pub const fn with_deflate(mut self, config: DeflateConfig) -> Self {
         self.deflate = Some(config);
@@ -84,7 +84,7 @@ impl ClientRequest {
     ///
     /// # Errors
     /// [`HandshakeMisuse::HeaderName`], [`HandshakeMisuse::HeaderValue`], or
-    /// [`HandshakeMisuse::ReservedHeader`] for those that the handshake writes itself.
+    /// [`HandshakeMisuse::ReservedHeader`] for headers that the handshake writes itself.
     pub fn with_header(
         mut self,
         name: impl Into<String>,
@@ -97,31 +97,30 @@ impl ClientRequest {
         Ok(self)
     }
 
-    /// What the response may cost us, interim responses included. Default: [`HeadLimits::new`].
+    /// Limits of the response, including interim responses. Default: [`HeadLimits::new`].
     #[must_use]
     pub const fn with_response_limits(mut self, limits: HeadLimits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// How long the whole answer may take to come, after [`start_at`](Self::start_at). Default 10 s, as a server
-    /// waits for our head: both are a few packets.
+    /// Timeout for the complete response, after [`start_at`](Self::start_at). Default 10 s, like the
+    /// timeout of a server for the request head: both are a few packets.
     #[must_use]
     pub const fn with_timeout(mut self, wait: Duration) -> Self {
         self.timeout = wait;
         self
     }
 
-    /// Begins the handshake. The key must be 16 random bytes, new for each connection
-    /// (RFC 6455 section 4.1). The caller bounds the wait; [`start_at`](Self::start_at) does it by itself.
+    /// Starts the handshake. The key must be 16 random bytes, new for each connection (RFC 6455 section
+    /// 4.1). The caller enforces the timeout; [`start_at`](Self::start_at) does so itself.
     #[must_use]
     pub fn start(self, key: [u8; 16]) -> ClientHandshake {
         let scanner = HeadScanner::new();
         ClientHandshake { request: self, key: key_text(key), scanner, interim: 0, deadline: None }
     }
 
-    /// Begins the handshake as [`start`](Self::start) does, with a
-    /// [deadline](ClientHandshake::deadline).
+    /// Starts the handshake like [`start`](Self::start), with a [deadline](ClientHandshake::deadline).
     #[must_use]
     pub fn start_at(self, key: [u8; 16], now: Time) -> ClientHandshake {
         let deadline = Some(now + self.timeout);
@@ -129,29 +128,29 @@ impl ClientRequest {
     }
 }
 
-/// A handshake that waits for the answer of the server.
+/// A handshake that waits for the response of the server.
 #[derive(Clone, Debug)]
 pub struct ClientHandshake {
     request: ClientRequest,
     key: KeyText,
     scanner: HeadScanner,
-    /// Bytes of interim responses before the one that counts.
+    /// Bytes of interim responses before the final response.
     interim: usize,
     deadline: Option<Time>,
 }
 
 impl ClientHandshake {
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called; `None`: never. It does not move: a drip
-    /// of bytes gains no time.
+    /// Time at which to call [`handle_timeout`](Self::handle_timeout); `None`: never. It is fixed: slowly
+    /// arriving bytes do not extend it.
     #[must_use]
     pub const fn deadline(&self) -> Option<Time> {
         self.deadline
     }
 
-    /// Ends the wait if it is over at `now`.
+    /// Fails the handshake if its timeout has expired at `now`.
     ///
     /// # Errors
-    /// [`ClientError::TimedOut`]; the transport is to be closed then.
+    /// [`ClientError::TimedOut`]; the transport must then be closed.
     pub fn handle_timeout(&self, now: Time) -> Result<(), ClientError> {
         match self.deadline {
             Some(deadline) if deadline <= now => Err(ClientError::TimedOut),
@@ -159,7 +158,7 @@ impl ClientHandshake {
         }
     }
 
-    /// Appends the whole request.
+    /// Appends the complete request.
     pub fn write_request(&self, out: &mut Vec<u8>) {
         let request = &self.request;
         for part in ["GET ", &request.path, " HTTP/1.1\r\n"] {
@@ -183,17 +182,17 @@ impl ClientHandshake {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Reads the answer. `received` begins with the first byte that the server sent, at each call, and
-    /// only what was added is looked at. Bytes behind the head, which may be frames already, are left:
-    /// [`Established::consumed`] says where they begin.
+    /// Reads the response. `received` begins with the first byte of the server at each call, and only added
+    /// bytes are examined. Bytes after the head, which may already be frames, are ignored:
+    /// [`Established::consumed`] is their offset.
     ///
-    /// Interim responses are passed over (RFC 9110 section 15.2). Redirects are not followed.
+    /// Interim responses are skipped (RFC 9110 section 15.2). Redirects are not followed.
     ///
     /// # Errors
-    /// Any [`ClientError`]; the transport is to be closed then.
+    /// Any [`ClientError`]; the transport must then be closed.
     pub fn read_response(&mut self, received: &[u8]) -> Result<ClientStep, ClientError> {
         loop {
-            // What interim responses took is gone from the limit, so that there is an end to them.
+            // Interim responses count towards the limit, so their number is bounded.
             let limits = self.request.limits;
             let left = limits.max_bytes().saturating_sub(self.interim);
             let left = limits.with_max_bytes(u32::try_from(left).unwrap_or(u32::MAX));
@@ -211,7 +210,7 @@ impl ClientHandshake {
         }
     }
 
-    /// RFC 6455 section 4.1, the list at its end.
+    /// Checks the list at the end of RFC 6455 section 4.1.
     fn check(&self, head: &ResponseHead<'_>, consumed: usize) -> Result<Established, ClientError> {
         if head.version() != Version::Http11 {
             return Err(ClientError::Version);
@@ -242,7 +241,7 @@ impl ClientHandshake {
     }
 
     fn offered_deflate(&self, head: &ResponseHead<'_>) -> Option<DeflateSetup> {
-        // One line in an answer (RFC 6455 section 11.3.2).
+        // One line in a response (RFC 6455 section 11.3.2).
         let line = only(head, "sec-websocket-extensions")?;
         let config = self.request.deflate.as_ref();
         let params = deflate::check([line].into_iter(), config).ok()?;
@@ -256,17 +255,17 @@ fn only<'h>(head: &ResponseHead<'h>, name: &str) -> Option<&'h [u8]> {
     values.next().is_none().then_some(first)
 }
 
-/// How far the handshake is.
+/// Progress of the handshake.
 #[derive(Clone, Debug)]
 #[allow(clippy::exhaustive_enums, reason = "a wait or an end")]
 pub enum ClientStep {
-    /// The head is not complete: call again with more behind the same bytes.
+    /// The head is incomplete: call again with more bytes after the same bytes.
     NeedMore,
-    /// The server agreed.
+    /// The server accepted.
     Done(Established),
 }
 
-/// A handshake that succeeded.
+/// A successful handshake.
 #[derive(Clone, Debug)]
 pub struct Established {
     consumed: usize,
@@ -275,49 +274,49 @@ pub struct Established {
 }
 
 impl Established {
-    /// Bytes of the answer. What was received behind them belongs to the connection.
+    /// Length of the response in bytes. Later bytes belong to the connection.
     #[must_use]
     pub const fn consumed(&self) -> usize {
         self.consumed
     }
 
-    /// What was agreed on: the ticket into a connection.
+    /// The negotiated parameters for [`Connection::new`](crate::Connection::new).
     #[must_use]
     pub const fn negotiated(&self) -> Negotiated {
         self.negotiated
     }
 
-    /// The subprotocol that the server chose among those offered. A browser fails the connection if it
-    /// offered some and none was chosen; here that is for the application to say.
+    /// The subprotocol that the server chose from the offer. A browser fails the connection if the server
+    /// chooses none of the offered subprotocols; here the application decides.
     #[must_use]
     pub fn subprotocol(&self) -> Option<&str> {
         self.subprotocol.as_deref()
     }
 }
 
-/// Why there is no connection.
+/// The reason for a failed handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// The answer is not a head of HTTP/1.x, or larger than the
+    /// The response is not a head of HTTP/1.x, or exceeds the
     /// [limits](ClientRequest::with_response_limits).
     Head(HeadError),
-    /// No whole answer came within [`ClientRequest::with_timeout`].
+    /// No complete response arrived within [`ClientRequest::with_timeout`].
     TimedOut,
-    /// The server answered with another status than 101: a refusal, or a redirect.
+    /// The server answered with a status other than 101: a rejection, or a redirect.
     Status(Rejection),
-    /// A 101 over HTTP/1.0, which has no such status.
+    /// A 101 over HTTP/1.0, which does not define it.
     Version,
-    /// `Upgrade` is not `websocket`, exactly once.
+    /// `Upgrade` is not exactly one `websocket`.
     Upgrade,
-    /// `Connection` does not name `Upgrade`.
+    /// `Connection` does not contain `Upgrade`.
     Connection,
-    /// `Sec-WebSocket-Accept` is not the answer to our key, exactly once: no WebSocket server, or a cache.
+    /// `Sec-WebSocket-Accept` is not exactly one answer to the key: not a WebSocket server, or a cache.
     Accept,
     /// A subprotocol that was not offered, or several.
     Subprotocol,
-    /// An extension that was not offered, or with parameters that the offer does not allow or that we
-    /// cannot meet.
+    /// An extension that was not offered, or with parameters that the offer does not allow or that this end
+    /// cannot support.
     Extensions,
 }
 
@@ -334,13 +333,13 @@ impl fmt::Display for ClientError {
             Self::Status(rejection) => {
                 return write!(f, "the server answered with status {}", rejection.status);
             }
-            Self::TimedOut => "no answer to the handshake in time",
+            Self::TimedOut => "no complete handshake response within the timeout",
             Self::Version => "101 over HTTP/1.0",
             Self::Upgrade => "Upgrade in the response is not websocket",
             Self::Connection => "Connection in the response does not name Upgrade",
             Self::Accept => "Sec-WebSocket-Accept does not match the key",
             Self::Subprotocol => "the server chose a subprotocol that was not offered",
-            Self::Extensions => "the server chose extensions that were not offered so",
+            Self::Extensions => "the server chose extensions or parameters that were not offered",
         };
         f.write_str(text)
     }
@@ -348,7 +347,7 @@ impl fmt::Display for ClientError {
 
 impl core::error::Error for ClientError {}
 
-/// An answer with another status than 101.
+/// A response with a status other than 101.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     status: u16,
@@ -368,19 +367,19 @@ impl Rejection {
         self.status
     }
 
-    /// All headers in order; values without the spaces around them.
+    /// All headers in order; values without surrounding spaces.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.headers.iter().map(|(name, value)| (name.as_str(), value.as_slice()))
     }
 
-    /// The value of the first line with this name, in any case: `location`, `www-authenticate`.
+    /// The value of the first line with this name, case-insensitive: `location`, `www-authenticate`.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&[u8]> {
         self.headers().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
-    /// What has come of the body with the end of the head, as it was sent (`Transfer-Encoding` is not
-    /// undone). More may follow on the transport.
+    /// The part of the body that was received with the head, unchanged (`Transfer-Encoding` is not
+    /// decoded). More may follow on the transport.
     #[must_use]
     pub fn body_start(&self) -> &[u8] {
         &self.body

@@ -7,15 +7,15 @@ use super::extensions::{Item, Malformed, Value, items};
 use crate::deflate::{DeflateConfig, DeflateParams};
 
 const NAME: &[u8] = b"permessage-deflate";
-/// The largest window, which is meant where no parameter says otherwise.
+/// The largest window, and the default of an absent parameter.
 const BITS_MAX: u8 = 15;
-/// The smallest window that a raw deflate stream of zlib can be made with; the format knows 8.
+/// The smallest window of a raw deflate stream of zlib; the format permits 8.
 const BITS_MIN_OURS: u8 = 9;
 
-/// The server's side: the answer to the first offer that can be met, and what it agrees to.
+/// Server side: the answer to the first acceptable offer, and the agreed parameters.
 ///
-/// Offers that cannot be met, or are nonsense, are declined one by one, and extensions of other names are
-/// passed over; neither fails the handshake.
+/// Unacceptable or invalid offers are declined one by one, and other extensions are ignored; neither fails
+/// the handshake.
 pub(super) fn agree<'v>(
     lines: impl Iterator<Item = &'v [u8]>,
     config: Option<&DeflateConfig>,
@@ -32,7 +32,7 @@ pub(super) fn agree<'v>(
     Ok(agreed)
 }
 
-/// The answer to one offer, if it can be met.
+/// The answer to one offer, if it is acceptable.
 fn answer(offer: &Parameters, config: &DeflateConfig) -> Option<(DeflateParams, String)> {
     if offer.nonsense {
         return None;
@@ -40,12 +40,12 @@ fn answer(offer: &Parameters, config: &DeflateConfig) -> Option<(DeflateParams, 
     let server_bits = match offer.server_bits {
         Bits::Absent => config.server_max_window_bits(),
         Bits::Given(bits) if bits >= BITS_MIN_OURS => bits.min(config.server_max_window_bits()),
-        // We would have to compress with a window of 256 bytes. A value is required in an offer too
+        // The server would have to compress with a window of 256 bytes. A value is required in an offer too
         // (RFC 7692 section 7.1.2.1).
         Bits::Given(_) | Bits::NoValue => return None,
     };
-    // A limit may be answered only where the client says that it understands one (section 7.1.2.2). One
-    // that announces 8 for itself is not held to it: it may not be able to more than we are.
+    // A limit may be sent only to a client that announces support for it (section 7.1.2.2). A client that
+    // announces 8 for itself gets no limit: it may have the same restriction as this end.
     let client_bits = match offer.client_bits {
         Bits::NoValue => config.client_max_window_bits(),
         Bits::Given(bits) if bits >= BITS_MIN_OURS => bits.min(config.client_max_window_bits()),
@@ -58,29 +58,28 @@ fn answer(offer: &Parameters, config: &DeflateConfig) -> Option<(DeflateParams, 
         client_max_window_bits: client_bits,
     };
     let mut text = header_text(&params);
-    // The parameter in an offer is accepted by repeating it, even where it says nothing
-    // (section 7.1.2.1).
+    // The parameter of an offer is accepted by repeating it, even with the default value (section 7.1.2.1).
     if offer.server_bits != Bits::Absent && server_bits == BITS_MAX {
         push_bits(&mut text, "server_max_window_bits", BITS_MAX);
     }
     Some((params, text))
 }
 
-/// The client's side: what we offer.
+/// Client side: the offer.
 pub(super) fn offer(config: &DeflateConfig) -> String {
     let mut text = header_text(&wishes(config));
-    // Without it the server could not limit our window; we can follow any limit but 8.
+    // Without it the server could not limit the client's window; the client supports any limit except 8.
     if config.client_max_window_bits() == BITS_MAX {
         text.push_str("; client_max_window_bits");
     }
     text
 }
 
-/// Why the client cannot take the server's answer.
+/// The reason for rejecting the server's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BadAnswer;
 
-/// The client's side: checks the answer against what was offered.
+/// Client side: checks the answer against the offer.
 pub(super) fn check<'v>(
     lines: impl Iterator<Item = &'v [u8]>,
     config: Option<&DeflateConfig>,
@@ -100,26 +99,26 @@ pub(super) fn check<'v>(
 
 fn check_answer(answer: &Parameters, config: &DeflateConfig) -> Option<DeflateParams> {
     let wishes = wishes(config);
-    // Whoever accepts an offer with the parameter repeats it (RFC 7692 section 7.1.1.1).
+    // A server that accepts an offer with the parameter repeats it (RFC 7692 section 7.1.1.1).
     if answer.nonsense || (wishes.server_no_context_takeover && !answer.server_no_context_takeover) {
         return None;
     }
     let within = |bits: Bits, limit: u8, least: u8| match bits {
         Bits::Absent => Some(BITS_MAX),
         Bits::Given(bits) => (least..=limit).contains(&bits).then_some(bits),
-        // An answer has a value (section 7.1.2.2).
+        // An answer requires a value (section 7.1.2.2).
         Bits::NoValue => None,
     };
     let server_bits = within(answer.server_bits, wishes.server_max_window_bits, 8)?;
-    // We compress with at most this, so 8 is a limit that we cannot keep.
+    // A compression window of 8 bits is not supported, so a limit of 8 is rejected.
     let client_bits = within(answer.client_bits, wishes.client_max_window_bits, BITS_MIN_OURS)?;
-    // An offered limit is accepted by an answer with the same or a lower one (section 7.1.2.1).
+    // An offered limit is accepted by an answer with the same or a lower value (section 7.1.2.1).
     if server_bits > wishes.server_max_window_bits {
         return None;
     }
     Some(DeflateParams {
         server_no_context_takeover: answer.server_no_context_takeover,
-        // What we announced for ourselves we keep, answered or not (section 7.1.1.2).
+        // Restrictions announced by the client itself apply with or without an answer (section 7.1.1.2).
         client_no_context_takeover: answer.client_no_context_takeover || wishes.client_no_context_takeover,
         server_max_window_bits: server_bits,
         client_max_window_bits: client_bits.min(wishes.client_max_window_bits),
@@ -135,7 +134,7 @@ const fn wishes(config: &DeflateConfig) -> DeflateParams {
     }
 }
 
-/// The extension with each parameter that differs from what its absence means.
+/// The extension with each parameter that differs from its default.
 fn header_text(params: &DeflateParams) -> String {
     let mut text = String::with_capacity(128);
     text.push_str("permessage-deflate");
@@ -159,14 +158,14 @@ fn push_bits(text: &mut String, name: &str, bits: u8) {
     let _ = write!(text, "; {name}={bits}");
 }
 
-/// The parameters of one permessage-deflate, in an offer or in an answer.
+/// The parameters of one permessage-deflate, in an offer or an answer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Parameters {
     server_no_context_takeover: bool,
     client_no_context_takeover: bool,
     server_bits: Bits,
     client_bits: Bits,
-    /// A parameter is unknown, repeated, or has a value that it may not have (section 7.1).
+    /// A parameter is unknown, repeated, or has an invalid value (section 7.1).
     nonsense: bool,
 }
 
@@ -218,9 +217,9 @@ fn window_bits(value: Value<'_>) -> Option<u8> {
     }
 }
 
-/// Calls back for each extension of the lines, its parameters read as those of permessage-deflate.
+/// Calls back for each extension of the lines, with its parameters parsed as those of permessage-deflate.
 ///
-/// The list has at least one element, so lines without any are malformed (RFC 6455 section 9.1).
+/// The list has at least one element, so an empty list is malformed (RFC 6455 section 9.1).
 fn for_each_extension<'v>(
     lines: impl Iterator<Item = &'v [u8]>,
     mut found: impl FnMut(&[u8], Parameters),
@@ -237,7 +236,7 @@ fn for_each_extension<'v>(
                 }
             }
             (Item::Parameter(name, value), Some((_, parameters))) => parameters.add(name, value),
-            // The grammar gives no parameter before an extension.
+            // The grammar permits no parameter before an extension.
             (Item::Parameter(..), None) => return Err(Malformed),
         }
     }

@@ -5,51 +5,51 @@
 //! extension      = token *( ";" token [ "=" ( token | quoted-string ) ] )
 //! ```
 //!
-//! Spaces may stand around each separator, the list may be spread over several lines, and a quoted string
-//! must be a token once its quotes and backslashes are gone. Who receives anything else must fail the
-//! connection (same section), so a server answers with 400: this is about the header as a whole, unlike an
-//! offer that is well written and asks for the impossible, which is merely declined (RFC 7692 section 5).
+//! Spaces may surround each separator, the list may be spread over several lines, and a quoted string must
+//! be a token after unquoting. A recipient of any other content must fail the connection (same section), so
+//! a server answers with 400. This applies to the header as a whole; a well-formed offer with unsupported
+//! parameters is merely declined (RFC 7692 section 5).
 
 use crate::http::text::is_token_byte;
 
-/// The header does not follow the grammar.
+/// The header violates the grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// A step through the list.
+/// An item of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Item<'a> {
-    /// An extension begins.
+    /// Start of an extension.
     Extension(&'a [u8]),
-    /// A parameter of the extension that began last.
+    /// A parameter of the current extension.
     Parameter(&'a [u8], Option<Value<'a>>),
 }
 
 /// The value of a parameter, a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Value<'a> {
-    /// Inside a quoted string, backslashes may stand before characters.
+    /// Inside a quoted string, backslashes may precede characters.
     raw: &'a [u8],
 }
 
 impl<'a> Value<'a> {
-    /// The characters that are meant. A backslash is no token character, so none is meant itself.
+    /// The unescaped characters. A backslash is not a token character, so it only escapes.
     pub(super) fn characters(self) -> impl Iterator<Item = u8> + use<'a> {
         self.raw.iter().copied().filter(|&byte| byte != b'\\')
     }
 }
 
-/// Steps through the lists of all header lines. Ends at the first error.
+/// Iterates over the lists of all header lines. Ends at the first error.
 pub(super) fn items<'a>(
     lines: impl Iterator<Item = &'a [u8]>,
 ) -> impl Iterator<Item = Result<Item<'a>, Malformed>> {
     lines.flat_map(|line| Items { rest: line, inside: false })
 }
 
-/// Steps through the list of one header line.
+/// Iterates over the list of one header line.
 struct Items<'a> {
     rest: &'a [u8],
-    /// Behind the name or a parameter of an extension, where only a separator or the end may follow.
+    /// After the name or a parameter of an extension, where only a separator or the end may follow.
     inside: bool,
 }
 
@@ -68,7 +68,7 @@ impl<'a> Iterator for Items<'a> {
                 _ => return Some(self.fail()),
             }
         }
-        // Empty elements of a list are passed over (RFC 9110 section 5.6.1.2).
+        // Empty elements of a list are skipped (RFC 9110 section 5.6.1.2).
         self.skip(|byte| matches!(byte, b' ' | b'\t' | b','));
         if self.rest.is_empty() {
             return None;
@@ -100,7 +100,7 @@ impl<'a> Items<'a> {
         Ok(self.take(len))
     }
 
-    /// What stands between the quotes, if it is a token with or without backslashes.
+    /// The content of the quotes, if it is a token with or without backslashes.
     fn quoted(&mut self) -> Result<&'a [u8], Malformed> {
         self.take(1);
         let mut escaped = false;
@@ -130,7 +130,7 @@ impl<'a> Items<'a> {
         self.take(len);
     }
 
-    /// Nothing follows an error.
+    /// Ends the iteration after an error.
     fn fail<T>(&mut self) -> Result<T, Malformed> {
         self.rest = &[];
         Err(Malformed)
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_grammar_has_no_place_for_is_malformed() {
+    fn grammar_violations_are_malformed() {
         for (line, expected) in [
             (";a", "!"),
             ("foo;", "[foo]!"),
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_comma_inside_quotes_does_not_split_the_list() {
-        // It would be two extensions if the quotes were not seen; as it is, a comma makes no token.
+        // Without handling of quotes it would be two extensions; a comma is not a token character.
         assert_eq!(read(&["foo;a=\"1,bar\", baz"]), "[foo]!");
     }
 }

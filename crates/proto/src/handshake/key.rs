@@ -15,26 +15,25 @@ const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// The text of a key.
 pub(super) fn key_text(key: [u8; 16]) -> KeyText {
     let mut text = [0; 24];
-    // 16 bytes become 24 characters, padding included: the slice cannot be too short.
+    // 16 bytes become 24 characters, including padding: the slice cannot be too short.
     STANDARD.encode_slice(key, &mut text).expect("24 characters hold 16 bytes");
     text
 }
 
-/// The key as it came, if it stands for 16 bytes in canonical base64: right alphabet, padded, no bits
-/// left over.
+/// The received key, if it encodes 16 bytes in canonical base64: valid alphabet, padded, no trailing bits.
 pub(super) fn valid_key(value: &[u8]) -> Option<&KeyText> {
     let text: &KeyText = value.try_into().ok()?;
-    // Decoding wants room for whole groups of three.
+    // Decoding requires capacity for whole groups of three.
     let mut key = [0; 18];
     let len = STANDARD.decode_slice(text, &mut key).ok()?;
     (len == 16).then_some(text)
 }
 
-/// The proof that the key was read: base64 of SHA-1 over key and identifier.
+/// The proof that the key was read: base64 of SHA-1 over key and GUID.
 pub(super) fn accept_text(key: &KeyText) -> AcceptText {
     let digest = Sha1::new().chain_update(key).chain_update(GUID).finalize();
     let mut text = [0; 28];
-    // 20 bytes become 28 characters, padding included: the slice cannot be too short.
+    // 20 bytes become 28 characters, including padding: the slice cannot be too short.
     STANDARD.encode_slice(digest, &mut text).expect("28 characters hold 20 bytes");
     text
 }

@@ -1,17 +1,17 @@
 //! The opening handshake (RFC 6455 section 4, RFC 7692 section 5, RFC 8441).
 //!
-//! One pure function, [`accept`], decides for every server front: our own HTTP/1.1 head
-//! ([`RequestHead`](crate::http::RequestHead)), the header maps of another HTTP stack, and extended
-//! CONNECT of HTTP/2 and HTTP/3. A front shows its request as a [`RequestView`] and gets an [`Accepted`] to
-//! answer with, or a [`Refusal`]. A client makes a [`ClientRequest`] and reads the answer with a
-//! [`ClientHandshake`]. Either way the result is a [`Negotiated`], which nothing else can make and without
-//! which there is no connection.
+//! One pure function, [`accept`], decides for every HTTP stack: the HTTP/1.1 head of this crate
+//! ([`RequestHead`](crate::http::RequestHead)), the header maps of another HTTP stack, and extended CONNECT
+//! of HTTP/2 and HTTP/3. A stack exposes its request as a [`RequestView`] and gets an [`Accepted`] or a
+//! [`Refusal`] to send. A client creates a [`ClientRequest`] and reads the response with a
+//! [`ClientHandshake`]. Either way the result is a [`Negotiated`], which every connection requires and only
+//! a handshake creates.
 //!
 //! ```
 //! use sinews_proto::handshake::{accept, ClientRequest, ClientStep, ServerOptions};
 //! use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
 //!
-//! // The key is random bytes that the caller supplies: nothing here reads a generator.
+//! // The caller supplies a random key: the crate has no random number generator.
 //! let mut client = ClientRequest::new("example.com", "/chat")?.with_subprotocol("v2.chat")?.start([7; 16]);
 //! let mut request = Vec::new();
 //! client.write_request(&mut request);
@@ -19,11 +19,11 @@
 //! let mut slots = HeaderSlots::new();
 //! let head = RequestHead::parse(&request, &HeadLimits::new(), &mut slots)?;
 //! let options = ServerOptions::new().with_subprotocol("v2.chat")?;
-//! let accepted = accept(&head, &options).expect("a sound request");
+//! let accepted = accept(&head, &options).expect("a valid request");
 //! let mut response = Vec::new();
 //! accepted.write_response(&[("Server", "example")], &mut response)?;
 //!
-//! let ClientStep::Done(done) = client.read_response(&response)? else { panic!("all of it is there") };
+//! let ClientStep::Done(done) = client.read_response(&response)? else { panic!("the response is complete") };
 //! assert_eq!(done.subprotocol(), Some("v2.chat"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -48,23 +48,23 @@ pub use server::{Accepted, ServerOptions, accept};
 
 use crate::deflate::{DeflateParams, DeflateSetup};
 
-/// The version of the protocol, the only one there is (RFC 6455 section 4.1).
+/// The only protocol version (RFC 6455 section 4.1).
 pub(crate) const VERSION: &str = "13";
 
-/// Which end of the connection we are: it decides who masks and who closes the transport first.
+/// The role of this end: it determines masking and which end closes the transport first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(clippy::exhaustive_enums, reason = "a connection has two ends")]
 pub enum Role {
-    /// We answered the handshake.
+    /// This end answered the handshake.
     Server,
-    /// We began the handshake.
+    /// This end started the handshake.
     Client,
 }
 
-/// What a completed handshake agreed on: the ticket into a connection.
+/// The result of a handshake, required to create a connection.
 ///
-/// Only the handshake makes one, so a connection cannot use an extension that was never negotiated; or
-/// [`prefixed`](Self::prefixed), which uses none.
+/// Only a handshake creates it, so a connection cannot use an extension that was not negotiated; or
+/// [`prefixed`](Self::prefixed), which has no extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     pub(crate) role: Role,
@@ -72,12 +72,12 @@ pub struct Negotiated {
     pub(crate) framing: Framing,
 }
 
-/// How messages are told apart.
+/// The framing of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// RFC 6455.
     WebSocket,
-    /// Each behind its length.
+    /// Each message after its length.
     Prefixed,
 }
 
@@ -86,10 +86,10 @@ impl Negotiated {
         Self { role, deflate, framing: Framing::WebSocket }
     }
 
-    /// No handshake, and no WebSocket: messages over a plain stream, each behind its length, four bytes with the lowest
-    /// first. It is the same connection without masks, UTF-8, control frames and fragments: every message is binary,
-    /// and what there would be a Close is the end of the stream. So an application can be had over both, and what
-    /// WebSocket itself costs can be seen. There are no pings: set
+    /// Without a handshake and without WebSocket: messages over a plain stream, each after its length in
+    /// four bytes, little-endian. It is the same connection without masks, UTF-8, control frames and
+    /// fragments: every message is binary, and the end of the stream replaces the Close. So an application
+    /// can run over both, and the cost of WebSocket itself can be measured. There are no pings: set
     /// [`ping_interval`](crate::Config::with_ping_interval) to `None`.
     ///
     /// ```
@@ -111,13 +111,13 @@ impl Negotiated {
         Self { role, deflate: None, framing: Framing::Prefixed }
     }
 
-    /// Which end we are.
+    /// The role of this end.
     #[must_use]
     pub const fn role(&self) -> Role {
         self.role
     }
 
-    /// The parameters of permessage-deflate, if both ends want it.
+    /// The parameters of permessage-deflate, if both ends support it.
     #[must_use]
     pub const fn deflate(&self) -> Option<DeflateParams> {
         match self.deflate {

@@ -6,12 +6,12 @@ use super::refusal::Refusal;
 use super::{HandshakeMisuse, RequestView};
 use crate::http::text::{is_authority, is_token};
 
-/// From which pages browsers may connect (RFC 6455 section 10.2).
+/// The web pages that may connect (RFC 6455 section 10.2).
 ///
-/// A browser lets every page open a WebSocket to any host and sends the user's cookies with it; only the
-/// server can tell its own pages from others, by the `Origin` header that pages cannot change. Clients that
-/// are no browsers send none, or what they like: this protects users of browsers and replaces no
-/// authentication.
+/// A browser lets every page open a WebSocket to any host and sends the user's cookies with it. Only the
+/// server can distinguish its own pages from foreign pages, by the `Origin` header that pages cannot
+/// change. Clients other than browsers send no or any `Origin`: the policy protects users of browsers and
+/// does not replace authentication.
 ///
 /// ```
 /// use sinews_proto::handshake::OriginPolicy;
@@ -33,25 +33,26 @@ enum Rule {
 }
 
 impl OriginPolicy {
-    /// Pages of any origin: for services that trust nothing a browser sends on its own, such as cookies.
+    /// Accepts pages of any origin: for services that trust no credentials sent automatically by a browser,
+    /// such as cookies.
     #[must_use]
     pub const fn any() -> Self {
         Self { rule: Rule::Any, required: false }
     }
 
-    /// Pages that this very host served, as [`same_origin`] tells. The default. Behind a proxy that
-    /// rewrites `Host` no page has the same origin: list the public one there.
+    /// Accepts pages of the same host, see [`same_origin`]. The default. Behind a proxy that rewrites
+    /// `Host` no page has the same origin: list the public origin instead.
     #[must_use]
     pub const fn same_origin() -> Self {
         Self { rule: Rule::SameOrigin, required: false }
     }
 
-    /// Pages of these origins, each `scheme://host` or `scheme://host:port` as browsers write them, or
-    /// `null`. Compared as a whole, without regard to case.
+    /// Accepts pages of these origins, each `scheme://host` or `scheme://host:port` as browsers write them,
+    /// or `null`. Compared as a whole, case-insensitive.
     ///
     /// # Errors
-    /// [`HandshakeMisuse::Origin`] for anything else, such as an origin with a path or a `/` at its end,
-    /// which no browser would ever send.
+    /// [`HandshakeMisuse::Origin`] for any other value, such as an origin with a path or a trailing `/`,
+    /// which no browser sends.
     pub fn list<S: Into<String>>(origins: impl IntoIterator<Item = S>) -> Result<Self, HandshakeMisuse> {
         let origins: Vec<String> = origins.into_iter().map(Into::into).collect();
         if origins.iter().any(|origin| origin != "null" && split(origin).is_none()) {
@@ -60,15 +61,15 @@ impl OriginPolicy {
         Ok(Self { rule: Rule::List(origins), required: false })
     }
 
-    /// Refuses requests without `Origin` too, that is clients that are no browsers. Default: they pass,
-    /// since no user's cookies are at stake there.
+    /// Rejects requests without `Origin` too, that is clients other than browsers. Default: they are
+    /// accepted, since they send no cookies of a user automatically.
     #[must_use]
     pub const fn require_origin(mut self) -> Self {
         self.required = true;
         self
     }
 
-    /// Whether the request may go on.
+    /// Checks the `Origin` of a request.
     ///
     /// # Errors
     /// A [`Refusal`] with status 403 (RFC 6455 section 4.2.2).
@@ -96,18 +97,18 @@ impl Default for OriginPolicy {
     }
 }
 
-/// Whether the page that made the request came from the host that it now calls: host and port of its one
-/// `Origin` are those of the request's authority.
+/// Whether the requesting page came from the requested host: host and port of its single `Origin` equal
+/// those of the request's authority.
 ///
-/// The scheme is not compared: behind a proxy that ends TLS the server does not know it. A request without
-/// `Origin`, or with `null`, is of no origin.
+/// The scheme is not compared: behind a proxy that terminates TLS the server does not know it. A request
+/// without `Origin`, or with `null`, has no origin.
 #[must_use]
 pub fn same_origin(request: &impl RequestView) -> bool {
     let origin = request.only("origin").and_then(|origin| str::from_utf8(origin).ok()).and_then(split);
     let (Some((scheme, origin)), Some(authority)) = (origin, request.authority()) else {
         return false;
     };
-    // Browsers leave out the default port in both, other clients may write it in either.
+    // Browsers omit the default port in both, other clients may write it in either.
     let default_port = if scheme.eq_ignore_ascii_case("https") {
         ":443"
     } else if scheme.eq_ignore_ascii_case("http") {

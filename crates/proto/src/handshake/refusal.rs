@@ -8,11 +8,10 @@ use super::HandshakeMisuse;
 use crate::http::HeadError;
 use crate::http::text::{is_field_value, is_token, push_header};
 
-/// The answer to a request that does not become a WebSocket: ours from [`accept`](super::accept), or the
-/// application's own.
+/// The response that rejects a WebSocket request: from [`accept`](super::accept), or the application's own.
 ///
-/// Over HTTP/1.1 it ends the connection: bytes that the client sent in the belief that the switch would
-/// succeed must not be read as its next request (RFC 9931).
+/// Over HTTP/1.1 it ends the connection: bytes that the client sent in the expectation of a successful
+/// switch must not be read as its next request (RFC 9931).
 ///
 /// ```
 /// use sinews_proto::handshake::Refusal;
@@ -31,7 +30,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal with this status, no headers of its own and no body.
+    /// Creates a rejection with this status, without headers and body.
     ///
     /// # Errors
     /// [`HandshakeMisuse::Status`] unless the status is within 200 to 599.
@@ -45,9 +44,9 @@ impl Refusal {
     /// Adds a header.
     ///
     /// # Errors
-    /// [`HandshakeMisuse::HeaderName`] and [`HandshakeMisuse::HeaderValue`] for what may not be on the
-    /// wire; [`HandshakeMisuse::ReservedHeader`] for `Connection`, `Content-Length` and
-    /// `Transfer-Encoding`, which are ours.
+    /// [`HandshakeMisuse::HeaderName`] and [`HandshakeMisuse::HeaderValue`] for values that may not be on
+    /// the wire; [`HandshakeMisuse::ReservedHeader`] for `Connection`, `Content-Length` and
+    /// `Transfer-Encoding`, which are reserved.
     pub fn with_header(
         mut self,
         name: impl Into<String>,
@@ -59,8 +58,8 @@ impl Refusal {
         Ok(self)
     }
 
-    /// Sets the body. Its type is for a `Content-Type` header to say. Statuses 204 and 304 have no body
-    /// (RFC 9110 section 6.4.1): it is left out there.
+    /// Sets the body. Declare its type with a `Content-Type` header. Statuses 204 and 304 have no body (RFC
+    /// 9110 section 6.4.1): it is omitted.
     #[must_use]
     pub fn with_body(mut self, body: impl Into<Vec<u8>>) -> Self {
         self.body = Cow::Owned(body.into());
@@ -78,8 +77,8 @@ impl Refusal {
         self.headers.iter().map(|(name, value)| (name.as_ref(), value.as_ref()))
     }
 
-    /// The value of `Connection` for HTTP/1.1. It names `Upgrade` where that header is given, since that
-    /// header means the next hop only (RFC 9110 section 7.8). HTTP/2 and HTTP/3 have no such header.
+    /// The value of `Connection` for HTTP/1.1. It contains `Upgrade` if that header is set, since that
+    /// header is hop-by-hop (RFC 9110 section 7.8). HTTP/2 and HTTP/3 have no such header.
     #[must_use]
     pub fn connection(&self) -> &'static str {
         let names_upgrade = self.headers().any(|(name, _)| name.eq_ignore_ascii_case("upgrade"));
@@ -92,7 +91,7 @@ impl Refusal {
         if self.has_body() { &self.body } else { &[] }
     }
 
-    /// Appends the whole HTTP/1.1 response.
+    /// Appends the complete HTTP/1.1 response.
     pub fn write_response(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(format!("HTTP/1.1 {} {}\r\n", self.status, phrase(self.status)).as_bytes());
         push_header(out, "Connection", self.connection());
@@ -114,14 +113,14 @@ impl Refusal {
         Self { status, headers: Vec::new(), body: Cow::Borrowed(&[]) }
     }
 
-    /// One of ours, with a line of text for whoever reads it.
+    /// A rejection by this crate, with a line of text as its body.
     pub(super) fn because(status: u16, reason: &'static str) -> Self {
         let mut refusal = Self::plain(status).and("Content-Type", "text/plain; charset=utf-8");
         refusal.body = Cow::Borrowed(reason.as_bytes());
         refusal
     }
 
-    /// Adds a header known to be sound.
+    /// Adds a header known to be valid.
     pub(super) fn and(mut self, name: &'static str, value: &'static str) -> Self {
         self.headers.push((name.into(), value.into()));
         self
@@ -152,10 +151,10 @@ impl fmt::Display for Refusal {
 
 impl core::error::Error for Refusal {}
 
-/// Headers that say where a response ends; one of them twice is a way to smuggle.
+/// Headers that delimit a response; a duplicate permits smuggling.
 pub(super) const FRAMING_HEADERS: [&str; 3] = ["Connection", "Content-Length", "Transfer-Encoding"];
 
-/// Whether a header of the caller may be written.
+/// Checks whether a header of the caller may be written.
 pub(super) fn check_header(name: &str, value: &str, reserved: &[&str]) -> Result<(), HandshakeMisuse> {
     if !is_token(name.as_bytes()) {
         return Err(HandshakeMisuse::HeaderName);
@@ -169,7 +168,7 @@ pub(super) fn check_header(name: &str, value: &str, reserved: &[&str]) -> Result
     Ok(())
 }
 
-/// The phrase is for people; clients go by the number, so rare ones go without.
+/// The reason phrase, for human readers; clients use the number, so rare codes have none.
 const fn phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",

@@ -2,10 +2,10 @@ use core::str;
 
 use crate::http::{RequestHead, Version};
 
-/// A request as the handshake sees it, whichever HTTP stack read it.
+/// A request as seen by the handshake, for any HTTP stack.
 ///
-/// Values are given without the spaces around them; those that come in several lines are given once for
-/// each line. Implement it over the header map of another stack to use [`accept`](super::accept) there.
+/// Values have no surrounding spaces; a header on several lines yields one value per line. Implement it for
+/// the header map of another stack to use [`accept`](super::accept) there.
 ///
 /// ```
 /// use sinews_proto::handshake::{accept, RequestView, ServerOptions};
@@ -39,7 +39,7 @@ pub trait RequestView {
     /// The version of HTTP.
     fn version(&self) -> Version;
 
-    /// All headers in order, pseudo-headers left out.
+    /// All headers in order, without pseudo-headers.
     fn headers(&self) -> impl Iterator<Item = (&str, &[u8])>;
 
     /// The `:protocol` pseudo-header of extended CONNECT (RFC 8441 section 4). Default: none.
@@ -47,13 +47,13 @@ pub trait RequestView {
         None
     }
 
-    /// Whom the request is for, `host` or `host:port`. Default: the `Host` header; stacks with an
-    /// `:authority` pseudo-header answer with that.
+    /// The requested host, `host` or `host:port`. Default: the `Host` header; stacks with an `:authority`
+    /// pseudo-header return that.
     fn authority(&self) -> Option<&str> {
         self.only("host").and_then(|host| str::from_utf8(host).ok())
     }
 
-    /// The values of each line with this name, in any case, in order.
+    /// The values of all lines with this name, case-insensitive, in order.
     fn header(&self, name: &str) -> impl Iterator<Item = &[u8]> {
         self.headers().filter(move |(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }

@@ -12,7 +12,7 @@ use crate::deflate::{DeflateConfig, DeflateSetup};
 use crate::http::Version;
 use crate::http::text::{lists_token, push_header};
 
-/// What a server offers to those who ask.
+/// The options that a server offers to clients.
 ///
 /// ```
 /// use sinews_proto::deflate::DeflateConfig;
@@ -33,36 +33,37 @@ pub struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// The most subprotocols that a server may support and a client may offer.
+    /// Maximum subprotocols that a server may support and a client may offer.
     pub const SUBPROTOCOLS_MAX: usize = subprotocol::SUBPROTOCOLS_MAX;
 
-    /// No subprotocols, no compression, pages of the [same origin](OriginPolicy::same_origin).
+    /// Creates options without subprotocols and compression, for pages of the [same
+    /// origin](OriginPolicy::same_origin).
     #[must_use]
     pub const fn new() -> Self {
         Self { subprotocols: Vec::new(), deflate: None, origin: OriginPolicy::same_origin() }
     }
 
-    /// Adds a subprotocol, behind those added before in preference. A client that offers none of them
-    /// gets a connection without; whether that is of use is for the application to say.
+    /// Adds a subprotocol, with lower preference than earlier ones. A client that offers none of them gets
+    /// a connection without a subprotocol; the application decides whether to use it.
     ///
     /// # Errors
-    /// [`HandshakeMisuse::Subprotocol`] if it is no token, [`HandshakeMisuse::SubprotocolList`] if it is
-    /// there already or one too many.
+    /// [`HandshakeMisuse::Subprotocol`] if it is not a token, [`HandshakeMisuse::SubprotocolList`] if it is
+    /// a duplicate or exceeds the limit.
     pub fn with_subprotocol(mut self, name: impl Into<String>) -> Result<Self, HandshakeMisuse> {
         subprotocol::add(&mut self.subprotocols, name.into())?;
         Ok(self)
     }
 
-    /// Accepts permessage-deflate (RFC 7692). Default: not, since compression costs more time than it
-    /// saves where messages are small or the network is near.
+    /// Accepts permessage-deflate (RFC 7692). Default: off, since compression costs more time than it saves
+    /// for small messages or on a fast network.
     #[must_use]
     pub const fn with_deflate(mut self, config: DeflateConfig) -> Self {
         self.deflate = Some(config);
         self
     }
 
-    /// From which pages browsers may connect. Default: [`OriginPolicy::same_origin`], as what a server
-    /// forgets to set must not let foreign pages in.
+    /// Sets the web pages that may connect. Default: [`OriginPolicy::same_origin`], so that a server
+    /// without this setting rejects foreign pages.
     #[must_use]
     pub fn with_origin(mut self, policy: OriginPolicy) -> Self {
         self.origin = policy;
@@ -74,22 +75,22 @@ impl ServerOptions {
         self.subprotocols.iter().map(String::as_str)
     }
 
-    /// How compression is negotiated, if at all.
+    /// The compression settings, if enabled.
     #[must_use]
     pub const fn deflate(&self) -> Option<&DeflateConfig> {
         self.deflate.as_ref()
     }
 
-    /// From which pages browsers may connect.
+    /// The web pages that may connect.
     #[must_use]
     pub const fn origin(&self) -> &OriginPolicy {
         &self.origin
     }
 }
 
-/// Decides on a request to become a WebSocket, whichever way it came.
+/// Decides on a WebSocket request, for any HTTP version.
 ///
-/// Over HTTP/1.1 this is the list of RFC 6455 section 4.2.1, over HTTP/2 and HTTP/3 that of RFC 8441
+/// Over HTTP/1.1 it applies the list of RFC 6455 section 4.2.1, over HTTP/2 and HTTP/3 the list of RFC 8441
 /// section 5, which has no key and no `Upgrade`.
 ///
 /// # Errors
@@ -103,8 +104,8 @@ impl ServerOptions {
 /// | 426 | no `websocket` in `Upgrade`, no `Upgrade` in `Connection`, or HTTP/1.0, where `Upgrade` must be ignored (RFC 9110 section 7.8) and which is thus a request without; a version other than 13 |
 /// | 501 | an extended CONNECT for another protocol (RFC 9220 section 3) |
 ///
-/// HTTP/1.0 is not answered with 505: that refuses a major version (RFC 9110 section 15.6.6), and major
-/// version 1 is what we speak.
+/// HTTP/1.0 is not answered with 505: that rejects a major version (RFC 9110 section 15.6.6), and major
+/// version 1 is supported.
 pub fn accept(request: &impl RequestView, options: &ServerOptions) -> Result<Accepted, Refusal> {
     let key = match request.version() {
         Version::Http10 | Version::Http11 => Some(check_upgrade(request)?),
@@ -129,10 +130,10 @@ pub fn accept(request: &impl RequestView, options: &ServerOptions) -> Result<Acc
     })
 }
 
-/// RFC 6455 section 4.2.1 and what RFC 9110 says of upgrades. Answers with the key.
+/// Checks RFC 6455 section 4.2.1 and the upgrade rules of RFC 9110. Returns the key.
 fn check_upgrade(request: &impl RequestView) -> Result<&KeyText, Refusal> {
     if request.method() != "GET" {
-        let refusal = Refusal::because(405, "a WebSocket begins with GET").and("Allow", "GET");
+        let refusal = Refusal::because(405, "a WebSocket handshake requires GET").and("Allow", "GET");
         return Err(if request.method() == "HEAD" { refusal.without_body() } else { refusal });
     }
     if request.only("host").is_none_or(<[u8]>::is_empty) {
@@ -142,7 +143,7 @@ fn check_upgrade(request: &impl RequestView) -> Result<&KeyText, Refusal> {
         && lists_token(request.header("upgrade"), "websocket")
         && lists_token(request.header("connection"), "upgrade");
     if !upgrades {
-        return Err(upgrade_required("only WebSocket is spoken here"));
+        return Err(upgrade_required("this resource requires a WebSocket upgrade"));
     }
     if !names_version(request) {
         return Err(upgrade_required("unsupported WebSocket version"));
@@ -151,25 +152,25 @@ fn check_upgrade(request: &impl RequestView) -> Result<&KeyText, Refusal> {
         return Err(Refusal::because(400, "Sec-WebSocket-Key is not one key of 16 bytes"));
     };
     if has_body(request) {
-        return Err(Refusal::because(400, "request with a body"));
+        return Err(Refusal::because(400, "a WebSocket request must not have a body"));
     }
     Ok(key)
 }
 
-/// The client learns what it could ask for instead (RFC 6455 section 4.4, RFC 9110 section 15.5.22).
+/// The response names the supported protocol and version (RFC 6455 section 4.4, RFC 9110 section 15.5.22).
 fn upgrade_required(reason: &'static str) -> Refusal {
     Refusal::because(426, reason).and("Upgrade", "websocket").and("Sec-WebSocket-Version", VERSION)
 }
 
-/// A body would have to be read before the protocol changes (RFC 9110 section 7.8). Nobody sends one in
-/// good faith, and a proxy that takes it for frames, or frames for it, can be led astray.
+/// A body would have to be read before the protocol changes (RFC 9110 section 7.8). Legitimate clients send
+/// none, and a proxy that confuses body and frames can be exploited.
 fn has_body(request: &impl RequestView) -> bool {
     let present = |name| request.header(name).next().is_some();
     present("transfer-encoding")
         || present("content-length") && request.only("content-length") != Some(b"0".as_slice())
 }
 
-/// RFC 8441 section 5: the key, `Upgrade` and `Connection` have no meaning there.
+/// RFC 8441 section 5: the key, `Upgrade` and `Connection` have no meaning here.
 fn check_connect(request: &impl RequestView) -> Result<(), Refusal> {
     match request.protocol() {
         Some("websocket") if request.method() == "CONNECT" => {}
@@ -177,14 +178,11 @@ fn check_connect(request: &impl RequestView) -> Result<(), Refusal> {
             return Err(Refusal::because(501, "unknown :protocol"));
         }
         _ => {
-            return Err(Refusal::because(
-                400,
-                "a WebSocket over HTTP/2 or HTTP/3 begins with extended CONNECT",
-            ));
+            return Err(Refusal::because(400, "a WebSocket over HTTP/2 or HTTP/3 requires extended CONNECT"));
         }
     }
     if !names_version(request) {
-        // 426 is about the version of HTTP here, where `Upgrade` does not exist.
+        // 426 refers to the HTTP version here, where `Upgrade` does not exist.
         return Err(
             Refusal::because(400, "unsupported WebSocket version").and("Sec-WebSocket-Version", VERSION)
         );
@@ -196,7 +194,7 @@ fn names_version(request: &impl RequestView) -> bool {
     request.only("sec-websocket-version") == Some(VERSION.as_bytes())
 }
 
-/// A request that becomes a WebSocket, and the answer that says so.
+/// An accepted WebSocket request, and its response.
 #[derive(Clone, Debug)]
 pub struct Accepted {
     /// Present over HTTP/1.1.
@@ -207,19 +205,19 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    /// What was agreed on: the ticket into a connection.
+    /// The negotiated parameters for [`Connection::new`](crate::Connection::new).
     #[must_use]
     pub const fn negotiated(&self) -> Negotiated {
         self.negotiated
     }
 
-    /// The subprotocol, one of those that both ends named.
+    /// The subprotocol, supported by both ends.
     #[must_use]
     pub fn subprotocol(&self) -> Option<&str> {
         self.subprotocol.as_deref()
     }
 
-    /// The value of `Sec-WebSocket-Extensions`, if the answer has one.
+    /// The value of `Sec-WebSocket-Extensions`, if the response has one.
     #[must_use]
     pub fn extensions(&self) -> Option<&str> {
         self.extensions.as_deref()
@@ -231,7 +229,7 @@ impl Accepted {
         if self.accept.is_some() { 101 } else { 200 }
     }
 
-    /// The headers of the answer, for an HTTP stack that writes it itself.
+    /// The headers of the response, for an HTTP stack that writes it itself.
     pub fn headers(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let accept = self.accept.as_ref().map(|accept| {
             // Base64 is ASCII.
@@ -243,12 +241,12 @@ impl Accepted {
         accept.into_iter().flatten().chain(subprotocol).chain(extensions)
     }
 
-    /// Appends the whole HTTP/1.1 response, with further headers of the caller such as `Set-Cookie`.
+    /// Appends the complete HTTP/1.1 response, with further headers of the caller such as `Set-Cookie`.
     ///
     /// # Errors
     /// [`HandshakeMisuse::HeaderName`], [`HandshakeMisuse::HeaderValue`] or
     /// [`HandshakeMisuse::ReservedHeader`] for a header that may not be added, and
-    /// [`HandshakeMisuse::NotHttp1`] over HTTP/2 and HTTP/3. Nothing is appended then.
+    /// [`HandshakeMisuse::NotHttp1`] over HTTP/2 and HTTP/3. No bytes are appended then.
     pub fn write_response(
         &self,
         extra_headers: &[(&str, &str)],
@@ -273,7 +271,7 @@ impl Accepted {
     }
 }
 
-/// Headers of either head that the handshake writes, beside those about framing.
+/// Headers that the handshake writes, in addition to the framing headers.
 pub(super) const HANDSHAKE_HEADERS: [&str; 7] = [
     "Host",
     "Upgrade",

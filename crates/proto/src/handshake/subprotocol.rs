@@ -6,15 +6,16 @@ use alloc::vec::Vec;
 use super::HandshakeMisuse;
 use crate::http::text::{elements, is_token};
 
-/// The most subprotocols that either end may name. Finding duplicates compares each with each, so without
-/// a bound a head full of short names would cost millions of comparisons. Applications name a few.
+/// Maximum subprotocols of either end. Duplicate detection compares all pairs, so without a limit a head
+/// full of short names would cost millions of comparisons. Applications use a few.
 pub(super) const SUBPROTOCOLS_MAX: usize = 64;
 
-/// What a client offered is no list of distinct tokens, or too long.
+/// The client's offer is not a list of distinct tokens, or too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BadOffers;
 
-/// The first of ours, in our order of preference, that the client offers; names are compared exactly.
+/// The first supported subprotocol, in the server's order of preference, that the client offers; names are
+/// compared exactly.
 pub(super) fn choose<'v, 'o>(
     lines: impl Iterator<Item = &'v [u8]>,
     supported: &'o [String],
@@ -40,7 +41,7 @@ pub(super) fn choose<'v, 'o>(
     Ok(supported.iter().map(String::as_str).find(|ours| offers.contains(&ours.as_bytes())))
 }
 
-/// Adds a subprotocol of our caller to a list of distinct tokens.
+/// Adds a subprotocol of the caller to a list of distinct tokens.
 pub(super) fn add(list: &mut Vec<String>, name: String) -> Result<(), HandshakeMisuse> {
     if !is_token(name.as_bytes()) {
         return Err(HandshakeMisuse::Subprotocol);

@@ -1,19 +1,19 @@
 use core::fmt;
 
-/// Why a head cannot be taken. After any of these the connection has to end: where the next request
-/// would begin is unknown.
+/// The reason for rejecting a head. Each of them ends the connection, since the start of the next request
+/// is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HeadError {
-    /// More bytes than [`HeadLimits::max_bytes`](super::HeadLimits::max_bytes).
+    /// The head exceeds [`HeadLimits::max_bytes`](super::HeadLimits::max_bytes).
     TooLarge,
-    /// The first line alone is longer than that.
+    /// The first line alone exceeds that limit.
     FirstLineTooLong,
     /// More header lines than [`HeadLimits::max_headers`](super::HeadLimits::max_headers).
     TooManyHeaders,
     /// A line feed without a carriage return before it (RFC 9112 section 2.2).
     BareLineFeed,
-    /// A line or a byte that the grammar of RFC 9112 has no place for, folded lines included.
+    /// A line or a byte that violates the grammar of RFC 9112, including folded lines.
     Syntax,
     /// The request target is none of the four forms of RFC 9112 section 3.2, or does not fit the method.
     Target,
@@ -23,7 +23,7 @@ pub enum HeadError {
     Host,
     /// `Content-Length` is not one plain decimal number (RFC 9112 section 6.3).
     ContentLength,
-    /// `Transfer-Encoding` does not end in `chunked`, comes with HTTP/1.0 or stands beside
+    /// `Transfer-Encoding` does not end in `chunked`, is sent with HTTP/1.0 or together with
     /// `Content-Length` (RFC 9112 section 6.1).
     TransferEncoding,
     /// A transfer coding other than `chunked` (RFC 9112 section 6.1).
@@ -31,11 +31,11 @@ pub enum HeadError {
 }
 
 impl HeadError {
-    /// The status code of the response to a request with this fault.
+    /// The status code of the response to a request with this error.
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {
-            // RFC 6585 section 5 covers both the whole and a single field.
+            // RFC 6585 section 5 covers both the total size and a single field.
             Self::TooLarge | Self::TooManyHeaders => 431,
             Self::FirstLineTooLong => 414,
             Self::UnknownTransferCoding => 501,

@@ -1,7 +1,7 @@
 use super::text::{elements, is_authority};
 use super::{HeadError, Version};
 
-/// How the body of a request is delimited, and whether another request may follow it.
+/// The delimitation of a request body, and whether another request may follow it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Framing {
     pub(super) content_length: Option<u64>,
@@ -10,7 +10,7 @@ pub(super) struct Framing {
 }
 
 impl Framing {
-    /// One pass over the headers; most are passed over by the length of their name.
+    /// One pass over the headers; most are skipped by the length of their name.
     pub(super) fn of_request(version: Version, headers: &[httparse::Header<'_>]) -> Result<Self, HeadError> {
         let mut fields = Fields::default();
         for header in headers {
@@ -20,8 +20,8 @@ impl Framing {
         if fields.hosts > 1 || fields.hosts < hosts_needed {
             return Err(HeadError::Host);
         }
-        // A request with both is an attempt at smuggling until proven otherwise (RFC 9112 section 6.3),
-        // and HTTP/1.0 knows no transfer codings.
+        // A request with both fields may be request smuggling (RFC 9112 section 6.3), and HTTP/1.0 has no
+        // transfer codings.
         if fields.coded && (fields.content_length.is_some() || version == Version::Http10) {
             return Err(HeadError::TransferEncoding);
         }
@@ -44,7 +44,7 @@ struct Fields {
     content_length: Option<u64>,
     coded: bool,
     codings: usize,
-    /// The last coding is `chunked`.
+    /// Whether the last coding is `chunked`.
     chunked: bool,
 }
 
@@ -73,7 +73,7 @@ impl Fields {
             17 if is("transfer-encoding") => {
                 self.coded = true;
                 for coding in elements(header.value) {
-                    // Nothing may be applied over `chunked` (RFC 9112 section 6.1).
+                    // No coding may follow `chunked` (RFC 9112 section 6.1).
                     if self.chunked {
                         return Err(HeadError::TransferEncoding);
                     }

@@ -4,8 +4,8 @@ use super::framing::Framing;
 use super::text::{is_authority, is_target};
 use super::{HeadError, HeadLimits, Version};
 
-/// Room for the headers of one head, on the caller's stack. Heads that lie in the same bytes, as pipelined
-/// requests do, can use it one after the other.
+/// Header slots for one head, on the caller's stack. Pipelined heads in the same buffer can use them one
+/// after the other.
 #[derive(Debug)]
 pub struct HeaderSlots<'b> {
     slots: [httparse::Header<'b>; HeadLimits::HEADERS_MAX],
@@ -25,10 +25,10 @@ impl Default for HeaderSlots<'_> {
     }
 }
 
-/// The head of an HTTP/1.x request, borrowed from the bytes it came in.
+/// The head of an HTTP/1.x request, borrowed from its bytes.
 ///
-/// That it exists means that its framing is sound: a request line in one of the four forms, `Host` once
-/// where HTTP/1.1 needs it, and at most one statement about the length of the body.
+/// The framing of a parsed head is valid: a request line in one of the four forms, exactly one `Host` if
+/// HTTP/1.1 requires it, and at most one declaration of the body's length.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestHead<'b> {
     method: &'b str,
@@ -40,12 +40,12 @@ pub struct RequestHead<'b> {
 }
 
 impl<'h> RequestHead<'h> {
-    /// Parses a head as [`HeadScanner`](super::HeadScanner) delimits it. Bytes behind the head are
-    /// allowed and not looked at.
+    /// Parses a head delimited by [`HeadScanner`](super::HeadScanner). Bytes after the head are allowed and
+    /// ignored.
     ///
     /// # Errors
-    /// Any [`HeadError`]; a head that is not complete is [`HeadError::Syntax`], since waiting for more is
-    /// the scanner's part.
+    /// Any [`HeadError`]; an incomplete head is [`HeadError::Syntax`], since the scanner is responsible for
+    /// waiting.
     pub fn parse<'b: 'h>(
         head: &'b [u8],
         limits: &HeadLimits,
@@ -80,7 +80,7 @@ impl<'h> RequestHead<'h> {
         self.method
     }
 
-    /// The request target as it came.
+    /// The request target, unchanged.
     #[must_use]
     pub const fn target(&self) -> &'h str {
         self.target
@@ -94,14 +94,14 @@ impl<'h> RequestHead<'h> {
         if path.is_empty() { "/" } else { path }
     }
 
-    /// What follows the first `?` of the target.
+    /// The query: the part after the first `?` of the target.
     #[must_use]
     pub fn query(&self) -> Option<&'h str> {
         self.origin_form().split_once('?').map(|(_, query)| query)
     }
 
-    /// Whom the request is for: the authority of a target in absolute form, else `Host`
-    /// (RFC 9112 section 3.2.2).
+    /// The requested host: the authority of a target in absolute form, else `Host` (RFC 9112 section
+    /// 3.2.2).
     #[must_use]
     pub fn authority(&self) -> Option<&'h str> {
         if let Some((authority, _)) = split_absolute(self.target) {
@@ -116,36 +116,36 @@ impl<'h> RequestHead<'h> {
         self.version
     }
 
-    /// All headers in order; values without the spaces around them.
+    /// All headers in order; values without surrounding spaces.
     pub fn headers(&self) -> impl Iterator<Item = (&'h str, &'h [u8])> + use<'h> {
         self.headers.iter().map(|header| (header.name, header.value))
     }
 
-    /// The values of each line with this name, in any case, in order.
+    /// The values of all lines with this name, case-insensitive, in order.
     pub fn header<'n>(&self, name: &'n str) -> impl Iterator<Item = &'h [u8]> + use<'h, 'n> {
         named(self.headers, name)
     }
 
-    /// Bytes from the first of the head to its empty line, that included.
+    /// Length of the head in bytes, including its empty line.
     #[must_use]
     pub const fn wire_len(&self) -> usize {
         self.wire_len
     }
 
-    /// The length of the body, if stated. A request that states none and [is not chunked](Self::is_chunked)
-    /// has no body (RFC 9112 section 6.3).
+    /// The declared length of the body. A request without one that [is not chunked](Self::is_chunked) has
+    /// no body (RFC 9112 section 6.3).
     #[must_use]
     pub const fn content_length(&self) -> Option<u64> {
         self.framing.content_length
     }
 
-    /// Whether the body comes in chunks (RFC 9112 section 7.1).
+    /// Whether the body is chunked (RFC 9112 section 7.1).
     #[must_use]
     pub const fn is_chunked(&self) -> bool {
         self.framing.chunked
     }
 
-    /// Whether the client takes another response on this connection (RFC 9112 section 9.3).
+    /// Whether the client accepts another response on this connection (RFC 9112 section 9.3).
     #[must_use]
     pub const fn keep_alive(&self) -> bool {
         self.framing.keep_alive
@@ -156,7 +156,7 @@ impl<'h> RequestHead<'h> {
     }
 }
 
-/// The head of an HTTP/1.x response, borrowed from the bytes it came in.
+/// The head of an HTTP/1.x response, borrowed from its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseHead<'b> {
     status: u16,
@@ -166,8 +166,8 @@ pub struct ResponseHead<'b> {
 }
 
 impl<'h> ResponseHead<'h> {
-    /// Parses a head as [`HeadScanner`](super::HeadScanner) delimits it. Bytes behind the head are
-    /// allowed and not looked at.
+    /// Parses a head delimited by [`HeadScanner`](super::HeadScanner). Bytes after the head are allowed and
+    /// ignored.
     ///
     /// # Errors
     /// [`HeadError::Syntax`], [`HeadError::Version`] or [`HeadError::TooManyHeaders`].
@@ -201,25 +201,25 @@ impl<'h> ResponseHead<'h> {
         self.version
     }
 
-    /// All headers in order; values without the spaces around them.
+    /// All headers in order; values without surrounding spaces.
     pub fn headers(&self) -> impl Iterator<Item = (&'h str, &'h [u8])> + use<'h> {
         self.headers.iter().map(|header| (header.name, header.value))
     }
 
-    /// The values of each line with this name, in any case, in order.
+    /// The values of all lines with this name, case-insensitive, in order.
     pub fn header<'n>(&self, name: &'n str) -> impl Iterator<Item = &'h [u8]> + use<'h, 'n> {
         named(self.headers, name)
     }
 
-    /// Bytes from the first of the head to its empty line, that included.
+    /// Length of the head in bytes, including its empty line.
     #[must_use]
     pub const fn wire_len(&self) -> usize {
         self.wire_len
     }
 }
 
-/// A head of nothing but empty lines. The parser passes over any number of them and would go on with what
-/// lies behind.
+/// Whether the head consists of empty lines. The parser skips any number of them and would continue with
+/// the bytes after the head.
 fn is_empty(head: &[u8]) -> bool {
     head.starts_with(b"\r\n\r\n")
 }
@@ -235,7 +235,7 @@ const fn version(minor: u8) -> Version {
     if minor == 0 { Version::Http10 } else { Version::Http11 }
 }
 
-/// The four forms of RFC 9112 section 3.2, each with the methods that use it.
+/// Checks the four forms of RFC 9112 section 3.2, each with its methods.
 fn fits_method(target: &str, method: &str) -> bool {
     if !is_target(target.as_bytes()) {
         return false;
@@ -247,7 +247,7 @@ fn fits_method(target: &str, method: &str) -> bool {
     }
 }
 
-/// Authority and rest of a target in absolute form.
+/// Splits a target in absolute form into authority and rest.
 fn split_absolute(target: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = target.split_once("://")?;
     if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
@@ -255,12 +255,12 @@ fn split_absolute(target: &str) -> Option<(&str, &str)> {
     }
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, rest) = rest.split_at(end);
-    // Without a host it is no such URL (RFC 9110 section 4.2.1).
+    // A URL without a host is invalid (RFC 9110 section 4.2.1).
     let has_host = !authority.is_empty() && !authority.starts_with(':');
     (has_host && is_authority(authority.as_bytes())).then_some((authority, rest))
 }
 
-/// Authority form, with a host and a port (RFC 9110 section 9.3.6).
+/// Whether a target in authority form has a host and a port (RFC 9110 section 9.3.6).
 fn names_a_port(target: &str) -> bool {
     let is_whole = target.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty() && !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
@@ -268,7 +268,7 @@ fn names_a_port(target: &str) -> bool {
     is_whole && is_authority(target.as_bytes())
 }
 
-/// Tells a request line of another version (505) from one that is none (400).
+/// Distinguishes a request line of another version (505) from an invalid line (400).
 fn names_a_version(head: &[u8]) -> bool {
     let head = head.strip_prefix(b"\r\n").unwrap_or(head);
     let line = head.split(|&byte| byte == b'\r').next().unwrap_or(head);

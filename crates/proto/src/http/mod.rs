@@ -1,7 +1,8 @@
-//! The part of HTTP/1.1 that a WebSocket handshake needs, and no leniency beyond it.
+//! The subset of HTTP/1.1 that a WebSocket handshake needs, parsed strictly.
 //!
-//! A head is found by [`HeadScanner`], which looks at each byte once however the head arrives, and then
-//! parsed once by [`RequestHead`] or [`ResponseHead`]. Both borrow: nothing is copied or allocated.
+//! [`HeadScanner`] finds the end of a head and examines each byte once for any segmentation.
+//! [`RequestHead`] or [`ResponseHead`] then parses the head once. Both borrow: no byte is copied or
+//! allocated.
 //!
 //! ```
 //! use sinews_proto::http::{HeadLimits, HeadScanner, HeaderSlots, RequestHead};
@@ -19,11 +20,10 @@
 //! # Ok::<(), sinews_proto::http::HeadError>(())
 //! ```
 //!
-//! What is refused here although RFC 9112 lets a recipient be kind: a line feed without a carriage return
+//! Rejected although RFC 9112 permits a recipient to accept them: a line feed without a carriage return
 //! (section 2.2), folded header lines (5.2), more than one empty line before the request line (2.2), a
-//! repeated `Content-Length` even with equal values, and `Content-Length` beside `Transfer-Encoding`
-//! (6.3). Each of them is a way in which two HTTP parsers in a row can disagree about where a request
-//! ends.
+//! repeated `Content-Length` even with equal values, and `Content-Length` together with `Transfer-Encoding`
+//! (6.3). With each of them, two HTTP parsers in a row can disagree about the end of a request.
 
 mod error;
 mod framing;
@@ -35,7 +35,7 @@ pub use error::HeadError;
 pub use head::{HeaderSlots, RequestHead, ResponseHead};
 pub use scan::{HeadLimits, HeadScanner};
 
-/// The version of HTTP that a request came with.
+/// The HTTP version of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Version {

@@ -2,7 +2,7 @@ use memchr::{memchr, memchr_iter};
 
 use super::HeadError;
 
-/// What a head may cost us.
+/// Limits of a head.
 ///
 /// ```
 /// use sinews_proto::http::HeadLimits;
@@ -17,39 +17,39 @@ pub struct HeadLimits {
 }
 
 impl HeadLimits {
-    /// The most header lines that any head may have: it sizes [`HeaderSlots`](super::HeaderSlots), 3.2 kB
-    /// on the stack while a head is looked at. Clients send a dozen, browsers behind proxies thirty.
+    /// Maximum header lines of any head: the size of [`HeaderSlots`](super::HeaderSlots), 3.2 kB on the
+    /// stack during parsing. Clients send a dozen, browsers behind proxies thirty.
     pub const HEADERS_MAX: usize = 100;
 
-    /// The defaults: 16 KiB, since cookies reach 8 KiB in the wild, and
+    /// Creates the default limits: 16 KiB, since cookies reach 8 KiB in practice, and
     /// [`HEADERS_MAX`](Self::HEADERS_MAX) lines.
     #[must_use]
     pub const fn new() -> Self {
         Self { max_bytes: 16 << 10, max_headers: Self::HEADERS_MAX as u8 }
     }
 
-    /// Bytes from the first of the head to its empty line, that included. A head of exactly this length
-    /// passes. This bounds the memory of a connection that has said nothing yet.
+    /// Sets the maximum length of a head in bytes, including its empty line. A head of exactly this length
+    /// is accepted. It bounds the memory of a connection before its first request.
     #[must_use]
     pub const fn with_max_bytes(mut self, bytes: u32) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// Header lines, at most [`HEADERS_MAX`](Self::HEADERS_MAX): a larger number means that one.
+    /// Sets the maximum number of header lines, clamped to [`HEADERS_MAX`](Self::HEADERS_MAX).
     #[must_use]
     pub const fn with_max_headers(mut self, lines: usize) -> Self {
         self.max_headers = if lines < Self::HEADERS_MAX { lines } else { Self::HEADERS_MAX } as u8;
         self
     }
 
-    /// Bytes that a head may have.
+    /// Maximum bytes of a head.
     #[must_use]
     pub const fn max_bytes(&self) -> usize {
         self.max_bytes as usize
     }
 
-    /// Header lines that a head may have.
+    /// Maximum header lines of a head.
     #[must_use]
     pub const fn max_headers(&self) -> usize {
         self.max_headers as usize
@@ -62,32 +62,32 @@ impl Default for HeadLimits {
     }
 }
 
-/// Finds the end of a head that arrives in pieces, looking at each byte once.
+/// Finds the end of a head that arrives in segments, examining each byte once.
 ///
-/// Parsing again from the start whenever a byte arrives makes work quadratic in the length of the head,
-/// at a cost to the sender of one byte a segment. The scanner remembers how far it has looked, four bytes
-/// a connection, and parsing waits until the head is whole.
+/// Restarting the parser for each segment makes work quadratic in the length of the head, at a cost to the
+/// sender of one byte per segment. The scanner stores its position, four bytes per connection, and parsing
+/// starts when the head is complete.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeadScanner {
     looked: u32,
 }
 
 impl HeadScanner {
-    /// A scanner that has seen nothing.
+    /// Creates a scanner at the start of a head.
     #[must_use]
     pub const fn new() -> Self {
         Self { looked: 0 }
     }
 
-    /// Looks at what was added to `received` since the last call; `received` begins with the first byte
-    /// of the head at each call. Answers with the length of the head, its empty line included, once it
-    /// is there, and is then ready for the next head.
+    /// Examines the bytes added to `received` since the last call; `received` begins with the first byte of
+    /// the head at each call. Returns the length of the complete head, including its empty line, and is
+    /// then ready for the next head.
     ///
     /// One empty line before the first line belongs to the head (RFC 9112 section 2.2).
     ///
     /// # Errors
-    /// [`HeadError::BareLineFeed`], [`HeadError::TooLarge`], or [`HeadError::FirstLineTooLong`] if the limit
-    /// is reached within the first line. What is reported does not depend on how the bytes were cut.
+    /// [`HeadError::BareLineFeed`], [`HeadError::TooLarge`], or [`HeadError::FirstLineTooLong`] if the
+    /// limit is reached within the first line. The error does not depend on the segmentation.
     pub fn scan(&mut self, received: &[u8], limits: &HeadLimits) -> Result<Option<usize>, HeadError> {
         let window = &received[..received.len().min(limits.max_bytes())];
         let start = window.len().min(self.looked as usize);
@@ -111,7 +111,7 @@ impl HeadScanner {
     }
 }
 
-/// Runs once, when the connection is lost anyway.
+/// Runs once, for a connection that fails anyway.
 fn too_large(head: &[u8]) -> HeadError {
     let head = head.strip_prefix(b"\r\n").unwrap_or(head);
     if memchr(b'\n', head).is_none() { HeadError::FirstLineTooLong } else { HeadError::TooLarge }

@@ -1,4 +1,4 @@
-//! The client's side: what is asked, and which answers are believed.
+//! Client side: the request, and validation of the response.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn read(request: ClientRequest, answer: &Lines) -> Result<Established, ClientErr
 }
 
 #[test]
-fn the_request_is_what_rfc_6455_section_4_1_lists() {
+fn request_matches_rfc_6455_section_4_1() {
     assert_eq!(
         written(request()),
         "GET /chat HTTP/1.1\r\nHost: server.example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -65,7 +65,7 @@ fn the_request_is_what_rfc_6455_section_4_1_lists() {
 }
 
 #[test]
-fn nothing_we_are_given_can_start_a_line_of_its_own() {
+fn caller_values_cannot_inject_header_lines() {
     for host in ["", "a\r\nX: y", "a b", "a/b", "u@a", "a\0", "a#b", "\u{e9}"] {
         assert_eq!(ClientRequest::new(host, "/").err(), Some(HandshakeMisuse::Host), "{host}");
     }
@@ -95,7 +95,7 @@ fn nothing_we_are_given_can_start_a_line_of_its_own() {
 }
 
 #[test]
-fn a_sound_answer_is_believed() {
+fn valid_response_is_accepted() {
     let established = read(request(), &answer()).expect("sound");
     assert_eq!(established.consumed(), answer().bytes().len());
     assert_eq!((established.negotiated().role(), established.negotiated().deflate()), (Role::Client, None));
@@ -133,7 +133,7 @@ fn upgrade_connection_and_accept_are_checked() {
 }
 
 #[test]
-fn the_subprotocol_is_one_of_those_offered() {
+fn subprotocol_must_be_offered() {
     let offer =
         || request().with_subprotocol("a").and_then(|request| request.with_subprotocol("b")).expect("tokens");
     let chosen = read(offer(), &answer().with("Sec-WebSocket-Protocol: b")).expect("offered");
@@ -149,7 +149,7 @@ fn the_subprotocol_is_one_of_those_offered() {
     assert_eq!(read(request(), &unasked).err(), Some(ClientError::Subprotocol));
 }
 
-/// Server takeover, client takeover, server bits, client bits; or nothing if the answer is refused.
+/// Server takeover, client takeover, server bits, client bits; `None` if the response is rejected.
 fn deflate(config: &DeflateConfig, extensions: &[&str]) -> Option<(bool, bool, u8, u8)> {
     let answer = extensions
         .iter()
@@ -175,7 +175,7 @@ fn dedicated() -> DeflateConfig {
 }
 
 #[test]
-fn answers_within_the_offer_are_kept() {
+fn responses_within_the_offer_are_accepted() {
     for (parameters, params) in [
         ("", (true, true, 15, 15)),
         ("; server_no_context_takeover", (false, true, 15, 15)),
@@ -192,14 +192,14 @@ fn answers_within_the_offer_are_kept() {
 }
 
 #[test]
-fn answers_beyond_the_offer_fail_the_handshake() {
+fn responses_beyond_the_offer_fail_the_handshake() {
     for extensions in [
         &["permessage-deflate; server_max_window_bits=7"][..],
         &["permessage-deflate; server_max_window_bits=16"],
         &["permessage-deflate; server_max_window_bits=09"],
         &["permessage-deflate; server_max_window_bits"],
         &["permessage-deflate; client_max_window_bits"],
-        // A limit that we could not keep.
+        // A limit that the client cannot keep.
         &["permessage-deflate; client_max_window_bits=8"],
         &["permessage-deflate; unknown"],
         &["permessage-deflate; server_no_context_takeover=1"],
@@ -218,14 +218,14 @@ fn answers_beyond_the_offer_fail_the_handshake() {
 }
 
 #[test]
-fn what_was_asked_of_the_server_must_be_in_its_answer() {
-    // Shared mode asks both ends to forget.
+fn response_must_contain_required_parameters() {
+    // Shared mode disables takeover at both ends.
     let shared = DeflateConfig::new();
     assert!(written(request().with_deflate(shared.clone())).contains(
         "permessage-deflate; server_no_context_takeover; client_no_context_takeover; client_max_window_bits\r\n"
     ));
     assert_eq!(deflate(&shared, &["permessage-deflate"]), None);
-    // What we announced for ourselves we keep without an answer.
+    // Restrictions announced by the client apply without an answer.
     let both = Some((false, false, 15, 15));
     assert_eq!(deflate(&shared, &["permessage-deflate; server_no_context_takeover"]), both);
 
@@ -260,7 +260,7 @@ fn the_client_never_offers_a_window_of_8() {
 }
 
 #[test]
-fn other_statuses_are_shown_with_their_headers_and_body() {
+fn other_statuses_expose_headers_and_body() {
     let answer = b"HTTP/1.1 302 Found\r\nLocation: https://other.example/\r\nX: \xff\r\n\r\nmoved";
     let Err(ClientError::Status(rejection)) = start(request()).read_response(answer) else {
         panic!("a redirect is not followed");
@@ -268,7 +268,7 @@ fn other_statuses_are_shown_with_their_headers_and_body() {
     assert_eq!((rejection.status(), rejection.body_start()), (302, &b"moved"[..]));
     assert_eq!(rejection.header("location"), Some(&b"https://other.example/"[..]));
     assert_eq!(rejection.headers().last(), Some(("X", &b"\xff"[..])));
-    // Not even with every header of a success (a proxy took a 200 for one).
+    // Even with every header of a successful response (a proxy once accepted a 200).
     for status in [200, 204, 426, 500] {
         let lines = self::answer().first(&format!("HTTP/1.1 {status} x"));
         assert!(matches!(read(request(), &lines), Err(ClientError::Status(_))), "{status}");
@@ -276,19 +276,19 @@ fn other_statuses_are_shown_with_their_headers_and_body() {
 }
 
 #[test]
-fn interim_responses_are_passed_over() {
+fn interim_responses_are_skipped() {
     let interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n";
     let bytes = [&interim[..], &answer().bytes(), b"frame"].concat();
     let Ok(ClientStep::Done(done)) = start(request()).read_response(&bytes) else { panic!("sound") };
     assert_eq!(&bytes[done.consumed()..], b"frame");
-    // They count towards the limit, so they come to an end.
+    // They count towards the limit, so their number is bounded.
     let endless = b"HTTP/1.1 100 Continue\r\n\r\n".repeat(1000);
     let error = start(request()).read_response(&endless).err();
     assert!(matches!(error, Some(ClientError::Head(HeadError::TooLarge | HeadError::FirstLineTooLong))));
 }
 
 #[test]
-fn bytes_behind_the_answer_are_left() {
+fn bytes_after_the_response_are_not_consumed() {
     let bytes = [&answer().bytes()[..], b"\x81\x01a"].concat();
     let Ok(ClientStep::Done(done)) = start(request()).read_response(&bytes) else { panic!("sound") };
     assert_eq!(&bytes[done.consumed()..], b"\x81\x01a");
@@ -317,7 +317,7 @@ fn answers_that_are_not_http_1_fail() {
 }
 
 #[test]
-fn the_answer_has_a_time_to_come() {
+fn response_timeout_is_not_extended_by_bytes() {
     let (wait, begun) = (Duration::from_secs(3), Time::from_millis(500));
     let mut handshake = request().with_timeout(wait).start_at([7; 16], begun);
     let end = begun + wait;

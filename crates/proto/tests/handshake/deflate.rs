@@ -1,4 +1,4 @@
-//! Negotiation of permessage-deflate (RFC 7692 section 7.1), the server's side.
+//! Server side of the permessage-deflate negotiation (RFC 7692 section 7.1).
 
 use sinews_proto::deflate::{DeflateConfig, DeflateMode};
 use sinews_proto::handshake::{Accepted, ServerOptions};
@@ -20,7 +20,7 @@ fn accept(lines: &[&str], config: Option<DeflateConfig>) -> Result<Accepted, u16
     request.accept(&options).map_err(|refusal| refusal.status())
 }
 
-/// The answer and what it agrees to: server takeover, client takeover, server bits, client bits.
+/// The answer and the agreed parameters: server takeover, client takeover, server bits, client bits.
 fn agreed(lines: &[&str], config: DeflateConfig) -> Option<(String, (bool, bool, u8, u8))> {
     let accepted = accept(lines, Some(config)).expect("an offer never fails the handshake");
     let params = accepted.negotiated().deflate().map(|params| {
@@ -36,10 +36,10 @@ fn agreed(lines: &[&str], config: DeflateConfig) -> Option<(String, (bool, bool,
 }
 
 #[test]
-fn offers_are_answered_with_what_they_allow() {
+fn offers_are_answered_within_their_limits() {
     for (offer, answer, params) in [
         ("permessage-deflate", "", (true, true, 15, 15)),
-        // What browsers send.
+        // The offer of browsers.
         ("permessage-deflate; client_max_window_bits", "", (true, true, 15, 15)),
         ("permessage-deflate; client_max_window_bits=15", "", (true, true, 15, 15)),
         (
@@ -52,7 +52,7 @@ fn offers_are_answered_with_what_they_allow() {
             "; client_max_window_bits=9",
             (true, true, 15, 9),
         ),
-        // A client that limits itself to 8 is understood and not held to it.
+        // A client that limits itself to 8 is accepted and gets no limit.
         ("permessage-deflate; client_max_window_bits=8", "", (true, true, 15, 15)),
         (
             "permessage-deflate; server_max_window_bits=15",
@@ -83,7 +83,7 @@ fn offers_are_answered_with_what_they_allow() {
 }
 
 #[test]
-fn bad_offers_are_declined_and_nothing_else_happens() {
+fn invalid_offers_are_declined_without_failing_the_handshake() {
     for parameters in [
         "server_max_window_bits=8",
         "server_max_window_bits=7",
@@ -112,7 +112,7 @@ fn bad_offers_are_declined_and_nothing_else_happens() {
     ] {
         let offer = format!("permessage-deflate; {parameters}");
         assert_eq!(agreed(&[&offer], dedicated()), None, "{offer}");
-        // The next offer is taken, on the same line or on another one.
+        // The next offer is chosen, on the same line or another line.
         let good = "permessage-deflate; server_max_window_bits=11";
         let expected = Some((good.to_owned(), (true, true, 11, 15)));
         assert_eq!(agreed(&[&format!("{offer}, {good}")], dedicated()), expected, "{offer}");
@@ -121,19 +121,19 @@ fn bad_offers_are_declined_and_nothing_else_happens() {
 }
 
 #[test]
-fn the_first_offer_that_can_be_met_is_taken() {
+fn first_acceptable_offer_is_chosen() {
     let offers = "permessage-deflate; server_max_window_bits=12, permessage-deflate";
     assert_eq!(agreed(&[offers], dedicated()).map(|agreed| agreed.1), Some((true, true, 12, 15)));
 }
 
 #[test]
-fn our_limits_lower_what_was_offered_and_never_raise_it() {
+fn local_limits_only_lower_offered_windows() {
     let twelve = dedicated()
         .with_server_max_window_bits(12)
         .and_then(|config| config.with_client_max_window_bits(11))
         .expect("in range");
     for (offer, answer, params) in [
-        // The client may be told only where it says that it understands.
+        // A client gets a limit only if it announces support.
         ("", "; server_max_window_bits=12", (true, true, 12, 15)),
         (
             "; client_max_window_bits",
@@ -185,14 +185,14 @@ fn unknown_extensions_are_ignored() {
 }
 
 #[test]
-fn without_deflate_in_the_options_it_is_declined() {
+fn deflate_is_declined_without_the_option() {
     let accepted = accept(&["permessage-deflate"], None).expect("sound");
     assert_eq!((accepted.extensions(), accepted.negotiated().deflate()), (None, None));
 }
 
-/// RFC 6455 section 9.1: who receives what the grammar does not allow must fail the connection.
+/// RFC 6455 section 9.1: a recipient of a grammar violation must fail the connection.
 #[test]
-fn a_header_against_the_grammar_is_400_wherever_the_fault_stands() {
+fn malformed_extensions_header_is_400_at_any_position() {
     for lines in [
         &[""][..],
         &[","],
@@ -213,7 +213,7 @@ fn a_header_against_the_grammar_is_400_wherever_the_fault_stands() {
 }
 
 #[test]
-fn empty_elements_and_lines_beside_others_are_passed_over() {
+fn empty_elements_and_lines_are_skipped() {
     for lines in [&[", permessage-deflate ,,"][..], &["", "permessage-deflate"], &["permessage-deflate", ","]]
     {
         assert_eq!(

@@ -1,4 +1,4 @@
-//! HTTP heads: what is parsed, what is refused, and what it may cost.
+//! HTTP heads: parsing, rejection, and cost.
 
 use sinews_proto::http::{
     HeadError, HeadLimits, HeadScanner, HeaderSlots, RequestHead, ResponseHead, Version,
@@ -10,13 +10,13 @@ fn error_of(bytes: &[u8]) -> Option<HeadError> {
     with_head(bytes, |_| ()).err()
 }
 
-/// A GET with these header lines beside `Host`.
+/// A GET with `Host` and these header lines.
 fn get(lines: &[&str]) -> Vec<u8> {
     lines.iter().fold(Lines::of(&["GET / HTTP/1.1", "Host: a"]), |head, line| head.with(line)).bytes()
 }
 
 #[test]
-fn a_request_is_taken_apart() {
+fn request_head_is_parsed() {
     let bytes = b"GET /a/b?c=d?e HTTP/1.1\r\nHOST: a.example:80\r\nX: \t1 2\t \r\nEmpty:\r\nx: 3\r\n\r\nrest";
     with_head(bytes, |head| {
         assert_eq!((head.method(), head.target(), head.version()), ("GET", "/a/b?c=d?e", Version::Http11));
@@ -91,7 +91,7 @@ fn request_lines_are_exact() {
 }
 
 #[test]
-fn versions_that_are_not_spoken_are_505() {
+fn unsupported_versions_are_505() {
     for version in ["2.0", "1.2", "3.0", "0.9"] {
         let bytes = Lines::of(&[&format!("GET / HTTP/{version}"), "Host: h"]).bytes();
         assert_eq!(error_of(&bytes).map(HeadError::status), Some(505), "{version}");
@@ -100,7 +100,7 @@ fn versions_that_are_not_spoken_are_505() {
 }
 
 #[test]
-fn one_empty_line_before_a_request_is_passed_over_and_no_more() {
+fn one_leading_empty_line_is_skipped() {
     let request = get(&[]);
     let one = [b"\r\n", &request[..]].concat();
     assert_eq!(with_head(&one, |head| head.wire_len()), Ok(one.len()));
@@ -141,14 +141,14 @@ fn folded_and_malformed_header_lines_are_refused() {
 }
 
 #[test]
-fn bytes_beyond_ascii_in_a_value_are_bytes() {
+fn non_ascii_header_values_are_kept_as_bytes() {
     let bytes = get(&["X: \u{e9}"]);
     let value = with_head(&bytes, |head| head.header("x").next().map(<[u8]>::to_vec)).expect("sound");
     assert_eq!(value.as_deref(), Some("\u{e9}".as_bytes()));
 }
 
 #[test]
-fn host_is_there_once_and_an_authority() {
+fn host_is_a_single_authority() {
     let host = |lines: &[&str]| {
         let head = lines.iter().fold(Lines::of(&["GET / HTTP/1.1"]), |head, line| head.with(line));
         error_of(&head.bytes())
@@ -242,7 +242,7 @@ fn the_size_of_a_head_is_limited_to_the_byte() {
     assert_eq!(scan(len), Ok(Some(head.len())));
     assert_eq!(scan(len - 1), Err(HeadError::TooLarge));
     assert_eq!(HeadError::TooLarge.status(), 431);
-    // An unfinished head of that size will not become a smaller one.
+    // An incomplete head of that size cannot become smaller.
     let limits = HeadLimits::new().with_max_bytes(len);
     assert_eq!(HeadScanner::new().scan(&vec![b'a'; head.len()], &limits), Err(HeadError::FirstLineTooLong));
     assert_eq!(HeadScanner::new().scan(&vec![b'a'; head.len() - 1], &limits), Ok(None));
@@ -272,11 +272,11 @@ fn the_number_of_header_lines_is_limited_to_the_line() {
     assert_eq!(HeadLimits::new().with_max_headers(usize::MAX).max_headers(), most);
 }
 
-/// A head that comes byte by byte costs work in proportion to its length: bytes once looked at are not
-/// looked at again. Here they are gone, replaced by line feeds that a second look would report. Only the
-/// last three stay, since the end of a head has four bytes.
+/// Work for a head in one-byte segments is linear in its length: scanned bytes are not scanned again. This
+/// test replaces them by line feeds, which a second scan would report. Only the last three stay, since the
+/// end of a head has four bytes.
 #[test]
-fn a_head_in_one_byte_segments_is_looked_at_once() {
+fn head_in_one_byte_segments_is_scanned_once() {
     let head = get(&["X: 1", "Y: 2"]);
     let limits = HeadLimits::new();
     let mut scanner = HeadScanner::new();
@@ -319,7 +319,7 @@ fn pipelined_heads_use_the_same_slots() {
 }
 
 #[test]
-fn a_head_that_is_not_whole_is_an_error_of_the_caller_not_a_panic() {
+fn incomplete_head_is_an_error_not_a_panic() {
     let head = get(&[]);
     for end in 0..head.len() {
         let mut slots = HeaderSlots::new();
@@ -329,7 +329,7 @@ fn a_head_that_is_not_whole_is_an_error_of_the_caller_not_a_panic() {
 }
 
 #[test]
-fn a_response_is_taken_apart() {
+fn response_head_is_parsed() {
     let bytes = b"HTTP/1.1 302 Found\r\nLocation: /x\r\n\r\nrest";
     let limits = HeadLimits::new();
     let mut slots = HeaderSlots::new();

@@ -1,5 +1,5 @@
-//! The opening handshake, seen from outside: each rule of RFC 6455 section 4, RFC 7692 section 7 and of the
-//! HTTP beneath them is a test.
+//! Black-box tests of the opening handshake: each rule of RFC 6455 section 4, RFC 7692 section 7 and of the
+//! underlying HTTP is a test.
 
 mod client;
 mod deflate;
@@ -11,7 +11,7 @@ mod server;
 use sinews_proto::handshake::{Accepted, Refusal, RequestView, ServerOptions, accept};
 use sinews_proto::http::{HeadError, HeadLimits, HeadScanner, HeaderSlots, RequestHead, Version};
 
-/// The request of RFC 6455 section 1.2, to be changed line by line.
+/// The request of RFC 6455 section 1.2, modified line by line.
 #[derive(Clone)]
 pub(crate) struct Lines(Vec<String>);
 
@@ -61,7 +61,7 @@ impl Lines {
             .collect()
     }
 
-    /// As the server does: scan, parse, decide.
+    /// Scans, parses and decides like the server.
     pub(crate) fn accept(&self, options: &ServerOptions) -> Result<Accepted, Refusal> {
         let bytes = self.bytes();
         with_head(&bytes, |head| accept(head, options))?
@@ -80,7 +80,7 @@ pub(crate) fn with_head<T>(bytes: &[u8], look: impl FnOnce(&RequestHead<'_>) -> 
     RequestHead::parse(&bytes[..end], &limits, &mut slots).map(|head| look(&head))
 }
 
-/// A request as another HTTP stack holds it.
+/// A request as represented by another HTTP stack.
 pub(crate) struct Foreign {
     pub(crate) method: &'static str,
     pub(crate) version: Version,
@@ -100,7 +100,7 @@ impl Foreign {
         }
     }
 
-    /// A sound upgrade but for `Host`.
+    /// A valid upgrade except for `Host`.
     pub(crate) fn upgrade() -> Self {
         Self {
             method: "GET",

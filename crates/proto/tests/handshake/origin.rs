@@ -1,4 +1,4 @@
-//! Which pages may connect (RFC 6455 section 10.2).
+//! Web pages that may connect (RFC 6455 section 10.2).
 
 use sinews_proto::handshake::{HandshakeMisuse, OriginPolicy, ServerOptions, same_origin};
 
@@ -14,7 +14,7 @@ fn from(origin: &str) -> Lines {
 }
 
 #[test]
-fn foreign_pages_are_refused_unless_the_server_says_otherwise() {
+fn foreign_origins_are_rejected_by_default() {
     assert_eq!(from("https://evil.example").status(), 403);
     assert_eq!(from("https://server.example.com").status(), 101);
 }
@@ -54,7 +54,7 @@ fn the_same_origin_is_the_same_host_and_port() {
 }
 
 #[test]
-fn a_repeated_origin_is_of_no_origin() {
+fn repeated_origin_is_not_same_origin() {
     let lines = from("http://server.example.com").with("Origin: http://server.example.com");
     assert_eq!(status(&lines, &OriginPolicy::same_origin()), 403);
     let list = OriginPolicy::list(["http://server.example.com"]).expect("sound");
@@ -62,7 +62,7 @@ fn a_repeated_origin_is_of_no_origin() {
 }
 
 #[test]
-fn the_authority_of_http_2_counts_there() {
+fn http_2_authority_is_compared_with_origin() {
     let mut request = Foreign::extended_connect();
     request.headers.push(("origin", "https://server.example.com"));
     assert!(same_origin(&request));
@@ -73,7 +73,7 @@ fn the_authority_of_http_2_counts_there() {
 }
 
 #[test]
-fn a_list_names_whole_origins() {
+fn origin_list_compares_whole_origins() {
     let list = OriginPolicy::list(["https://a.example", "http://localhost:3000", "null"]).expect("sound");
     for (origin, expected) in [
         ("https://a.example", 101),
@@ -93,7 +93,7 @@ fn a_list_names_whole_origins() {
 }
 
 #[test]
-fn clients_without_an_origin_pass_unless_one_is_required() {
+fn clients_without_origin_are_accepted_by_default() {
     let list = OriginPolicy::list(["https://a.example"]).expect("sound");
     for policy in [OriginPolicy::any(), OriginPolicy::same_origin(), list] {
         assert_eq!(status(&Lines::new(), &policy), 101);

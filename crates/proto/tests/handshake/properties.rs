@@ -1,4 +1,4 @@
-//! Whatever comes, and however it is cut: the same answer, and no panic.
+//! Properties: any input, in any segmentation, has the same result and causes no panic.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use sinews_proto::http::{HeadError, HeadLimits, HeadScanner, HeaderSlots, Reques
 
 use crate::Lines;
 
-/// Small, so that inputs of a few dozen bytes meet it.
+/// Small limits, so that inputs of a few dozen bytes reach them.
 fn limits() -> HeadLimits {
     HeadLimits::new().with_max_bytes(512).with_max_headers(12)
 }
@@ -17,7 +17,7 @@ fn options() -> ServerOptions {
     ServerOptions::new().with_subprotocol("a").expect("a token").with_deflate(DeflateConfig::new())
 }
 
-/// Feeds pieces of these sizes over and over; answers with the first answer that is not a wait.
+/// Feeds segments of these sizes repeatedly; returns the first result.
 fn in_pieces<T>(bytes: &[u8], sizes: &[usize], mut look: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
     let mut end = 0;
     for size in sizes.iter().cycle() {
@@ -32,7 +32,7 @@ fn in_pieces<T>(bytes: &[u8], sizes: &[usize], mut look: impl FnMut(&[u8]) -> Op
     None
 }
 
-/// The whole server side as text, so that answers can be compared.
+/// The result of the server side as text, for comparison.
 fn serve(bytes: &[u8], sizes: &[usize]) -> String {
     let mut scanner = HeadScanner::new();
     let found = in_pieces(bytes, sizes, |received| scanner.scan(received, &limits()).transpose());
@@ -56,14 +56,14 @@ fn connect(bytes: &[u8], sizes: &[usize]) -> String {
     let answer = in_pieces(bytes, sizes, |received| match handshake.read_response(received) {
         Ok(ClientStep::NeedMore) => None,
         Ok(ClientStep::Done(done)) => Some(format!("{} {:?}", done.consumed(), done.negotiated())),
-        // How much of a body is there depends on the cut, by its nature.
+        // The available part of the body depends on the segmentation.
         Err(ClientError::Status(rejection)) => Some(format!("{}", rejection.status())),
         Err(error) => Some(format!("{error:?}")),
     });
     format!("{answer:?}")
 }
 
-/// Pieces of heads, sound and not, so that combinations reach deep.
+/// Valid and invalid parts of heads, so that combinations reach deep.
 fn fragments(pieces: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         9 => proptest::sample::select(pieces).prop_map(|piece| piece.as_bytes().to_vec()),
@@ -111,19 +111,19 @@ const RESPONSES: &[&str] = &[
 
 proptest! {
     #[test]
-    fn a_request_is_answered_the_same_however_it_is_cut(bytes in fragments(REQUESTS), sizes in vec(1_usize..40, 1..8)) {
+    fn request_result_is_independent_of_segmentation(bytes in fragments(REQUESTS), sizes in vec(1_usize..40, 1..8)) {
         prop_assert_eq!(serve(&bytes, &sizes), serve(&bytes, &[usize::MAX / 2]));
     }
 
     #[test]
-    fn a_sound_request_is_accepted_however_it_is_cut(sizes in vec(1_usize..40, 1..8), behind in vec(any::<u8>(), 0..9)) {
+    fn valid_request_is_accepted_for_any_segmentation(sizes in vec(1_usize..40, 1..8), behind in vec(any::<u8>(), 0..9)) {
         let head = Lines::new().bytes();
         let expected = format!("Some(Ok(({}, \"HTTP/1.1 101", head.len());
         prop_assert!(serve(&[head, behind].concat(), &sizes).starts_with(&expected));
     }
 
     #[test]
-    fn an_answer_is_read_the_same_however_it_is_cut(bytes in fragments(RESPONSES), sizes in vec(1_usize..40, 1..8)) {
+    fn response_result_is_independent_of_segmentation(bytes in fragments(RESPONSES), sizes in vec(1_usize..40, 1..8)) {
         prop_assert_eq!(connect(&bytes, &sizes), connect(&bytes, &[usize::MAX / 2]));
     }
 

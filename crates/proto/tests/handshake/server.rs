@@ -1,4 +1,4 @@
-//! The server's side: who becomes a WebSocket, who does not, and what is answered.
+//! Server side: acceptance, rejection, and responses.
 
 use sinews_proto::Role;
 use sinews_proto::handshake::{HandshakeMisuse, Refusal, ServerOptions};
@@ -7,7 +7,7 @@ use sinews_proto::http::Version;
 use crate::{Foreign, Lines, with_head};
 
 fn refusal(lines: &Lines) -> Refusal {
-    lines.accept(&ServerOptions::new()).expect_err("this is refused")
+    lines.accept(&ServerOptions::new()).expect_err("the request is rejected")
 }
 
 fn header<'r>(refusal: &'r Refusal, name: &str) -> Option<&'r str> {
@@ -17,7 +17,7 @@ fn header<'r>(refusal: &'r Refusal, name: &str) -> Option<&'r str> {
 fn text(refusal: &Refusal) -> String {
     let mut out = Vec::new();
     refusal.write_response(&mut out);
-    String::from_utf8(out).expect("ours are text")
+    String::from_utf8(out).expect("the body is text")
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn the_example_of_rfc_6455_section_1_2_is_answered_exactly() {
         .with("Sec-WebSocket-Protocol: chat, superchat");
     let accepted = request.accept(&options).expect("the example");
     let mut out = Vec::new();
-    accepted.write_response(&[("Server", "x")], &mut out).expect("sound headers");
+    accepted.write_response(&[("Server", "x")], &mut out).expect("valid headers");
     let expected = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nSec-WebSocket-Protocol: chat\r\nServer: x\r\n\r\n";
     assert_eq!(String::from_utf8(out).expect("text"), expected);
@@ -46,7 +46,7 @@ fn methods_other_than_get_are_405_with_allow() {
     }
 }
 
-/// `Upgrade` in HTTP/1.0 must be ignored (RFC 9110 section 7.8), so this is a request without.
+/// `Upgrade` in HTTP/1.0 must be ignored (RFC 9110 section 7.8), so this request has none.
 #[test]
 fn http_1_0_is_426() {
     let refusal = refusal(&Lines::new().first("GET /chat HTTP/1.0"));
@@ -54,12 +54,12 @@ fn http_1_0_is_426() {
 }
 
 #[test]
-fn host_must_be_there_once() {
+fn host_is_required_exactly_once() {
     assert_eq!(Lines::new().without("Host").status(), 400);
     assert_eq!(Lines::new().with("Host: server.example.com").status(), 400);
     assert_eq!(Lines::new().replace("Host", "").status(), 400);
     assert_eq!(Lines::new().without("Host").first("GET /chat HTTP/1.0").status(), 400);
-    // Another stack may let through what our own head does not.
+    // Another HTTP stack may accept requests that the parser of this crate rejects.
     let foreign = |headers: &[(&'static str, &'static str)]| {
         let mut request = Foreign::upgrade();
         request.headers.extend(headers);
@@ -92,7 +92,7 @@ fn upgrade_and_connection_are_lists_in_any_case_on_any_number_of_lines() {
 }
 
 #[test]
-fn without_upgrade_it_is_426_naming_websocket() {
+fn request_without_upgrade_is_426_naming_websocket() {
     for lines in [
         Lines::new().without("Upgrade"),
         Lines::new().without("Connection"),
@@ -102,7 +102,7 @@ fn without_upgrade_it_is_426_naming_websocket() {
         Lines::new().replace("Upgrade", "xwebsocket"),
         Lines::new().replace("Connection", "keep-alive"),
         Lines::new().replace("Connection", "Upgraded"),
-        // A current server takes this one for a handshake.
+        // A common server accepts this request as a handshake.
         Lines::of(&["GET / HTTP/1.1", "Host: a", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="]),
     ] {
         let refusal = refusal(&lines);
@@ -125,7 +125,7 @@ fn versions_other_than_13_are_426_naming_13() {
 }
 
 #[test]
-fn the_key_is_one_and_stands_for_sixteen_bytes() {
+fn key_is_single_and_encodes_sixteen_bytes() {
     assert_eq!(Lines::new().replace("Sec-WebSocket-Key", " \tdGhlIHNhbXBsZSBub25jZQ== \t").status(), 101);
     for key in [
         "",
@@ -150,7 +150,7 @@ fn a_request_with_a_body_is_400() {
     assert_eq!(Lines::new().with("Content-Length: 0").with("Content-Length: 0").status(), 400);
 }
 
-/// As another stack may show it: our own head refuses these before the handshake sees them.
+/// Requests of another HTTP stack: the parser of this crate rejects them before the handshake.
 #[test]
 fn a_foreign_request_with_a_body_is_400() {
     for extra in [
@@ -197,7 +197,7 @@ fn refusals_end_the_connection_and_delimit_their_body() {
 }
 
 #[test]
-fn the_application_refuses_with_its_own_status_headers_and_body() {
+fn application_rejections_keep_status_headers_and_body() {
     let refusal = Refusal::new(401)
         .and_then(|refusal| refusal.with_header("WWW-Authenticate", "Bearer"))
         .expect("sound")
@@ -216,7 +216,7 @@ fn the_application_refuses_with_its_own_status_headers_and_body() {
 }
 
 #[test]
-fn what_we_are_given_to_write_cannot_start_a_header_of_its_own() {
+fn caller_headers_cannot_inject_header_lines() {
     let accepted = Lines::new().accept(&ServerOptions::new()).expect("sound");
     for (name, value, misuse) in [
         ("X", "a\r\nSet-Cookie: b", HandshakeMisuse::HeaderValue),
@@ -270,7 +270,7 @@ fn the_server_chooses_among_offered_subprotocols_by_its_own_preference() {
         let lines = offers
             .iter()
             .fold(Lines::new(), |lines, offer| lines.with(&format!("Sec-WebSocket-Protocol: {offer}")));
-        let accepted = lines.accept(&chat()).expect("offers never refuse");
+        let accepted = lines.accept(&chat()).expect("offers never fail");
         assert_eq!(accepted.subprotocol(), chosen, "{offers:?}");
         let mut out = Vec::new();
         accepted.write_response(&[], &mut out).expect("sound");
@@ -332,7 +332,7 @@ fn extended_connect_needs_no_key_and_is_answered_200() {
 }
 
 #[test]
-fn extended_connect_for_something_else_is_refused() {
+fn extended_connect_for_other_protocols_is_rejected() {
     let refused = |change: fn(&mut Foreign)| {
         let mut request = Foreign::extended_connect();
         change(&mut request);
@@ -350,7 +350,7 @@ fn extended_connect_for_something_else_is_refused() {
 }
 
 #[test]
-fn a_protocol_pseudo_header_means_nothing_over_http_1() {
+fn protocol_pseudo_header_is_ignored_over_http_1() {
     let mut request = Foreign::extended_connect();
     request.version = Version::Http11;
     assert_eq!(request.accept().expect_err("no GET").status(), 405);

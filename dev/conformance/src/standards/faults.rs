@@ -92,7 +92,7 @@ pub(super) const PROBED: &[Line] = &[
         "Broken, cut or never-ending deflate data: dropped without a Close",
         By(&[
             (PROBES, "broken_deflate_data_fails_with_1007"),
-            (CODEC, "what_breaks_off_is_refused"),
+            (CODEC, "truncated_messages_are_rejected"),
             (CODEC, "garbage_is_refused"),
         ]),
     ),
@@ -147,8 +147,8 @@ pub(super) const PROBED: &[Line] = &[
         "library",
         "Errors of accept end the server",
         By(&[
-            (ACCEPTING, "a_lack_of_descriptors_ends_by_itself"),
-            (ACCEPTING, "a_lack_of_descriptors_ends_when_a_connection_closes"),
+            (ACCEPTING, "descriptor_shortage_ends_after_backoff"),
+            (ACCEPTING, "descriptor_shortage_ends_when_a_connection_closes"),
         ]),
     ),
     line(
@@ -197,7 +197,7 @@ pub(super) const DEFAULTS: &[Line] = &[
     line(
         "origin",
         "Pages of the same origin only, unless the server says otherwise",
-        By(&[(ORIGIN, "foreign_pages_are_refused_unless_the_server_says_otherwise")]),
+        By(&[(ORIGIN, "foreign_origins_are_rejected_by_default")]),
     ),
 ];
 
@@ -295,7 +295,7 @@ pub(super) const CLASSES: &[Line] = &[
         By(&[
             (MEMORY, "a_bomb_costs_no_more_than_the_limit"),
             (FAULTS, "a_bomb_in_pieces_stops_at_the_limit"),
-            (CODEC, "a_bomb_stops_at_the_room"),
+            (CODEC, "decompression_bomb_stops_at_capacity"),
         ]),
     ),
     line(
@@ -303,16 +303,16 @@ pub(super) const CLASSES: &[Line] = &[
         "An early stop leaves shared contexts in a dirty state",
         By(&[
             (FAULTS, "a_failed_connection_leaves_nothing_in_the_shared_contexts"),
-            (CODEC, "borrowed_inflaters_know_nothing_of_their_past"),
-            (CODEC, "borrowed_deflaters_know_nothing_of_their_past"),
+            (CODEC, "borrowed_inflaters_are_reset"),
+            (CODEC, "borrowed_deflaters_are_reset"),
         ]),
     ),
     line(
         "C",
         "Window bits out of range",
         By(&[
-            (OFFERS, "bad_offers_are_declined_and_nothing_else_happens"),
-            (CLIENT, "answers_beyond_the_offer_fail_the_handshake"),
+            (OFFERS, "invalid_offers_are_declined_without_failing_the_handshake"),
+            (CLIENT, "responses_beyond_the_offer_fail_the_handshake"),
         ]),
     ),
     line(
@@ -324,8 +324,8 @@ pub(super) const CLASSES: &[Line] = &[
         "D",
         "Parsing from the start with each segment: quadratic",
         By(&[
-            (HEADS, "a_head_in_one_byte_segments_is_looked_at_once"),
-            (CUTS, "a_request_is_answered_the_same_however_it_is_cut"),
+            (HEADS, "head_in_one_byte_segments_is_scanned_once"),
+            (CUTS, "request_result_is_independent_of_segmentation"),
             (HTTP, "requests_parse_alike_however_they_are_split"),
         ]),
     ),
@@ -350,7 +350,7 @@ pub(super) const CLASSES: &[Line] = &[
     line(
         "D",
         "Bytes beyond ASCII in a header",
-        By(&[(HEADS, "bytes_beyond_ascii_in_a_value_are_bytes"), (CUTS, "random_bytes_never_panic")]),
+        By(&[(HEADS, "non_ascii_header_values_are_kept_as_bytes"), (CUTS, "random_bytes_never_panic")]),
     ),
     line(
         "D",
@@ -375,20 +375,16 @@ pub(super) const CLASSES: &[Line] = &[
         "Bytes before the switch reach the application early",
         By(&[
             (UPGRADE, "frames_after_the_handshake_arrive_however_they_are_split"),
-            (CLIENT, "bytes_behind_the_answer_are_left"),
+            (CLIENT, "bytes_after_the_response_are_not_consumed"),
         ]),
     ),
-    line(
-        "E",
-        "200 taken for an upgrade",
-        By(&[(CLIENT, "other_statuses_are_shown_with_their_headers_and_body")]),
-    ),
+    line("E", "200 taken for an upgrade", By(&[(CLIENT, "other_statuses_expose_headers_and_body")])),
     line(
         "E",
         "Line ends in header values of an application",
         By(&[
-            (CLIENT, "nothing_we_are_given_can_start_a_line_of_its_own"),
-            (SERVER, "what_we_are_given_to_write_cannot_start_a_header_of_its_own"),
+            (CLIENT, "caller_values_cannot_inject_header_lines"),
+            (SERVER, "caller_headers_cannot_inject_header_lines"),
         ]),
     ),
     line(
@@ -420,8 +416,8 @@ pub(super) const CLASSES: &[Line] = &[
         "G",
         "No origin check",
         By(&[
-            (ORIGIN, "foreign_pages_are_refused_unless_the_server_says_otherwise"),
-            (ORIGIN, "a_repeated_origin_is_of_no_origin"),
+            (ORIGIN, "foreign_origins_are_rejected_by_default"),
+            (ORIGIN, "repeated_origin_is_not_same_origin"),
             (UPGRADE, "route_selects_origins_and_subprotocols"),
         ]),
     ),

@@ -36,7 +36,7 @@ pub(super) const RFC_6455: &[Line] = &[
     line(
         "4.2.1",
         "Host is present exactly once",
-        By(&[(SERVER, "host_must_be_there_once"), (HEADS, "host_is_there_once_and_an_authority")]),
+        By(&[(SERVER, "host_is_required_exactly_once"), (HEADS, "host_is_a_single_authority")]),
     ),
     line(
         "4.2.1",
@@ -47,7 +47,7 @@ pub(super) const RFC_6455: &[Line] = &[
         "4.2.1",
         "The key is present once and decodes to 16 bytes; the space around it is not part of it",
         By(&[
-            (SERVER, "the_key_is_one_and_stands_for_sixteen_bytes"),
+            (SERVER, "key_is_single_and_encodes_sixteen_bytes"),
             (KEY, "a_key_is_sixteen_bytes_in_canonical_base64"),
             (PROBES, "twenty_four_characters_are_not_yet_a_key"),
         ]),
@@ -68,7 +68,7 @@ pub(super) const RFC_6455: &[Line] = &[
     line(
         "4.2.2",
         "A refused origin is answered 403",
-        By(&[(ORIGIN, "foreign_pages_are_refused_unless_the_server_says_otherwise")]),
+        By(&[(ORIGIN, "foreign_origins_are_rejected_by_default")]),
     ),
     line(
         "4.2.2",
@@ -86,10 +86,7 @@ pub(super) const RFC_6455: &[Line] = &[
     line(
         "4.2.2",
         "Extensions are a subset of the offered extensions",
-        By(&[
-            (OFFERS, "unknown_extensions_are_ignored"),
-            (OFFERS, "without_deflate_in_the_options_it_is_declined"),
-        ]),
+        By(&[(OFFERS, "unknown_extensions_are_ignored"), (OFFERS, "deflate_is_declined_without_the_option")]),
     ),
     line(
         "4.2.2",
@@ -104,15 +101,15 @@ pub(super) const RFC_6455: &[Line] = &[
         "The client checks status, tokens and accept value",
         By(&[
             (CLIENT, "upgrade_connection_and_accept_are_checked"),
-            (CLIENT, "other_statuses_are_shown_with_their_headers_and_body"),
+            (CLIENT, "other_statuses_expose_headers_and_body"),
         ]),
     ),
     line(
         "4.1",
         "The client fails on a subprotocol or an extension that it did not offer",
         By(&[
-            (CLIENT, "the_subprotocol_is_one_of_those_offered"),
-            (CLIENT, "answers_beyond_the_offer_fail_the_handshake"),
+            (CLIENT, "subprotocol_must_be_offered"),
+            (CLIENT, "responses_beyond_the_offer_fail_the_handshake"),
         ]),
     ),
     line(
@@ -209,7 +206,7 @@ pub(super) const RFC_6455: &[Line] = &[
         "The server ends the transport first",
         By(&[
             (SOCKET, "close_is_echoed_and_the_server_ends_the_transport"),
-            (CLOSING, "the_transport_ends_only_when_both_closes_are_settled"),
+            (CLOSING, "transport_ends_only_after_both_closes"),
             (AUTOBAHN, "section_7_closing"),
         ]),
     ),
@@ -226,7 +223,7 @@ pub(super) const RFC_6455: &[Line] = &[
         "7.4",
         "1004, 1005, 1006 and 1015 are never on the wire, nor codes below 1000, 1016 to 2999, or from 5000 on",
         By(&[
-            (CODES, "only_codes_that_may_be_on_the_wire_exist"),
+            (CODES, "only_wire_close_codes_are_accepted"),
             (PROBES, "close_frames_that_may_not_be_are_answered_with_1002"),
         ]),
     ),
@@ -261,9 +258,9 @@ pub(super) const RFC_6455: &[Line] = &[
         "10.2",
         "The origin is checked",
         By(&[
-            (ORIGIN, "foreign_pages_are_refused_unless_the_server_says_otherwise"),
+            (ORIGIN, "foreign_origins_are_rejected_by_default"),
             (ORIGIN, "the_same_origin_is_the_same_host_and_port"),
-            (ORIGIN, "a_list_names_whole_origins"),
+            (ORIGIN, "origin_list_compares_whole_origins"),
         ]),
     ),
     line(
@@ -282,8 +279,8 @@ pub(super) const RFC_7692: &[Line] = &[
         "5, 7.1",
         "Windows of 8 to 15 without leading zeros; an offer with a repeated or unknown parameter is declined, the next is tried, the connection goes on",
         By(&[
-            (OFFERS, "bad_offers_are_declined_and_nothing_else_happens"),
-            (OFFERS, "the_first_offer_that_can_be_met_is_taken"),
+            (OFFERS, "invalid_offers_are_declined_without_failing_the_handshake"),
+            (OFFERS, "first_acceptable_offer_is_chosen"),
             (PROBES, "unsupported_offers_are_declined_and_the_next_is_accepted"),
         ]),
     ),
@@ -291,22 +288,22 @@ pub(super) const RFC_7692: &[Line] = &[
         "7.1",
         "A client fails on a bad answer",
         By(&[
-            (CLIENT, "answers_beyond_the_offer_fail_the_handshake"),
-            (CLIENT, "what_was_asked_of_the_server_must_be_in_its_answer"),
+            (CLIENT, "responses_beyond_the_offer_fail_the_handshake"),
+            (CLIENT, "response_must_contain_required_parameters"),
         ]),
     ),
     line(
         "7.1.2.2",
         "`client_max_window_bits` may lack a value only in an offer, and is answered only if offered",
         By(&[
-            (OFFERS, "offers_are_answered_with_what_they_allow"),
-            (CLIENT, "answers_beyond_the_offer_fail_the_handshake"),
+            (OFFERS, "offers_are_answered_within_their_limits"),
+            (CLIENT, "responses_beyond_the_offer_fail_the_handshake"),
         ]),
     ),
     line(
         "7.1.2.1",
         "The answered `server_max_window_bits` is at most the offered",
-        By(&[(OFFERS, "our_limits_lower_what_was_offered_and_never_raise_it")]),
+        By(&[(OFFERS, "local_limits_only_lower_offered_windows")]),
     ),
     line(
         "7.1.1",
@@ -343,7 +340,7 @@ pub(super) const RFC_7692: &[Line] = &[
         "Final blocks, stored blocks, several blocks, one message over many frames",
         By(&[
             (CODEC, "examples_of_the_rfc"),
-            (CODEC, "a_stream_may_go_on_behind_a_final_block"),
+            (CODEC, "stream_may_continue_after_final_block"),
             (PROBES, "every_form_of_compressed_message_is_read"),
             (AUTOBAHN, "section_12_content"),
         ]),
@@ -365,18 +362,18 @@ pub(super) const RFC_8441: &[Line] = &[
         "CONNECT with `:protocol` websocket, answered 2xx, without Upgrade, Connection, key or accept",
         By(&[
             (SERVER, "extended_connect_needs_no_key_and_is_answered_200"),
-            (SERVER, "a_protocol_pseudo_header_means_nothing_over_http_1"),
+            (SERVER, "protocol_pseudo_header_is_ignored_over_http_1"),
         ]),
     ),
     line(
         "9220 3",
         "An unknown `:protocol` is answered 501",
-        By(&[(SERVER, "extended_connect_for_something_else_is_refused")]),
+        By(&[(SERVER, "extended_connect_for_other_protocols_is_rejected")]),
     ),
     line(
         "8441 5",
         "The authority is that of `:authority`",
-        By(&[(ORIGIN, "the_authority_of_http_2_counts_there")]),
+        By(&[(ORIGIN, "http_2_authority_is_compared_with_origin")]),
     ),
     line(
         "8441 5",
@@ -392,12 +389,16 @@ pub(super) const HTTP_UPGRADE: &[Line] = &[
         "9110 7.8",
         "Upgrade is hop by hop and named in Connection",
         By(&[
-            (SERVER, "without_upgrade_it_is_426_naming_websocket"),
+            (SERVER, "request_without_upgrade_is_426_naming_websocket"),
             (SERVER, "refusals_end_the_connection_and_delimit_their_body"),
         ]),
     ),
     line("9110 7.8", "Upgrade is ignored in HTTP/1.0", By(&[(SERVER, "http_1_0_is_426")])),
-    line("9110 15.5.22", "426 has Upgrade", By(&[(SERVER, "without_upgrade_it_is_426_naming_websocket")])),
+    line(
+        "9110 15.5.22",
+        "426 has Upgrade",
+        By(&[(SERVER, "request_without_upgrade_is_426_naming_websocket")]),
+    ),
     line(
         "9110 7.8",
         "A body comes before the switch: a request with one is refused",
@@ -431,7 +432,7 @@ pub(super) const OTHERS: &[Line] = &[
     line(
         "WHATWG",
         "Browsers offer deflate with `client_max_window_bits`",
-        By(&[(OFFERS, "offers_are_answered_with_what_they_allow"), (AUTOBAHN, "section_12_content")]),
+        By(&[(OFFERS, "offers_are_answered_within_their_limits"), (AUTOBAHN, "section_12_content")]),
     ),
     line(
         "WHATWG",
@@ -443,15 +444,11 @@ pub(super) const OTHERS: &[Line] = &[
         "Pages close with 1000 or 3000 to 4999",
         By(&[(PROBES, "close_codes_that_may_be_on_the_wire_are_echoed")]),
     ),
-    line(
-        "WHATWG",
-        "Redirects are not followed",
-        By(&[(CLIENT, "other_statuses_are_shown_with_their_headers_and_body")]),
-    ),
+    line("WHATWG", "Redirects are not followed", By(&[(CLIENT, "other_statuses_expose_headers_and_body")])),
     line(
         "WHATWG",
         "Cookies travel across sites, hence origin checks",
-        By(&[(ORIGIN, "foreign_pages_are_refused_unless_the_server_says_otherwise")]),
+        By(&[(ORIGIN, "foreign_origins_are_rejected_by_default")]),
     ),
 ];
 
@@ -473,7 +470,7 @@ pub(super) const OFTEN_WRONG: &[Line] = &[
         "3",
         "A bad deflate offer ends the handshake, or is accepted with its limits ignored",
         By(&[
-            (OFFERS, "bad_offers_are_declined_and_nothing_else_happens"),
+            (OFFERS, "invalid_offers_are_declined_without_failing_the_handshake"),
             (AUTOBAHN, "section_13_parameters"),
         ]),
     ),

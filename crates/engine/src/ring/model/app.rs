@@ -1,4 +1,4 @@
-//! An application that does anything at any time, and holds the loop to its contract.
+//! An application that issues random commands and checks the contract of the loop.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,43 +16,43 @@ use crate::{Accepted, App, Append, Chain, Closed, ConnId, ConnectOptions, Flow, 
 
 pub(super) struct Tester {
     pub(super) dice: Dice,
-    /// It does nothing on its own any more, and ends what its peers end.
+    /// Issues no more random commands, and closes connections whose peer has ended.
     pub(super) calm: bool,
     pub(super) lives: BTreeMap<ConnId, Life>,
     /// By serial number of the peer.
     pub(super) done: BTreeMap<u32, (Life, Closed)>,
     gone: Vec<ConnId>,
-    /// It has stopped the loop.
+    /// It has called `Io::stop`.
     pub(super) stopped: bool,
-    /// Connections asked for so far: each names a port of its own.
+    /// Number of requested connections: each names its own port.
     tickets: u16,
     file: Arc<AppendFile>,
-    /// Appends under way: their bytes, and whether they are to be synced.
+    /// Appends in flight: their bytes, and whether to sync them.
     pub(super) appends: BTreeMap<u64, (Vec<u8>, bool)>,
-    /// The same, with how many bytes were written and how it went.
+    /// Completed appends, with the number of written bytes and the result.
     pub(super) appended: BTreeMap<u64, (Vec<u8>, bool, u64, std::io::Result<()>)>,
 }
 
-/// What the contract allows next on a connection, and what has been.
+/// Callbacks that the contract allows next on a connection, and its history.
 #[derive(Debug, Default)]
 pub(super) struct Life {
     pub(super) serial: u32,
-    /// The port it was asked for with, while it is not connected.
+    /// The requested port, until the connection is established.
     pub(super) connecting: Option<u16>,
     /// Bytes received.
     pub(super) got: usize,
     pub(super) paused: bool,
     pub(super) ended: bool,
-    /// Bytes to be sent in all, and those that chains were made of.
+    /// Total bytes to send, and the bytes of all chains so far.
     pub(super) queued: usize,
     chained: usize,
-    /// Bytes of the chain in flight that have not left.
+    /// Unsent bytes of the chain in flight.
     in_flight: Option<usize>,
-    /// A chain came home incomplete: only `closed` may follow.
+    /// A chain was returned incomplete: only `closed` may follow.
     failed: bool,
     pub(super) shut: bool,
     pub(super) closing: bool,
-    /// A buffer of ours is received into.
+    /// A buffer of the application is lent.
     lent: bool,
 }
 
@@ -75,12 +75,12 @@ impl Tester {
     }
 
     fn life(&mut self, conn: ConnId) -> &mut Life {
-        let life = self.lives.get_mut(&conn).expect("callbacks come between accepted and closed only");
-        assert!(!life.failed, "after a failure comes closed");
+        let life = self.lives.get_mut(&conn).expect("callbacks come between accepted and closed");
+        assert!(!life.failed, "only closed follows a failure");
         life
     }
 
-    /// Any command on any connection, also on one that has gone.
+    /// Any command on any connection, including closed ones.
     pub(super) fn act(&mut self, io: &mut Io) {
         for _ in 0..if self.calm { 0 } else { self.dice.below(4) } {
             if self.dice.percent(6) && self.tickets < CALLS_MAX {
@@ -99,7 +99,7 @@ impl Tester {
         }
     }
 
-    /// Something in pieces, some of them empty, to a file of its own.
+    /// Appends several pieces, some of them empty, to a file of its own.
     fn append(&mut self, io: &mut Io) {
         let tag = (self.appends.len() + self.appended.len()) as u64;
         let sync = self.dice.percent(60);
@@ -152,7 +152,7 @@ impl Tester {
         io.resume(conn);
     }
 
-    /// Answers, and receives no more until the answer has left.
+    /// Answers, and pauses reads until the answer is sent.
     fn wait_for_send(&mut self, io: &mut Io, conn: ConnId) {
         if !self.life(conn).shut {
             self.queue(io, conn, 10);
@@ -183,7 +183,7 @@ impl App for Tester {
     type Mail = ();
 
     fn accepted(&mut self, io: &mut Io, conn: ConnId, from: Accepted) {
-        let SocketAddr::V4(peer) = from.peer else { panic!("{from:?} is nobody's address") };
+        let SocketAddr::V4(peer) = from.peer else { panic!("{from:?} is not an IPv4 address") };
         assert_eq!(usize::from(peer.port()), from.listener);
         let serial = peer.ip().to_bits();
         let same = |life: &Life| life.serial == serial && life.connecting.is_none();
@@ -196,8 +196,8 @@ impl App for Tester {
 
     fn connected(&mut self, io: &mut Io, conn: ConnId) {
         let life = self.life(conn);
-        assert!(!life.closing, "it was closed before");
-        life.serial = serial_of(life.connecting.take().expect("connected once, and only what was asked for"));
+        assert!(!life.closing, "connected after close");
+        life.serial = serial_of(life.connecting.take().expect("connected once, and on request"));
         self.act(io);
     }
 
@@ -208,7 +208,7 @@ impl App for Tester {
         assert!(!chunk.is_empty());
         assert_eq!(chunk, stream(life.serial, Way::In, life.got, life.got + chunk.len()), "in {life:?}");
         life.got += chunk.len();
-        // In place, as an application would unmask: nobody may see it again.
+        // Modified in place, like unmasking: the loop must not read it again.
         chunk.fill(0xEE);
         self.act(io);
         if self.calm && self.dice.percent(30) {
@@ -241,7 +241,7 @@ impl App for Tester {
     fn received_large(&mut self, io: &mut Io, conn: ConnId, mut buffer: Vec<u8>, received: usize) -> Flow {
         assert_free(&(buffer.as_ptr() as usize..buffer.as_ptr() as usize + buffer.capacity()));
         let life = self.life(conn);
-        assert!(std::mem::replace(&mut life.lent, false), "a buffer comes back once");
+        assert!(std::mem::replace(&mut life.lent, false), "a buffer is returned once");
         if received == 0 {
             assert!(!life.paused && !life.closing, "received in {life:?}");
             return Flow::Continue;
@@ -282,7 +282,7 @@ impl App for Tester {
         chain.assert_free();
         assert_eq!(chain.is_empty(), complete);
         let life = self.life(conn);
-        let left = life.in_flight.take().expect("a chain comes home once");
+        let left = life.in_flight.take().expect("a chain is returned once");
         assert!(complete || chain.len() == left);
         life.failed = !complete;
         let waited = life.paused;
@@ -298,20 +298,20 @@ impl App for Tester {
 
     fn closed(&mut self, io: &mut Io, conn: ConnId, why: Closed) {
         let life = self.lives.remove(&conn).expect("closed once, and after accepted");
-        assert!(life.in_flight.is_none(), "the chain has come home first");
-        assert!(life.closing || !matches!(why, Closed::Requested), "nobody asked for it");
+        assert!(life.in_flight.is_none(), "the chain was returned first");
+        assert!(life.closing || !matches!(why, Closed::Requested), "closed on request only");
         assert_eq!(io.connections(), self.lives.len());
         self.gone.push(conn);
         if life.connecting.is_none() {
             self.done.insert(life.serial, (life, why));
         } else {
-            assert!(!matches!(why, Closed::Finished), "what was not connected does not end in order");
+            assert!(!matches!(why, Closed::Finished), "only an established connection ends in order");
         }
         self.act(io);
     }
 
     fn appended(&mut self, io: &mut Io, append: Append, result: std::io::Result<()>) {
-        let (bytes, sync) = self.appends.remove(&append.tag()).expect("it is told once");
+        let (bytes, sync) = self.appends.remove(&append.tag()).expect("an append is reported once");
         self.appended.insert(append.tag(), (bytes, sync, append.written(), result));
         self.act(io);
     }
@@ -330,13 +330,13 @@ impl App for Tester {
     }
 }
 
-/// A file that only stands for others: the script keeps what is written.
+/// A placeholder file: the script keeps the written bytes.
 fn file() -> Arc<AppendFile> {
-    Arc::new(AppendFile::open(Path::new("/dev/null")).expect("there is one everywhere"))
+    Arc::new(AppendFile::open(Path::new("/dev/null")).expect("/dev/null exists"))
 }
 
-/// Appends that are under way at once.
+/// Maximum appends in flight.
 const APPENDS_MAX: usize = 4;
 
-/// Connections that it asks for in all.
+/// Maximum connections that it requests.
 const CALLS_MAX: u16 = 40;

@@ -1,4 +1,4 @@
-//! Chains that notice when somebody touches them while the kernel has them.
+//! Chains that detect access while the kernel reads from them.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -9,7 +9,8 @@ use super::dice::Dice;
 use crate::Chain;
 
 thread_local! {
-    /// Addresses that the kernel reads from. The kernel does not know the type of a chain, so both look here.
+    /// Addresses that the kernel reads from. The kernel does not know the type of a chain, so both use this
+    /// list.
     static LENT: RefCell<Vec<Range<usize>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -18,10 +19,10 @@ pub(super) fn lend(range: Range<usize>) {
     LENT.with_borrow_mut(|lent| lent.push(range));
 }
 
-/// The kernel has let go.
+/// The kernel no longer reads these addresses.
 pub(super) fn give_back(range: &Range<usize>) {
     LENT.with_borrow_mut(|lent| {
-        let place = lent.iter().position(|one| one == range).expect("given back once");
+        let place = lent.iter().position(|one| one == range).expect("returned once");
         lent.swap_remove(place);
     });
 }
@@ -30,23 +31,23 @@ pub(super) fn give_all_back() {
     LENT.with_borrow_mut(Vec::clear);
 }
 
-/// Nothing of this is with the kernel.
+/// Asserts that no part of `own` is in flight.
 pub(super) fn assert_free(own: &Range<usize>) {
     let touched = |range: &Range<usize>| range.start < own.end && own.start < range.end;
     let touched = LENT.with_borrow(|lent| lent.iter().any(touched));
-    assert!(!touched, "what the kernel has is touched");
+    assert!(!touched, "bytes in flight are accessed");
 }
 
-/// Bytes in pieces, each at an address of its own.
+/// Bytes in pieces, each in its own allocation.
 #[derive(Debug)]
 pub(super) struct Pieces {
     pieces: VecDeque<Vec<u8>>,
-    /// Bytes of the first piece that have left.
+    /// Sent bytes of the first piece.
     gone: usize,
 }
 
 impl Pieces {
-    /// Cuts `bytes` anywhere.
+    /// Splits `bytes` at random positions.
     pub(super) fn cut(mut bytes: &[u8], dice: &Dice) -> Self {
         let mut pieces = VecDeque::new();
         while !bytes.is_empty() {
@@ -82,7 +83,7 @@ impl Chain for Pieces {
 
     fn advance(&mut self, bytes: usize) {
         self.assert_free();
-        assert!(bytes <= self.len(), "no more leaves than there is");
+        assert!(bytes <= self.len(), "advance past the end of the chain");
         self.gone += bytes;
         while self.pieces.front().is_some_and(|piece| piece.len() <= self.gone) {
             self.gone -= self.pieces.pop_front().map_or(0, |piece| piece.len());

@@ -1,14 +1,14 @@
-//! Decisions: a seed is a whole test.
+//! Random decisions: a seed determines the whole test.
 
 use std::cell::Cell;
 
-/// SplitMix64. Thrown through a shared reference, for some callbacks have no other.
+/// SplitMix64. Callable through a shared reference, which is all that some callbacks have.
 #[derive(Debug)]
 pub(super) struct Dice(Cell<u64>);
 
 impl Dice {
     pub(super) fn new(seed: u64) -> Self {
-        // Mixed, or neighbouring seeds would throw the same numbers, shifted by one.
+        // Mixed, or adjacent seeds would produce the same numbers, shifted by one.
         Self(Cell::new(mixed(seed)))
     }
 
@@ -17,7 +17,7 @@ impl Dice {
         mixed(self.0.get())
     }
 
-    /// A number below `end`; 0 when there is none.
+    /// A number below `end`; 0 if `end` is 0.
     pub(super) fn below(&self, end: usize) -> usize {
         (self.next() % end.max(1) as u64) as usize
     }

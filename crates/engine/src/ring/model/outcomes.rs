@@ -1,4 +1,4 @@
-//! How operations complete: in every way that a kernel may, and some that it should not.
+//! Completions of operations: every result that a kernel may produce, and some that it should not.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::peers::{Way, serial_of, stream};
 use super::script::{ENDED, Operation, Script, What, write};
 
 impl Script {
-    /// Lets an operation complete, for good or once of several times, and says whether it may again.
+    /// Completes an operation once, and returns whether it may complete again.
     pub(super) fn step(&mut self, operation: &mut Operation, out: &mut Vec<Completion>) -> bool {
         let error = self.disturbance(operation);
         let completed = match (&operation.what, operation.file) {
@@ -68,7 +68,7 @@ impl Script {
         more
     }
 
-    /// An error that has nothing to do with the operation; most have to wait for what they are for.
+    /// An error unrelated to the operation; most operations have to wait for their event.
     fn disturbance(&self, operation: &Operation) -> Option<i32> {
         let last = operation.cancelled == Some(0) || self.benign;
         match operation.cancelled {
@@ -138,11 +138,11 @@ impl Script {
         if self.rarely(10) {
             return Some(-self.dice.pick(&[libc::ECONNREFUSED, libc::ETIMEDOUT, libc::ECONNRESET]));
         }
-        assert_eq!(serial_of(ticket), self.peers.serial(file), "it is connected to whom it was to be");
+        assert_eq!(serial_of(ticket), self.peers.serial(file), "connected to the requested peer");
         Some(0)
     }
 
-    /// A result above 0 is how much there is to bring.
+    /// A positive result is the number of available bytes.
     fn receives(&mut self, token: Token, error: Option<i32>, file: u32) -> Option<(i32, bool)> {
         if let Some(error) = error {
             return Some((-error, false));
@@ -168,7 +168,7 @@ impl Script {
         }
     }
 
-    /// Writes where the application wants it, as much as has come and fits.
+    /// Writes into the application's buffer, as many bytes as have arrived and fit.
     fn receives_large(&mut self, to: &Range<usize>, error: Option<i32>, file: u32) -> Option<i32> {
         if let Some(error) = error {
             return Some(-error);
@@ -193,7 +193,7 @@ impl Script {
         Some(bytes as i32)
     }
 
-    /// Puts what was received into a buffer.
+    /// Puts received bytes into a buffer.
     fn brings(&mut self, operation: &Operation, completion: &mut Completion) {
         match (usize::try_from(completion.result), operation.file) {
             (Ok(bytes @ 1..), Some(file)) => {
@@ -223,7 +223,7 @@ impl Script {
         }
     }
 
-    /// The result of a send: as many bytes as the kernel took. `None`: it waits.
+    /// The result of a send: the number of bytes that the kernel took. `None`: it waits.
     fn sends(&mut self, bytes: &[u8], error: Option<i32>, file: u32, wait: Wait) -> Option<i32> {
         if let Some(error) = error {
             return Some(-error);
@@ -244,12 +244,12 @@ impl Script {
             _ => {}
         }
         let expected = stream(serial, Way::Out, peer.taken, peer.taken + some);
-        assert_eq!(&bytes[..some], expected, "what leaves is what comes next: {serial} at {}", peer.taken);
+        assert_eq!(&bytes[..some], expected, "bytes are sent in order: {serial} at {}", peer.taken);
         peer.taken += some;
         Some(some as i32)
     }
 
-    /// A send that does not wait completes as it is handed over, in silence if all of it was taken.
+    /// A send that does not wait completes on submission, silently if all bytes were taken.
     pub(super) fn take_fired(&mut self, operation: &Operation) {
         let (What::Send { lent, .. }, Some(file)) = (&operation.what, operation.file) else { return };
         let error = self.rarely(4).then(|| self.dice.pick(&[libc::EINTR, libc::EAGAIN, libc::ECANCELED]));
@@ -260,7 +260,7 @@ impl Script {
         }
     }
 
-    /// A file takes something, if nothing is wrong with it.
+    /// A file takes some bytes, unless an error occurs.
     fn appends(&mut self, error: Option<i32>, tag: u64, bytes: &[u8]) -> i32 {
         let broken = self.rarely(5).then(|| self.dice.pick(&[libc::ENOSPC, libc::EIO]));
         if let Some(error) = error.or(broken) {
@@ -289,7 +289,7 @@ impl Script {
         if fails { -libc::ENOTCONN } else { 0 }
     }
 
-    /// Completions that nobody waits for: nothing may come of them.
+    /// Unexpected completions, which must have no effect.
     pub(super) fn stray(&mut self, out: &mut Vec<Completion>) {
         if !self.dice.percent(25) {
             return;

@@ -1,4 +1,4 @@
-//! Those at the other end, and the table of sockets.
+//! The peers, and the file table.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -6,24 +6,24 @@ use std::collections::BTreeMap;
 use super::dice::Dice;
 
 thread_local! {
-    /// Who is at the other end of what the application connects, by the port that it names. An application
-    /// learns no more than that it is connected, so both look here.
+    /// Serial number of the peer for each port that the application connects to. An application only learns
+    /// that it is connected, so both use this map.
     static CALLED: RefCell<BTreeMap<u16, u32>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// The serial number of the peer that a connection was asked for with this port.
+/// The serial number of the peer for a connection to this port.
 pub(super) fn serial_of(ticket: u16) -> u32 {
     CALLED.with_borrow(|called| called[&ticket])
 }
 
-/// Which way a byte goes.
+/// The direction of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     In,
     Out,
 }
 
-/// The byte at a place of a stream: it tells where it belongs.
+/// The byte at an offset of a stream, which encodes its position.
 pub(super) fn byte(serial: u32, way: Way, at: usize) -> u8 {
     let place = u64::from(serial) << 33 | u64::from(way == Way::Out) << 32 | at as u64;
     let mixed = (place ^ place >> 15).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -34,28 +34,28 @@ pub(super) fn stream(serial: u32, way: Way, from: usize, to: usize) -> Vec<u8> {
     (from..to).map(|at| byte(serial, way, at)).collect()
 }
 
-/// One end of a connection.
+/// The remote end of a connection.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// Bytes it sends in all, those that have arrived, and those the kernel has handed over.
+    /// Bytes it sends in total, those that have arrived, and those the kernel has delivered.
     pub(super) total: usize,
     pub(super) arrived: usize,
     pub(super) handed: usize,
-    /// It ends when it has got so many bytes.
+    /// It ends after it has received this many bytes.
     pub(super) ends_after: usize,
     /// Its end has been reported.
     pub(super) ended: bool,
-    /// It takes nothing: a send that waits waits for ever.
+    /// It reads nothing: a waiting send never completes.
     pub(super) deaf: bool,
-    /// It has gone, which only one operation was told.
+    /// It is gone, which only one operation reported.
     pub(super) lost: bool,
-    /// An error that every operation meets from now on.
+    /// An error for every operation from now on.
     pub(super) failure: Option<i32>,
     /// An error has been reported.
     pub(super) hurt: bool,
-    /// Bytes that it was sent.
+    /// Bytes that it has received.
     pub(super) taken: usize,
-    /// We have ended.
+    /// The local side has shut down.
     pub(super) shut: bool,
 }
 
@@ -78,7 +78,7 @@ impl Peer {
         }
     }
 
-    /// Nothing more comes, and the receiver can know.
+    /// No more bytes follow, and the receiver can know.
     pub(super) fn ends(&mut self) -> bool {
         self.ended |= !self.lost && self.handed == self.total && self.taken >= self.ends_after;
         self.ended
@@ -88,13 +88,13 @@ impl Peer {
 pub(super) struct Peers {
     /// By serial number, from 0.
     pub(super) all: Vec<Peer>,
-    /// Who has each place of the table.
+    /// The peer in each slot of the table.
     table: Vec<Option<u32>>,
     /// Connections in the backlog.
     pub(super) waiting: usize,
-    /// One that sends as fast as it can.
+    /// A peer that sends at full speed.
     pub(super) flood: Option<u32>,
-    /// Some have much to send.
+    /// Some peers send many bytes.
     large: bool,
 }
 
@@ -111,13 +111,13 @@ impl Peers {
     pub(super) fn accept(&mut self, dice: &Dice, odd: bool) -> u32 {
         self.waiting -= 1;
         let free = self.table.iter().position(Option::is_none);
-        let file = free.expect("no more is accepted than there are places");
+        let file = free.expect("accepts do not exceed the table");
         self.table[file] = Some(self.all.len() as u32);
         self.all.push(Peer::new(dice, odd, self.large));
         file as u32
     }
 
-    /// A socket for a peer that is called.
+    /// Creates a socket for a peer that the application connects to.
     pub(super) fn install(&mut self, dice: &Dice, odd: bool, ticket: u16) -> Option<u32> {
         let file = self.table.iter().position(Option::is_none)?;
         let serial = self.all.len() as u32;
@@ -131,9 +131,9 @@ impl Peers {
         self.table[file as usize] = None;
     }
 
-    /// Whose socket it is.
+    /// The serial number of the socket's peer.
     pub(super) fn serial(&self, file: u32) -> u32 {
-        self.table[file as usize].expect("no operation on a socket that is closed")
+        self.table[file as usize].expect("no operation on a closed socket")
     }
 
     pub(super) fn at(&mut self, file: u32) -> (u32, &mut Peer) {
@@ -145,7 +145,7 @@ impl Peers {
         self.table.iter().flatten().count()
     }
 
-    /// Something happens out there.
+    /// Random events at the peers.
     pub(super) fn stir(&mut self, dice: &Dice) {
         if dice.percent(25) {
             self.waiting = (self.waiting + dice.below(4)).min(BACKLOG);
@@ -161,7 +161,7 @@ impl Peers {
         }
     }
 
-    /// What it still had in mind is never sent.
+    /// Drops the bytes that it has not sent yet.
     pub(super) fn end_flood(&mut self) {
         if let Some(serial) = self.flood.take() {
             let peer = &mut self.all[serial as usize];
@@ -170,7 +170,7 @@ impl Peers {
         }
     }
 
-    /// Everything under way arrives, and one floods.
+    /// All bytes arrive, and one peer floods.
     pub(super) fn calm(&mut self, burst: usize) {
         for (serial, peer) in self.all.iter_mut().enumerate() {
             if self.flood == Some(serial as u32) && !peer.ended && !peer.lost {

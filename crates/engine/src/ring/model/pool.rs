@@ -1,4 +1,5 @@
-//! The buffers as the kernel fills them, beside the bookkeeping that is to find the same places.
+//! The buffers as filled by the kernel, next to the bookkeeping under test, which must find the same
+//! ranges.
 
 use std::collections::VecDeque;
 
@@ -8,15 +9,15 @@ use super::super::kernel::Completion;
 pub(super) struct Pool {
     size: usize,
     incremental: bool,
-    /// Free buffers in the order in which they were given; the first is being filled.
+    /// Free buffers in the order in which they were provided; the first is being filled.
     free: VecDeque<u16>,
-    /// Bytes filled of the first.
+    /// Filled bytes of the first buffer.
     filled: usize,
     memory: Vec<u8>,
     count: usize,
-    /// Completions of receives that have not been released, and where their bytes lie.
+    /// Unreleased receive completions, and the position of their bytes.
     lent: VecDeque<(Completion, usize)>,
-    /// What is under test, and the address of its memory once that is known.
+    /// The buffers under test, and the address of their memory once it is known.
     buffers: Buffers,
     base: Option<usize>,
 }
@@ -36,14 +37,15 @@ impl Pool {
         }
     }
 
-    /// Bytes that the next receive can bring. `None`: no buffer is free.
+    /// Capacity of the next receive. `None`: no buffer is free.
     pub(super) fn room(&self) -> Option<usize> {
         self.free.front().map(|_| self.size - self.filled)
     }
 
-    /// Fills a buffer from where the last receive ended. `retire`: it is done with though it has room.
+    /// Fills a buffer from the end of the last receive. `retire`: it is finished although it has capacity
+    /// left.
     pub(super) fn fill(&mut self, completion: &mut Completion, bytes: &[u8], retire: bool) {
-        let buffer = *self.free.front().expect("asked for room before");
+        let buffer = *self.free.front().expect("a buffer is free");
         let start = usize::from(buffer) * self.size + self.filled;
         self.memory[start..start + bytes.len()].copy_from_slice(bytes);
         self.filled += bytes.len();
@@ -58,7 +60,7 @@ impl Pool {
         self.lent.push_back((*completion, start));
     }
 
-    /// A receive's completion that has no bytes.
+    /// A receive completion without bytes.
     pub(super) fn empty(&mut self, completion: &Completion) {
         self.lent.push_back((*completion, 0));
     }
@@ -69,7 +71,7 @@ impl Pool {
         let chunk = self.buffers.chunk(completion);
         let base = (chunk.as_ptr() as usize).wrapping_sub(*start);
         let base = *self.base.get_or_insert(base);
-        assert_eq!(chunk.as_ptr() as usize, base.wrapping_add(*start), "the place that the kernel filled");
+        assert_eq!(chunk.as_ptr() as usize, base.wrapping_add(*start), "the range that the kernel filled");
         assert_eq!(chunk.len(), expected.result as usize);
         chunk.copy_from_slice(&self.memory[*start..start + chunk.len()]);
         chunk
@@ -85,7 +87,7 @@ impl Pool {
     }
 
     pub(super) fn assert_at_rest(&self) {
-        assert_eq!((self.lent.len(), self.free.len()), (0, self.count), "every buffer has come back");
+        assert_eq!((self.lent.len(), self.free.len()), (0, self.count), "every buffer was returned");
     }
 }
 

@@ -1,4 +1,4 @@
-//! A kernel made of a few vectors: what it is asked for, and what it holds against the asker.
+//! An in-memory kernel: its operations, and the checks on its caller.
 
 #![allow(unsafe_code)]
 
@@ -18,42 +18,42 @@ use crate::{Append, Chain, Large};
 
 pub(super) struct Script {
     pub(super) dice: Dice,
-    /// It hands over and completes everything at once, and invents no errors.
+    /// Submits and completes all operations at once, and invents no errors.
     pub(super) benign: bool,
     pub(super) peers: Peers,
     pub(super) pool: Pool,
     pub(super) names: Vec<[u8; 28]>,
     pub(super) listeners: usize,
     pub(super) listening: bool,
-    /// Not handed over yet.
+    /// Not submitted yet.
     pub(super) queue: VecDeque<Operation>,
     pub(super) in_flight: Vec<Operation>,
-    /// Fired sends that have something to report.
+    /// Fired sends with a pending completion.
     pub(super) reports: Vec<Completion>,
     pub(super) queued: u64,
     pub(super) consumed: u64,
     pub(super) enters: u64,
-    /// Every operation there ever was.
+    /// All operations so far.
     known: HashSet<Token>,
-    /// Operations of connections that have gone.
+    /// Operations of closed connections.
     pub(super) gone: Vec<Token>,
-    /// The next visit takes nothing.
+    /// The next call takes no operations.
     pub(super) refuses: bool,
-    /// The last visit waited, and nothing came.
+    /// The last call waited without an event.
     pub(super) slept: bool,
     /// Joining succeeds.
     pub(super) joins: bool,
-    /// What was appended, and how much of it is synced, by tag.
+    /// Appended bytes, and how many of them are synced, by tag.
     pub(super) disk: BTreeMap<u64, (Vec<u8>, usize)>,
 }
 
-/// What the kernel was asked for.
+/// An operation.
 #[derive(Debug)]
 pub(super) struct Operation {
     pub(super) token: Token,
     pub(super) file: Option<u32>,
     pub(super) what: What,
-    /// It is cancelled, and has so many chances to complete otherwise.
+    /// It is cancelled, and this many attempts to complete otherwise are left.
     pub(super) cancelled: Option<u32>,
 }
 
@@ -66,7 +66,7 @@ pub(super) enum What {
         listener: usize,
         place: usize,
     },
-    /// Where the place is told, and to whom it is to be connected.
+    /// The address for the slot, and the peer to connect to.
     Install {
         told: Range<usize>,
         ticket: u16,
@@ -99,7 +99,7 @@ pub(super) enum What {
     Cancel(Token),
 }
 
-/// Slices of a chain, and what they held when they were offered.
+/// Slices of a chain, and their content when they were offered.
 #[derive(Debug)]
 pub(super) struct Lent {
     ranges: Vec<Range<usize>>,
@@ -114,7 +114,7 @@ impl Lent {
         Self { ranges, bytes: slices.iter().flat_map(|slice| slice.iter().copied()).collect() }
     }
 
-    /// The kernel has read it for the last time.
+    /// The kernel has read them for the last time.
     pub(super) fn give_back(&self) {
         let mut expected = self.bytes.as_slice();
         for range in &self.ranges {
@@ -171,15 +171,15 @@ impl Script {
         if let Some(file) = file {
             let serial = self.peers.serial(file);
             let shut = self.peers.all[serial as usize].shut;
-            assert!(!shut || what.lane() != 1, "nothing is sent after the end: {token:?}");
+            assert!(!shut || what.lane() != 1, "no send follows a shutdown: {token:?}");
             for other in self.pending().filter(|other| other.file == Some(file)) {
                 let close = matches!(other.what, What::Close) || matches!(what, What::Close);
-                assert!(!close, "a socket is closed when all is home: {what:?}, {other:?}");
+                assert!(!close, "a socket is closed after all operations: {what:?}, {other:?}");
                 assert_ne!(other.what.lane(), what.lane(), "one at a time: {what:?}, {other:?}");
             }
         }
         let shared = matches!(what, What::Accept { .. } | What::Cancel(_));
-        assert!(shared || !self.pending().any(|other| other.token == token), "{token:?} names two");
+        assert!(shared || !self.pending().any(|other| other.token == token), "{token:?} is used twice");
         self.known.insert(token);
         self.queued += 1;
         self.queue.push_back(Operation { token, file, what, cancelled: None });
@@ -189,7 +189,7 @@ impl Script {
         self.queue.iter().chain(&self.in_flight)
     }
 
-    /// The kernel takes some of what is queued, in order.
+    /// The kernel takes some of the queued operations, in order.
     fn hand_over(&mut self, out: &mut Vec<Completion>) {
         let all = self.queue.len();
         let refused = !self.benign && self.dice.percent(20);
@@ -207,7 +207,7 @@ impl Script {
                     }
                 }
                 What::Send { wait: Wait::No, .. } => self.take_fired(&operation),
-                // What has come already is received before the next operation is looked at.
+                // Available bytes are received before the next operation is processed.
                 What::Receive { .. } | What::Large { .. } if self.benign => {
                     while self.step(&mut operation, out) {}
                     self.keep(operation);
@@ -217,7 +217,7 @@ impl Script {
         }
     }
 
-    /// Puts back an operation that has not ended.
+    /// Puts back an operation that has not completed.
     fn keep(&mut self, operation: Operation) {
         if operation.cancelled != Some(ENDED) {
             self.in_flight.push(operation);
@@ -236,7 +236,7 @@ impl Script {
                 self.keep(operation);
             }
         }
-        // No cancelled operation stays for long.
+        // Cancelled operations complete soon.
         for mut operation in std::mem::take(&mut self.in_flight) {
             if let Some(chances) = operation.cancelled {
                 operation.cancelled = Some(chances.saturating_sub(1));
@@ -256,7 +256,7 @@ impl Script {
     }
 }
 
-/// The kernel writes into memory that it was lent.
+/// The kernel writes into lent memory.
 pub(super) fn write(to: &Range<usize>, bytes: &[u8]) {
     assert!(bytes.len() <= to.len());
     // SAFETY: the spare capacity of a buffer that, as the caller of `receive_large` vouches, neither moves nor
@@ -264,7 +264,7 @@ pub(super) fn write(to: &Range<usize>, bytes: &[u8]) {
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.start as *mut u8, bytes.len()) };
 }
 
-/// Stands in for the chances of an operation that has completed for good.
+/// Number of attempts that marks a completed operation.
 pub(super) const ENDED: u32 = u32::MAX;
 
 impl Kernel for Script {
@@ -359,7 +359,7 @@ impl Kernel for Script {
     unsafe fn append(&mut self, token: Token, append: &Append) {
         let mut slices = [IoSlice::new(&[]); 3];
         let count = append.slices(&mut slices);
-        assert!(count > 0, "an operation has something to write");
+        assert!(count > 0, "a write has bytes");
         let of_its_file = |other: &Operation| match other.what {
             What::Append { tag, .. } | What::Sync { tag } => tag == append.tag(),
             _ => false,
@@ -374,7 +374,7 @@ impl Kernel for Script {
     }
 
     fn cancel(&mut self, target: Token) {
-        assert!(self.known.contains(&target), "only what was queued is cancelled: {target:?}");
+        assert!(self.known.contains(&target), "only queued operations are cancelled: {target:?}");
         self.push(Token::NOTHING, None, What::Cancel(target));
     }
 
@@ -429,7 +429,7 @@ impl Kernel for Script {
     }
 
     fn join(&mut self) -> bool {
-        // What it did not let go of stays lent: freeing it would be noticed.
+        // Memory of unfinished operations stays lent: freeing it would be detected.
         if self.joins {
             give_all_back();
         }
@@ -437,5 +437,5 @@ impl Kernel for Script {
     }
 }
 
-/// Bytes that one peer sends in a visit, more than all buffers hold.
+/// Bytes that one peer sends per call, more than all buffers hold.
 const FLOOD: usize = 2_000;
