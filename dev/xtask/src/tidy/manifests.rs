@@ -5,7 +5,7 @@ use crate::tidy::leftovers::has_word;
 use crate::tidy::tree::Tree;
 
 const ROOT: &str = "Cargo.toml";
-const REASONS: &str = "ARCHITECTURE.md";
+const REASONS: &str = "docs/book/src/internals/dependencies.md";
 
 /// Each manifest takes its dependencies from the workspace, so that no crate is there in two
 /// versions. What is outside of the workspace may name our own crates by their path.
@@ -21,7 +21,7 @@ pub(super) fn inherited(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// Each dependency that is not ours is named, with its reason, in ARCHITECTURE.md.
+/// Each dependency that is not ours is named, with its reason, in the book.
 pub(super) fn justified(tree: &Tree) -> Vec<Violation> {
     let reasons = tree.file(REASONS).unwrap_or_default();
     let manifest = tree.file(ROOT).unwrap_or_default();
@@ -58,7 +58,7 @@ mod tests {
         let manifest = "[package]\nname = \"a\"\n[workspace.dependencies]\nours = { path = \"a\" }\n\
             mio = { version = \"1\" }\nsha1 = \"1\"\n\n[profile.release]\nlto = true\n";
         let found = justified(&tree(&[(ROOT, manifest), (REASONS, "`sha1` is there for keys; mioglobin")]));
-        assert_eq!(found, [Violation::new(ROOT, 5, "mio has no reason in ARCHITECTURE.md")]);
+        assert_eq!(found, [Violation::new(ROOT, 5, format!("mio has no reason in {REASONS}"))]);
         assert_eq!(justified(&tree(&[(ROOT, manifest)])).len(), 2);
     }
 
