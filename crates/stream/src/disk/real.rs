@@ -92,6 +92,14 @@ struct LockFile {
     path: PathBuf,
 }
 
+impl Drop for LockFile {
+    /// A process that is being started beside has a copy of the descriptor for a moment, and would keep the lock.
+    fn drop(&mut self) {
+        // Closing unlocks, too.
+        let _ = self.file.unlock();
+    }
+}
+
 impl HeldLock for LockFile {
     fn is_replaced(&self) -> bool {
         let held = self.file.metadata().map(|data| (data.dev(), data.ino()));
